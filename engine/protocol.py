@@ -1,0 +1,246 @@
+"""The frames between a gateway and an engine: length-prefixed msgpack over one stream per gateway.
+
+The seam between who asks and what makes tokens. It carries ids, digests and opaque names; it must never carry a
+tenant's name, a key, a price or a prompt's text. `client.py` speaks one side, `server.py` the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+# A prompt of a million ids is about 5 MB of msgpack; nothing honest is larger.
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+HEADER = struct.Struct(">I")
+
+FinishReason = Literal["stop", "length", "aborted", "error"]
+RefusalCode = Literal[
+    "stale_epoch",  # the Submit names an engine process that is gone
+    "model_unknown",
+    "adapter_unknown",
+    "tier_unknown",
+    "too_long",  # prompt + max_tokens exceed the context or could never fit the arena
+    "queue_full",
+    "bad_request",
+    "shutting_down",
+]
+
+
+class ProtocolError(Exception):
+    """The peer sent bytes that are no frame: too long, truncated, or not of this protocol. The stream is closed."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """Base of all frames. Encoded as an array whose first element is the tag."""
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """How the next id is drawn. `temperature` 0 is greedy. The gateway always sets `seed`, also when the caller did
+    not, so that the engine has no randomness of its own: the draw depends on (seed, choice, position) alone."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
+    seed: int = 0
+    choice: int = 0
+
+
+class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    digest: str  # SHA-256 over config and weights; the root of every prefix-cache chain
+    context_tokens: int
+    vocab_size: int
+    tokens_per_page: int
+    pages: int
+
+
+class Usage(msgspec.Struct, frozen=True, array_like=True):
+    """What one request took. Seconds are of the engine's monotonic clock."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache when the request first ran
+    completion_tokens: int = 0  # made, whether or not anybody received them
+    queue_s: float = 0.0  # from arrival until its first chunk began
+    ttft_s: float = 0.0  # from arrival until its first id was known; 0 when there was none
+    device_s: float = 0.0  # its share of the steps it took part in
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+
+
+# ---- gateway → engine ------------------------------------------------------------------------------------------
+
+
+class Submit(Frame, frozen=True, tag="submit", array_like=True):
+    """Run one request. `handle` is the gateway's, unique on its stream for ever; answers name it. Every Submit gets
+    exactly one Finished or Refused."""
+
+    handle: int
+    request_id: str  # for the logs of both sides
+    epoch: str  # of the Hello that the gateway saw; another one refuses
+    model: str
+    adapter: str | None  # content digest; loaded before by LoadAdapter
+    namespace: str  # prefix-cache namespace, an opaque hash
+    tier: str
+    share: str  # whom fairness counts this for inside the tier: an opaque hash of the tenant
+    prompt_ids: list[int]
+    max_tokens: int
+    sampling: Sampling
+    stop_ids: list[int]  # end-of-sequence ids of the model; an id among these ends the request and is counted
+
+
+class Abort(Frame, frozen=True, tag="abort", array_like=True):
+    """Stop a request. Idempotent; unknown and finished handles are ignored. Finished("aborted") follows, unless the
+    request had ended already."""
+
+    handle: int
+
+
+class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
+    """Make an adapter known. `path` is a directory of the store, named by digest, which the engine can read."""
+
+    digest: str
+    model: str
+    path: str
+
+
+class UnloadAdapter(Frame, frozen=True, tag="unload_adapter", array_like=True):
+    """Forget an adapter once no request uses it; later Submits naming it are refused."""
+
+    digest: str
+
+
+class Status(Frame, frozen=True, tag="status", array_like=True):
+    """Ask for one StatusReport."""
+
+
+# ---- engine → gateway ------------------------------------------------------------------------------------------
+
+
+class Hello(Frame, frozen=True, tag="hello", array_like=True):
+    """The first frame on every stream."""
+
+    version: int
+    epoch: str  # unique per engine process
+    models: list[ModelInfo]
+    tiers: list[str]
+
+
+class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
+    """The ids of one step for all requests of this gateway: `ids[i]` belongs to `handles[i]`."""
+
+    step: int
+    handles: list[int]
+    ids: list[int]
+
+
+class Finished(Frame, frozen=True, tag="finished", array_like=True):
+    """A request's ending. All its Tokens frames came before. `message` says what failed when `reason` is "error"."""
+
+    handle: int
+    reason: FinishReason
+    usage: Usage
+    message: str = ""
+
+
+class Refused(Frame, frozen=True, tag="refused", array_like=True):
+    """A request that never ran and made nothing."""
+
+    handle: int
+    code: RefusalCode
+    message: str
+    retry_after_s: float | None = None
+
+
+class AdapterState(Frame, frozen=True, tag="adapter_state", array_like=True):
+    """Answer to LoadAdapter and UnloadAdapter. `failed` carries the reason in `message`."""
+
+    digest: str
+    state: Literal["loaded", "unloaded", "failed"]
+    message: str = ""
+
+
+class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
+    epoch: str
+    step: int
+    running: int
+    waiting: dict[str, int]  # by tier
+    pages_total: int
+    pages_free: int
+    pages_cached: int  # held by the prefix cache alone: reusable at once
+    pages_adapters: int
+    adapters_resident: list[str]
+    tokens_made: int  # completion ids made since the process started, over all gateways
+    metrics: bytes  # Prometheus text format, vLLM's names
+
+
+class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
+    """Every second from the I/O thread. `step` and `busy` let the gateway see a loop that is stuck: busy, and the
+    step the same for too long."""
+
+    step: int
+    busy: bool
+    running: int
+    waiting: int
+
+
+ToEngine = Submit | Abort | LoadAdapter | UnloadAdapter | Status
+FromEngine = Hello | Tokens | Finished | Refused | AdapterState | StatusReport | Heartbeat
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode(frame: ToEngine | FromEngine) -> bytes:
+    """The frame with its 4-byte big-endian length before it. Raises ProtocolError when it is over the limit."""
+    buffer = bytearray(HEADER.size)
+    _encoder.encode_into(frame, buffer, HEADER.size)
+    length = len(buffer) - HEADER.size
+    if length > FRAME_BYTES_MAX:
+        raise ProtocolError(f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+    HEADER.pack_into(buffer, 0, length)
+    return bytes(buffer)
+
+
+class FrameReader:
+    """Splits a byte stream into message bodies. Feed it what arrives; it returns what is complete."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Append `data`; return the bodies completed by it. Raises ProtocolError on a length over the limit."""
+        self._buffer += data
+        bodies: list[bytes] = []
+        at = 0
+        while len(self._buffer) - at >= HEADER.size:
+            (length,) = HEADER.unpack_from(self._buffer, at)
+            if length > FRAME_BYTES_MAX:
+                raise ProtocolError(f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+            if len(self._buffer) - at - HEADER.size < length:
+                break
+            at += HEADER.size
+            bodies.append(bytes(self._buffer[at : at + length]))
+            at += length
+        if at:
+            del self._buffer[:at]
+        return bodies
+
+
+def decode_to_engine(body: bytes) -> ToEngine:
+    """Raises ProtocolError when the body is not a frame that a gateway may send."""
+    try:
+        return _to_engine.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a frame: {error}") from error
+
+
+def decode_from_engine(body: bytes) -> FromEngine:
+    """Raises ProtocolError when the body is not a frame that an engine may send."""
+    try:
+        return _from_engine.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a frame: {error}") from error

@@ -1,0 +1,123 @@
+"""What the scheduler, the worker and a runner say to each other: a request in flight, and one step's work.
+
+Plain data, no torch: the scheduler, the simulator and the fake engine load this without a tensor library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.protocol import Sampling
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request in flight. The scheduler alone changes it; a runner reads it.
+
+    Its tokens are `prompt_ids + output_ids`. The KV of the first `computed` tokens is in `pages`
+    (token i lies in `pages[i // tokens_per_page]` at row `i % tokens_per_page`).
+    A preempted sequence has computed 0 and no pages; its output_ids stay, and are recomputed as if prompt.
+    """
+
+    handle: int
+    gateway: int  # the stream it came from
+    request_id: str
+    model: str
+    adapter: str | None
+    namespace: str
+    tier: str
+    share: str
+    prompt_ids: list[int]
+    max_tokens: int
+    sampling: Sampling
+    stop_ids: frozenset[int]
+    arrived_at: float
+    output_ids: list[int] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    computed: int = 0
+    cached_tokens: int = 0
+    started_at: float | None = None
+    first_token_at: float | None = None
+    device_s: float = 0.0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+
+    def token_count(self) -> int:
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    def tokens(self, start: int, stop: int) -> list[int]:
+        """Ids of tokens start ≤ i < stop, over the prompt and what was made since."""
+        prompt = len(self.prompt_ids)
+        if stop <= prompt:
+            return self.prompt_ids[start:stop]
+        if start >= prompt:
+            return self.output_ids[start - prompt : stop - prompt]
+        return self.prompt_ids[start:] + self.output_ids[: stop - prompt]
+
+
+@dataclass(slots=True, frozen=True)
+class Chunk:
+    """Compute tokens start ≤ i < start + count of a sequence; when `sample`, the last of them yields the next id.
+    A decode is a chunk of count 1. The pages for all of it are in `sequence.pages` already."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    sample: bool
+
+
+@dataclass(slots=True, frozen=True)
+class Step:
+    """One forward of one model. Chunks are ordered decodes first."""
+
+    number: int
+    model: str
+    chunks: list[Chunk]
+
+
+@dataclass(slots=True, frozen=True)
+class StepResult:
+    """`ids[i]` is the id drawn for `step.chunks[i]`, or None when it does not sample. A chunk named in `errors`
+    (index → message) failed alone: its request ends with reason "error", the others go on."""
+
+    ids: list[int | None]
+    errors: dict[int, str] = field(default_factory=dict)
+
+
+class AdapterTable(Protocol):
+    """Which adapters are known and which lie in the arena. The scheduler decides pages; this places weights."""
+
+    def known(self, digest: str, model: str) -> bool: ...
+
+    def pages_needed(self, digest: str) -> int:
+        """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
+        ...
+
+    def place(self, digest: str, pages: list[int]) -> None:
+        """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent."""
+        ...
+
+    def resident(self) -> list[str]:
+        """Resident digests, least recently used first."""
+        ...
+
+    def remove(self, digest: str) -> list[int]:
+        """Drop it from the arena; return the pages that are empty now. It stays known."""
+        ...
+
+
+class Runner(Protocol):
+    """Computes steps. Two exist: `runner.TorchRunner` and `fake.FakeRunner`."""
+
+    adapters: AdapterTable
+
+    def execute(self, step: Step) -> StepResult: ...
+
+    def load_adapter(self, digest: str, model: str, path: str) -> None:
+        """Read it into host memory. Raises ValueError with the reason."""
+        ...
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget it; the scheduler has removed it from the arena before."""
+        ...

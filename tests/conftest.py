@@ -1,0 +1,78 @@
+"""What every test may need: a real database of either kind, a real Redis, the real demo model.
+
+A service that is not there skips its tests with a loud line, and fails them when LANEWAY_REQUIRE_SERVICES=1.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
+REDIS_URL = os.environ.get("LANEWAY_TEST_REDIS", "redis://127.0.0.1:6379/15")
+MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
+
+
+def missing_service(name: str, reason: str) -> None:
+    """Skip the test, or fail it where CI promised that the service is there."""
+    if os.environ.get("LANEWAY_REQUIRE_SERVICES") == "1":
+        pytest.fail(f"LANEWAY_REQUIRE_SERVICES=1, and {name} is not usable: {reason}", pytrace=False)
+    pytest.skip(f"!!! {name} NOT AVAILABLE, THIS TEST DID NOT RUN: {reason}")
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """SQLAlchemy URL of a fresh, empty PostgreSQL database; dropped afterwards."""
+    import sqlalchemy as sa
+
+    admin = sa.create_engine(POSTGRES_ADMIN, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
+    name = f"laneway_test_{uuid.uuid4().hex[:12]}"
+    try:
+        with admin.connect() as connection:
+            connection.execute(sa.text(f'CREATE DATABASE "{name}"'))
+    except sa.exc.OperationalError as error:
+        missing_service("PostgreSQL", str(error.orig))
+    yield str(sa.make_url(POSTGRES_ADMIN).set(database=name).render_as_string(hide_password=False))
+    with admin.connect() as connection:
+        connection.execute(sa.text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'laneway.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """URL of an empty database of each kind. Run the migrations yourself: `migrations.upgrade(url)`."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def redis_url() -> Iterator[str]:
+    """A real Redis, database 15, flushed before and after."""
+    import redis
+
+    client = redis.Redis.from_url(REDIS_URL)
+    try:
+        client.flushdb()
+    except redis.ConnectionError as error:
+        missing_service("Redis", str(error))
+    yield REDIS_URL
+    client.flushdb()
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def model_dir() -> Path:
+    """The converted demo model: config.json, model.safetensors (float32), tokenizer.json, chat_template.jinja."""
+    if not (MODEL_DIR / "model.safetensors").exists():
+        from engine.models.convert import convert_demo_model
+
+        convert_demo_model(MODEL_DIR)
+    return MODEL_DIR
