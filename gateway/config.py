@@ -1,0 +1,282 @@
+"""The one configuration file, `laneway.toml`, as typed values with their limits.
+
+It knows names, types and limits of settings, and refuses what is unknown or cannot be kept. It must never know what a
+setting does: the rooms that obey it do. Nothing here touches the database, the network or the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+DEFAULT_FILE = "laneway.toml"
+# sockaddr_un.sun_path holds 108 bytes with the closing zero.
+SOCKET_PATH_BYTES_MAX = 107
+DEMO_MODEL = "smollm2-135m-instruct"
+NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,127}$"
+
+Name = Annotated[str, Meta(pattern=NAME)]
+Count = Annotated[int, Meta(ge=1, le=2**31)]
+Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the field and the limit."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: a name that is not a field is refused."""
+
+
+class GatewaySection(Section, frozen=True, kw_only=True):
+    host: Annotated[str, Meta(min_length=1, max_length=255)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=1, le=65535)] = 8080
+    data_dir: Annotated[str, Meta(min_length=1)] = ".laneway"
+    database_url: str = ""  # empty: SQLite at <data_dir>/laneway.db
+    secret_file: str = ""  # empty: <data_dir>/server.secret
+    body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
+    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 3.0
+    first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
+    keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
+    max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
+
+
+class EngineSection(Section, frozen=True, kw_only=True):
+    socket: str = ""  # empty: <data_dir>/engine.sock
+    arena_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024, le=2**48)] = 512 * 1024 * 1024
+    step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
+    prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
+    sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 64
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # 0: as many as the machine has cores
+
+    def __post_init__(self) -> None:
+        if self.prefill_tokens_min > self.step_tokens_max:
+            raise ValueError(
+                f"prefill_tokens_min is {self.prefill_tokens_min}; its limit is step_tokens_max, {self.step_tokens_max}"
+            )
+
+
+class ModelSection(Section, frozen=True, kw_only=True):
+    name: Name
+    path: Annotated[str, Meta(min_length=1)]
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # None: the gateway's
+
+
+class TierSection(Section, frozen=True, kw_only=True):
+    """A tier as the engine takes it (`engine.tiers.Tier` has the meaning of each field). High to low in the file."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+    service_tier: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+    floor: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    ttft_base_ms: Milliseconds = 1000.0
+    ttft_per_1k_prompt_tokens_ms: Milliseconds = 1000.0
+    inter_token_ms: Milliseconds = 100.0
+    preemptible: bool = True
+    queue_max: Count = 256
+    queue_target_ms: Milliseconds | None = None  # None: bounded by queue_max alone
+
+
+class LimitsSection(Section, frozen=True, kw_only=True):
+    """For each tenant; over it, 429."""
+
+    requests_per_minute: Count = 6000
+    tokens_per_minute: Count = 10_000_000
+    concurrency: Count = 256
+
+
+class LeaseSection(Section, frozen=True, kw_only=True):
+    """A gateway's lease on its holds (seconds of the database's clock)."""
+
+    length_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
+    renew_s: Annotated[float, Meta(ge=0.1, le=1200)] = 5.0
+    audit_s: Annotated[float, Meta(ge=0.1, le=3600)] = 10.0
+
+    def __post_init__(self) -> None:
+        if self.renew_s * 3 > self.length_s:
+            raise ValueError(
+                f"renew_s is {self.renew_s:g}, over a third of length_s, which is {self.length_s:g}: "
+                "a lease must survive two lost renewals"
+            )
+
+
+# The demo's targets: they fit a laptop CPU. `engine.tiers.SHIPPED_TIERS` is the same table; a test holds them equal.
+DEFAULT_TIERS = (
+    TierSection(name="premium", service_tier="priority", floor=0.30, preemptible=False, queue_target_ms=5000.0),
+    TierSection(name="standard", service_tier="default", floor=0.10, queue_target_ms=20000.0),
+    TierSection(name="batch", service_tier="flex", floor=0.05),
+)
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole of laneway.toml. From `load` its paths are absolute and nothing in it is empty."""
+
+    gateway: GatewaySection = GatewaySection()
+    engine: EngineSection = EngineSection()
+    models: Annotated[tuple[ModelSection, ...], Meta(max_length=64)] = ()  # none: the demo model
+    tiers: Annotated[tuple[TierSection, ...], Meta(min_length=1, max_length=16)] = DEFAULT_TIERS
+    limits: LimitsSection = LimitsSection()
+    lease: LeaseSection = LeaseSection()
+
+    def __post_init__(self) -> None:
+        _unique("models.name", [model.name for model in self.models])
+        _unique("tiers.name", [tier.name for tier in self.tiers])
+        _unique("tiers.service_tier", [tier.service_tier for tier in self.tiers])
+        floors = sum(tier.floor for tier in self.tiers)
+        if floors > 1:
+            raise ValueError(f"the floors of all tiers add up to {floors:g}; the limit is 1, the whole arena")
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.gateway.data_dir)
+
+    @property
+    def database_url(self) -> str:
+        return self.gateway.database_url
+
+    @property
+    def socket_path(self) -> Path:
+        return Path(self.engine.socket)
+
+    @property
+    def adapters_dir(self) -> Path:
+        """Root of the content-addressed adapter store."""
+        return self.data_dir / "adapters"
+
+    def model(self, name: str) -> ModelSection | None:
+        return next((model for model in self.models if model.name == name), None)
+
+    def tier(self, name: str) -> TierSection | None:
+        return next((tier for tier in self.tiers if tier.name == name), None)
+
+
+def _unique(field: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{field} must be unique; {value!r} is there {values.count(value)} times")
+
+
+def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in `file`; without one in `$LANEWAY_CONFIG`, else ./laneway.toml, else the defaults.
+
+    LANEWAY_PORT and LANEWAY_DATABASE_URL override the file. Relative paths are taken from the file's folder.
+    Raises ConfigError."""
+    chosen = file or (Path(environ["LANEWAY_CONFIG"]) if environ.get("LANEWAY_CONFIG") else None)
+    if chosen is None and Path(DEFAULT_FILE).exists():
+        chosen = Path(DEFAULT_FILE)
+    if chosen is None:
+        return parse(b"", Path.cwd(), "the defaults", environ)
+    try:
+        data = chosen.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{chosen}: {error.strerror}") from error
+    return parse(data, chosen.resolve().parent, str(chosen), environ)
+
+
+def parse(data: bytes, base: Path, source: str, environ: Mapping[str, str]) -> Config:
+    """The configuration in the TOML `data`; `base` is where relative paths begin. Raises ConfigError."""
+    try:
+        config = msgspec.convert(tomllib.loads(data.decode()), Config)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_named(str(error))}") from error
+    return _resolved(_overridden(config, environ), base.absolute())
+
+
+def _named(message: str) -> str:
+    """msgspec's "… - at `$.gateway.port`" as "gateway.port: …"."""
+    text, _, at = message.rpartition(" - at `$")
+    if not text:
+        return message
+    path = at.rstrip("`").lstrip(".").replace("[...]", "")
+    return f"{path}: {text}" if path else text
+
+
+def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
+    gateway = config.gateway
+    if port := environ.get("LANEWAY_PORT"):
+        if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise ConfigError(f"LANEWAY_PORT: {port!r} is no port: an integer from 1 to 65535 is needed")
+        gateway = msgspec.structs.replace(gateway, port=int(port))
+    if url := environ.get("LANEWAY_DATABASE_URL"):
+        gateway = msgspec.structs.replace(gateway, database_url=url)
+    return msgspec.structs.replace(config, gateway=gateway)
+
+
+def _resolved(config: Config, base: Path) -> Config:
+    """Paths absolute and empty settings filled. Raises ConfigError for what cannot be kept."""
+    gateway, engine = config.gateway, config.engine
+    data_dir = (base / gateway.data_dir).absolute()
+    socket = str(base / engine.socket if engine.socket else data_dir / "engine.sock")
+    if len(os.fsencode(socket)) > SOCKET_PATH_BYTES_MAX:
+        raise ConfigError(
+            f"engine.socket: {socket} has {len(os.fsencode(socket))} bytes; "
+            f"the system's limit for a Unix socket is {SOCKET_PATH_BYTES_MAX}"
+        )
+    models = config.models or (ModelSection(name=DEMO_MODEL, path=str(data_dir / "models" / DEMO_MODEL)),)
+    return msgspec.structs.replace(
+        config,
+        gateway=msgspec.structs.replace(
+            gateway,
+            data_dir=str(data_dir),
+            database_url=_database_url(gateway.database_url, base, data_dir),
+            secret_file=str(base / gateway.secret_file if gateway.secret_file else data_dir / "server.secret"),
+        ),
+        engine=msgspec.structs.replace(engine, socket=socket),
+        models=tuple(msgspec.structs.replace(model, path=str((base / model.path).absolute())) for model in models),
+    )
+
+
+def _database_url(url: str, base: Path, data_dir: Path) -> str:
+    """With an absolute file for SQLite, and with the driver that is installed for PostgreSQL."""
+    if not url:
+        return f"sqlite:///{data_dir / 'laneway.db'}"
+    kind, colon, rest = url.partition("://")
+    if kind == "sqlite" and colon:
+        if rest in ("", "/", "/:memory:"):
+            raise ConfigError("gateway.database_url: SQLite needs a file; a database in memory forgets what is owed")
+        return f"sqlite:///{(base / rest.removeprefix('/')).absolute()}"
+    if kind in ("postgresql", "postgres", "postgresql+psycopg") and colon:
+        return f"postgresql+psycopg://{rest}"
+    raise ConfigError(f"gateway.database_url: {kind!r} is not supported; use sqlite:/// or postgresql://")
+
+
+def server_secret(config: Config) -> bytes:
+    """The secret that prefix-cache namespaces are made from, 32 bytes; made once, mode 0600. Gateways that are to
+    agree on namespaces share the file. Raises ConfigError when the file is not such a secret."""
+    path = Path(config.gateway.secret_file)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, secrets.token_hex(32), replace=False)
+    try:
+        secret = bytes.fromhex(path.read_text().strip())
+    except ValueError as error:
+        raise ConfigError(f"gateway.secret_file: {path} holds no hexadecimal secret") from error
+    if len(secret) != 32:
+        raise ConfigError(f"gateway.secret_file: {path} holds {len(secret)} bytes; 32 are needed")
+    return secret
+
+
+def write_private(path: Path, text: str, *, replace: bool) -> None:
+    """Write `path` whole or not at all, readable by its owner alone. Without `replace`, the first writer wins."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    try:
+        if replace:
+            beside.replace(path)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
