@@ -1,0 +1,298 @@
+"""Text ↔ ids for one model directory: the chat template, the encoder, and decoding as the ids come in.
+
+The gateway loads this, so it knows `tokenizers` and `jinja2` only, never torch or transformers.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import jinja2
+import tokenizers
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+# `encode` holds the GIL, `encode_batch` does not: above this many characters a thread may do the work beside others.
+ENCODE_HOLDING_GIL_CHARS_MAX = 8 * 1024
+# A character is at most 4 ids of one byte each; a window decoder that still waits after this many shows what it has.
+HELD_IDS_MAX = 32
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# A Unicode noncharacter: no interchanged text has it, so it can break up a forged control token and be taken out again.
+BREAK = "\ufdd0"
+
+
+class TemplateError(ValueError):
+    """The chat template refused the messages: the caller's mistake. The message is fit to be shown to the caller."""
+
+
+class Detokenizer(Protocol):
+    """Ids in, text out, for one stream. All `push` results and `finish` joined equal decoding all ids at once."""
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The new text that later ids cannot change; "" while a character is incomplete."""
+        ...
+
+    def finish(self) -> str:
+        """What was held back. Call once, after the last push."""
+        ...
+
+
+class Tokenizer:
+    """A model's tokenizer, read only after `load`; threads may share it."""
+
+    def __init__(self, directory: Path) -> None:
+        path = str(directory / "tokenizer.json")
+        self._encoder = _read_encoder(path)
+        # The same, but the text of a control token is ordinary text to it.
+        self._plain = _read_encoder(path)
+        self._plain.encode_special_tokens = True
+        config = _read_json(directory / "tokenizer_config.json")
+        added = self._encoder.get_added_tokens_decoder()
+        self._special_ids = {token.content: id_ for id_, token in added.items() if token.special}
+        self._control = _any_of(self._special_ids)
+        self._names = {name: _token_text(config[name]) for name in _NAMED_TOKENS if config.get(name) is not None}
+        self._template = _compile_template(directory, config)
+        self._byte_level = _decoder_type(self._encoder) == "ByteLevel"
+        self.eos_ids = self._find_eos_ids(directory)
+        self.vocab_size = self._encoder.get_vocab_size(with_added_tokens=True)
+
+    @classmethod
+    def load(cls, directory: Path) -> Tokenizer:
+        """Reads tokenizer.json, tokenizer_config.json and, where present, chat_template.jinja, generation_config.json
+        and config.json. Raises OSError or ValueError when they cannot be used."""
+        return cls(directory)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Ids of a raw text. Control tokens written in it are control tokens; `add_special_tokens` adds the model's BOS
+        where it has one. Long texts are encoded without holding the GIL."""
+        return _encode(self._encoder, text, add_special_tokens)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+        """Ids of a conversation under the model's chat template. Raises TemplateError.
+
+        Only the template makes control tokens: where a message spells one, its characters are encoded as text.
+        """
+        if not _contains(messages, self._control):
+            return _encode(
+                self._encoder, self.render_chat(messages, add_generation_prompt=add_generation_prompt), False
+            )
+        broken = _break_up(messages, self._control)
+        return self._encode_rendered(self.render_chat(broken, add_generation_prompt=add_generation_prompt))
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+        """The conversation as the text that the model reads. Raises TemplateError."""
+        if self._template is None:
+            raise TemplateError("this model has no chat template")
+        try:
+            return self._template.render(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._names,
+            )
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the chat template refuses these messages: {error.message or error}") from error
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise TemplateError(f"the chat template cannot render these messages: {error}") from error
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return self._encoder.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        """A fresh decoder for one stream of ids."""
+        skipped = frozenset(self._special_ids.values() if skip_special_tokens else ())
+        if self._byte_level:
+            return _ByteDetokenizer(self._encoder, skipped)
+        return _WindowDetokenizer(self._encoder, skipped)
+
+    def _encode_rendered(self, text: str) -> list[int]:
+        """Ids of a rendered chat in which forged control tokens are broken up: the whole ones are the template's.
+        The encoder itself splits at control tokens first, so encoding the parts between changes nothing else."""
+        ids: list[int] = []
+        position = 0
+        for match in self._control.finditer(text):
+            ids += _encode(self._plain, text[position : match.start()].replace(BREAK, ""), False)
+            ids.append(self._special_ids[match.group()])
+            position = match.end()
+        return ids + _encode(self._plain, text[position:].replace(BREAK, ""), False)
+
+    def _find_eos_ids(self, directory: Path) -> frozenset[int]:
+        """Ids that end an answer: the generation config's (else the model config's) and the tokenizer's own."""
+        declared = _read_json(directory / "generation_config.json").get("eos_token_id")
+        if declared is None:
+            declared = _read_json(directory / "config.json").get("eos_token_id")
+        found = declared if isinstance(declared, list) else [declared]
+        if "eos_token" in self._names:
+            found = [*found, self._encoder.token_to_id(self._names["eos_token"])]
+        return frozenset(int(id_) for id_ in found if id_ is not None)
+
+
+class _ByteDetokenizer:
+    """For byte-level vocabularies (GPT-2, Llama 3, Qwen, SmolLM): each id is some bytes, the stream is UTF-8."""
+
+    def __init__(self, encoder: tokenizers.Tokenizer, skipped: frozenset[int]) -> None:
+        self._encoder = encoder
+        self._skipped = skipped
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, ids: Sequence[int]) -> str:
+        return self._utf8.decode(b"".join([self._bytes(id_) for id_ in ids if id_ not in self._skipped]))
+
+    def finish(self) -> str:
+        return self._utf8.decode(b"", final=True)
+
+    def _bytes(self, id_: int) -> bytes:
+        token = self._encoder.id_to_token(id_)
+        if token is None:  # a row of the output matrix that no token owns
+            return b""
+        try:
+            return bytes([_BYTE_OF_CHAR[char] for char in token])
+        except KeyError:  # an added token, spelled as it is
+            return token.encode()
+
+
+class _WindowDetokenizer:
+    """For every other vocabulary (SentencePiece with byte fallback): decode a short window of ids, with the piece
+    before it as context, and show what lies beyond that piece once it ends in a whole character."""
+
+    def __init__(self, encoder: tokenizers.Tokenizer, skipped: frozenset[int]) -> None:
+        self._encoder = encoder
+        self._skipped = skipped
+        self._context: list[int] = []
+        self._held: list[int] = []
+
+    def push(self, ids: Sequence[int]) -> str:
+        return "".join([self._push(id_) for id_ in ids if id_ not in self._skipped])
+
+    def finish(self) -> str:
+        return self._show(self._window())
+
+    def _push(self, id_: int) -> str:
+        self._held.append(id_)
+        text = self._window()
+        if text.endswith(REPLACEMENT) and len(self._held) <= HELD_IDS_MAX:
+            return ""
+        return self._show(text)
+
+    def _window(self) -> str:
+        return self._encoder.decode(self._context + self._held, skip_special_tokens=False)
+
+    def _show(self, text: str) -> str:
+        known = len(self._encoder.decode(self._context, skip_special_tokens=False))
+        if len(text) > known:
+            self._context, self._held = self._held, []
+        return text[known:]
+
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's alphabet: printable bytes stand for themselves, the other 68 for U+0100 and on, in order."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_of_char()
+
+
+def _read_encoder(path: str) -> tokenizers.Tokenizer:
+    try:
+        encoder = tokenizers.Tokenizer.from_file(path)
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{path}: {error}") from error
+    encoder.no_truncation()
+    encoder.no_padding()
+    return encoder
+
+
+def _encode(encoder: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+    if len(text) <= ENCODE_HOLDING_GIL_CHARS_MAX:
+        return list(encoder.encode(text, add_special_tokens=add_special_tokens).ids)
+    return list(encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+
+
+def _decoder_type(encoder: tokenizers.Tokenizer) -> str | None:
+    decoder = json.loads(encoder.to_str())["decoder"]
+    return None if decoder is None else str(decoder["type"])
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a file, or an empty one when there is no such file."""
+    if not path.exists():
+        return {}
+    loaded = json.loads(path.read_bytes())
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return loaded
+
+
+def _token_text(value: Any) -> str:
+    """A named token of tokenizer_config.json: its text, or an object with its text under "content"."""
+    return str(value["content"]) if isinstance(value, dict) else str(value)
+
+
+def _compile_template(directory: Path, config: Mapping[str, Any]) -> jinja2.Template | None:
+    """The template in chat_template.jinja, else in tokenizer_config.json, else None. Same dialect as transformers."""
+    path = directory / "chat_template.jinja"
+    source = path.read_text(encoding="utf-8") if path.exists() else config.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        source = {entry["name"]: entry["template"] for entry in source}.get("default")
+    if source is None:
+        return None
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(f"{directory}: the chat template does not compile: {error}") from error
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    """jinja2's own filter escapes HTML; a prompt must not."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(format_: str) -> str:
+    return datetime.now(UTC).astimezone().strftime(format_)
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of the texts, longest first; nothing when there are none."""
+    ordered = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+
+
+def _contains(value: Any, pattern: re.Pattern[str]) -> bool:
+    """Whether a string anywhere in plain JSON data matches."""
+    if isinstance(value, str):
+        return pattern.search(value) is not None
+    if isinstance(value, Mapping):
+        return any(_contains(item, pattern) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(_contains(item, pattern) for item in value)
+
+
+def _break_up(value: Any, pattern: re.Pattern[str]) -> Any:
+    """A copy of plain JSON data in which every match in a string has BREAK after its first character."""
+    if isinstance(value, str):
+        return pattern.sub(lambda match: match.group()[0] + BREAK + match.group()[1:], value.replace(BREAK, ""))
+    if isinstance(value, Mapping):
+        return {key: _break_up(item, pattern) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_break_up(item, pattern) for item in value]
+    return value
