@@ -1,0 +1,173 @@
+"""Every refusal a caller can get, as a noun with its HTTP status, type, code and retry advice.
+
+The shapes are those of an OpenAI-compatible API. Nothing here knows why a refusal happened, only how it is said.
+"""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+
+import msgspec
+
+RETRY_AFTER_S_MAX = 60  # official SDKs ignore a longer one
+JSON_TYPE = b"application/json"
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every error answer, and of an error event in a stream."""
+
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """A refusal. Subclasses fix status, type and code; an instance adds the message and, where one applies, the
+    field (`param`) and when to come back."""
+
+    status = 400
+    type = "invalid_request_error"
+    code: str | None = None
+    should_retry: bool | None = None  # None: the header is left out
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        return encode(ErrorBody(ErrorDetail(self.message, self.type, self.param, self.code)))
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """ASGI headers of the answer, without x-request-id."""
+        headers = [(b"content-type", JSON_TYPE)]
+        if self.retry_after_s is not None:
+            seconds = min(RETRY_AFTER_S_MAX, max(1, math.ceil(self.retry_after_s)))
+            headers.append((b"retry-after", str(seconds).encode()))
+        if self.should_retry is not None:
+            headers.append((b"x-should-retry", b"true" if self.should_retry else b"false"))
+        return headers
+
+
+class InvalidRequest(ApiError):
+    """A bad, unknown or unsupported field."""
+
+
+class ContextLengthExceeded(ApiError):
+    code = "context_length_exceeded"
+
+
+class InvalidApiKey(ApiError):
+    """One message for what is missing, malformed, unknown, expired or revoked."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("Incorrect API key provided. Send a valid key as 'Authorization: Bearer <key>'.")
+
+
+class InsufficientScope(ApiError):
+    status = 403
+    type = "permission_error"
+    code = "insufficient_scope"
+
+
+class ModelNotFound(ApiError):
+    """Also for a model that exists and this tenant may not see: the two must not be told apart."""
+
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model {model!r} does not exist or you do not have access to it.", param="model")
+
+
+class NotFound(ApiError):
+    status = 404
+
+
+class MethodNotAllowed(ApiError):
+    status = 405
+
+
+class Conflict(ApiError):
+    """The write does not fit what is there, e.g. a name that is taken."""
+
+    status = 409
+    should_retry = False
+
+
+class RequestTooLarge(ApiError):
+    status = 413
+    code = "request_too_large"
+
+
+class RateLimited(ApiError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    should_retry = True
+
+
+class BudgetExceeded(ApiError):
+    """Needs a person, or the budget's next window: not to be retried."""
+
+    status = 429
+    type = "insufficient_quota"
+    should_retry = False
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unavailable(ApiError):
+    status = 503
+    type = "service_unavailable_error"
+    should_retry = True
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+class Overloaded(Unavailable):
+    code = "server_is_overloaded"
+
+
+class EngineAway(Unavailable):
+    code = "engine_unavailable"
+
+
+class LedgerAway(Unavailable):
+    code = "budget_unavailable"
+
+
+class InternalError(ApiError):
+    """Our own fault. The log has the details, the caller the request id."""
+
+    status = 500
+    type = "server_error"
+
+    def __init__(self) -> None:
+        super().__init__("The server had an error while processing your request. Quote the x-request-id when reporting.")
+
+
+class OtherStatus(ApiError):
+    """A status that the web framework chose, said in our shape."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message or HTTPStatus(status).phrase)
+        self.status = status
+        if status >= 500:
+            self.type = "server_error"
+
+
+encode = msgspec.json.Encoder().encode

@@ -1,0 +1,215 @@
+"""API keys: their form, and making, listing, rotating and revoking them as functions over a connection.
+
+A secret is shown once, when it is made; the database holds its SHA-256. Every change bumps the revision, so that
+running gateways drop what they cached. Nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import string
+import time
+import uuid
+import zlib
+from typing import Literal, get_args
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import revision
+from gateway.tables import keys
+
+Kind = Literal["live", "test", "admin"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+INFERENCE = "inference"  # chat completions and the model list
+ADMIN = "admin"  # /v1/admin/*
+SCOPES = (INFERENCE, ADMIN)
+
+ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+RANDOM_CHARS = 32
+CHECK_CHARS = 6  # 62**6 > 2**32
+PREFIX_CHARS = 4  # of the random part, kept to recognise a key by
+NAME_CHARS_MAX = 200
+OVERLAP_S_MAX = 30 * 24 * 3600
+
+_FORM = re.compile(rf"lw_(?:{'|'.join(KINDS)})_([0-9A-Za-z]{{{RANDOM_CHARS}}})([0-9A-Za-z]{{{CHECK_CHARS}}})\Z")
+SECRET_CHARS_MAX = len("lw_admin_") + RANDOM_CHARS + CHECK_CHARS
+
+
+class KeyRefused(ValueError):
+    """The key cannot be made or changed as asked; the message says why."""
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as it may be shown: never its secret. Times are Unix seconds."""
+
+    id: str
+    tenant_id: str | None
+    project_id: str | None
+    name: str
+    kind: str
+    prefix: str
+    last4: str
+    tier: str | None
+    scopes: list[str]
+    max_tokens_default: int | None
+    created_at: int
+    last_used_at: int | None
+    expires_at: int | None
+    revoked_at: int | None
+    rotated_to: str | None
+
+
+class MadeKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A new key and, this once, its secret."""
+
+    key: Key
+    secret: str
+
+
+def make_secret(kind: Kind) -> str:
+    """A new secret: lw_<kind>_ + 32 random base62 characters + the CRC32 of both in base62."""
+    return with_checksum(f"lw_{kind}_" + "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARS)))
+
+
+def with_checksum(text: str) -> str:
+    return text + _base62(zlib.crc32(text.encode()))
+
+
+def is_well_formed(secret: str) -> bool:
+    """Whether form and checksum are right: a typing mistake is refused without a look at the database."""
+    if len(secret) > SECRET_CHARS_MAX or not _FORM.match(secret):
+        return False
+    return secret == with_checksum(secret[:-CHECK_CHARS])
+
+
+def hash_secret(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _base62(value: int) -> str:
+    digits = []
+    for _ in range(CHECK_CHARS):
+        value, digit = divmod(value, len(ALPHABET))
+        digits.append(ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+def create(
+    connection: sa.Connection,
+    *,
+    tenant_id: str | None,
+    name: str,
+    kind: Kind = "live",
+    project_id: str | None = None,
+    tier: str | None = None,
+    scopes: list[str] | None = None,
+    expires_at: int | None = None,
+    max_tokens_default: int | None = None,
+) -> MadeKey:
+    """Make a key. Without `scopes` an admin key gets every scope, another the inference scope. Raises KeyRefused."""
+    if kind not in KINDS:
+        raise KeyRefused(f"kind is {kind!r}; one of {', '.join(KINDS)} is needed")
+    if not 1 <= len(name) <= NAME_CHARS_MAX:
+        raise KeyRefused(f"a name has 1 to {NAME_CHARS_MAX} characters")
+    if tenant_id is None and kind != "admin":
+        raise KeyRefused("only an admin key may be without a tenant")
+    chosen = scopes if scopes is not None else [ADMIN] if kind == "admin" else [INFERENCE]
+    for scope in chosen:
+        if scope not in SCOPES:
+            raise KeyRefused(f"scope {scope!r} is not known; there are {', '.join(SCOPES)}")
+    if ADMIN in chosen and kind != "admin":
+        raise KeyRefused("the admin scope needs a key of kind admin")
+    secret = make_secret(kind)
+    row = {
+        "id": f"key_{uuid.uuid4().hex}",
+        "tenant_id": tenant_id,
+        "project_id": project_id,
+        "name": name,
+        "kind": kind,
+        "hash": hash_secret(secret),
+        "prefix": secret[: secret.rindex("_") + 1 + PREFIX_CHARS],
+        "last4": secret[-4:],
+        "tier": tier,
+        "scopes": chosen,
+        "max_tokens_default": max_tokens_default,
+        "created_at": int(time.time()),
+        "expires_at": expires_at,
+    }
+    connection.execute(sa.insert(keys).values(row))
+    revision.bump(connection)
+    return MadeKey(key=_required(connection, row["id"]), secret=secret)
+
+
+def get(connection: sa.Connection, key_id: str) -> Key | None:
+    row = connection.execute(_select().where(keys.c.id == key_id)).mappings().one_or_none()
+    return None if row is None else msgspec.convert(dict(row), Key)
+
+
+def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[Key]:
+    """All keys, or one tenant's, oldest first; the revoked ones too."""
+    query = _select().order_by(keys.c.created_at, keys.c.id)
+    if tenant_id is not None:
+        query = query.where(keys.c.tenant_id == tenant_id)
+    return [msgspec.convert(dict(row), Key) for row in connection.execute(query).mappings()]
+
+
+def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
+    """Make a key like this one and let the old one expire after `overlap_s` seconds. Raises KeyRefused."""
+    if not 0 <= overlap_s <= OVERLAP_S_MAX:
+        raise KeyRefused(f"overlap is {overlap_s} s; its limit is {OVERLAP_S_MAX} s")
+    old = _required(connection, key_id, for_update=True)
+    now = int(time.time())
+    if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+        raise KeyRefused(f"{key_id} is revoked or expired")
+    if old.rotated_to is not None:
+        raise KeyRefused(f"{key_id} was rotated to {old.rotated_to} already")
+    made = create(
+        connection,
+        tenant_id=old.tenant_id,
+        name=old.name,
+        kind=old.kind,  # type: ignore[arg-type]  # the table's check allows no other
+        project_id=old.project_id,
+        tier=old.tier,
+        scopes=old.scopes,
+        expires_at=old.expires_at,
+        max_tokens_default=old.max_tokens_default,
+    )
+    ends = now + overlap_s
+    connection.execute(
+        sa.update(keys)
+        .where(keys.c.id == key_id)
+        .values(expires_at=min(ends, old.expires_at or ends), rotated_to=made.key.id)
+    )
+    return made
+
+
+def revoke(connection: sa.Connection, key_id: str) -> Key:
+    """End a key now. Revoking again changes nothing. Raises KeyRefused when there is no such key."""
+    key = _required(connection, key_id, for_update=True)
+    if key.revoked_at is not None:
+        return key
+    connection.execute(sa.update(keys).where(keys.c.id == key_id).values(revoked_at=int(time.time())))
+    revision.bump(connection)
+    return _required(connection, key_id)
+
+
+def mark_used(connection: sa.Connection, used: dict[str, int]) -> None:
+    """Note when keys (by id) were last used. No administrative write: the revision stays."""
+    for key_id in sorted(used):
+        connection.execute(sa.update(keys).where(keys.c.id == key_id).values(last_used_at=used[key_id]))
+
+
+def _required(connection: sa.Connection, key_id: str, *, for_update: bool = False) -> Key:
+    query = _select().where(keys.c.id == key_id)
+    row = connection.execute(query.with_for_update() if for_update else query).mappings().one_or_none()
+    if row is None:
+        raise KeyRefused(f"there is no key {key_id}")
+    return msgspec.convert(dict(row), Key)
+
+
+def _select() -> sa.Select[tuple[object, ...]]:
+    return sa.select(*(column for column in keys.c if column.name != "hash"))

@@ -1,0 +1,55 @@
+"""Stop sequences in a text that arrives in pieces: never split, never leaked, whatever the pieces.
+
+The text ends before the occurrence that is complete first; of those complete at the same character, before the
+longest. Text that may be the beginning of a stop is held back until that is decided.
+"""
+
+from __future__ import annotations
+
+
+class StopScanner:
+    """For one text. With no stops it holds nothing back."""
+
+    __slots__ = ("_held", "_stops", "stopped")
+
+    def __init__(self, stops: list[str]) -> None:
+        assert all(stops), "an empty stop would end every text"
+        self._stops = stops
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """Add a piece; return what may be shown of it all. Sets `stopped` when a stop is complete: then what is
+        returned is the last of the text, and nothing may be pushed any more."""
+        assert not self.stopped, "the text has ended"
+        if not self._stops:
+            return text
+        text = self._held + text
+        start = self._first(text)
+        if start is not None:
+            self.stopped = True
+            self._held = ""
+            return text[:start]
+        keep = self._undecided(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """The text is over without a stop: what was held back."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first(self, text: str) -> int | None:
+        """Where the stop begins that is complete first; None when none is."""
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        return min(found)[1] if found else None
+
+    def _undecided(self, text: str) -> int:
+        """Length of the longest end of the text that is the beginning of a stop."""
+        longest = 0
+        for stop in self._stops:
+            for size in range(min(len(stop) - 1, len(text)), longest, -1):
+                if text.endswith(stop[:size]):
+                    longest = size
+                    break
+        return longest
