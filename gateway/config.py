@@ -12,7 +12,7 @@ import secrets
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -169,9 +169,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> C
 
     LANEWAY_PORT and LANEWAY_DATABASE_URL override the file. Relative paths are taken from the file's folder.
     Raises ConfigError."""
-    chosen = file or (Path(environ["LANEWAY_CONFIG"]) if environ.get("LANEWAY_CONFIG") else None)
-    if chosen is None and Path(DEFAULT_FILE).exists():
-        chosen = Path(DEFAULT_FILE)
+    chosen = locate(file, environ)
     if chosen is None:
         return parse(b"", Path.cwd(), "the defaults", environ)
     try:
@@ -179,6 +177,15 @@ def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> C
     except OSError as error:
         raise ConfigError(f"{chosen}: {error.strerror}") from error
     return parse(data, chosen.resolve().parent, str(chosen), environ)
+
+
+def locate(file: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file that `load` reads; None: there is none, and the defaults hold."""
+    if file is None and environ.get("LANEWAY_CONFIG"):
+        return Path(environ["LANEWAY_CONFIG"])
+    if file is None and Path(DEFAULT_FILE).exists():
+        return Path(DEFAULT_FILE)
+    return file
 
 
 def parse(data: bytes, base: Path, source: str, environ: Mapping[str, str]) -> Config:
@@ -248,6 +255,34 @@ def _database_url(url: str, base: Path, data_dir: Path) -> str:
     if kind in ("postgresql", "postgres", "postgresql+psycopg") and colon:
         return f"postgresql+psycopg://{rest}"
     raise ConfigError(f"gateway.database_url: {kind!r} is not supported; use sqlite:/// or postgresql://")
+
+
+def safe_url(url: str) -> str:
+    """A database URL without its password, fit to be shown."""
+    scheme, separator, rest = url.partition("://")
+    credentials, at, place = rest.rpartition("@")
+    user, _, password = credentials.partition(":")
+    return f"{scheme}{separator}{user}:***{at}{place}" if password else url
+
+
+def as_dict(config: Config) -> dict[str, Any]:
+    """All of it as plain data, without the database's password."""
+    data: dict[str, Any] = msgspec.to_builtins(config)
+    data["gateway"]["database_url"] = safe_url(config.database_url)
+    return data
+
+
+def write_engine_file(config: Config) -> Path:
+    """Write the engine's own configuration (`engine.config.EngineConfig`) into the data directory: what it serves and
+    how large it may grow, and nothing about people or money."""
+    engine: dict[str, Any] = msgspec.to_builtins(config.engine)
+    del engine["socket"]
+    engine["models"] = [{"name": model.name, "path": model.path, "dtype": model.dtype} for model in config.models]
+    engine["tiers"] = msgspec.to_builtins(config.tiers)
+    path = config.data_dir / "engine.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, msgspec.json.format(msgspec.json.encode(engine)).decode(), replace=True)
+    return path
 
 
 def server_secret(config: Config) -> bytes:

@@ -1,0 +1,43 @@
+"""The command line, `laneway`: starts the processes and holds the operator's commands together.
+
+It loads no torch: another room runs as `python -m ROOM`. What a command does lies in gateway/commands.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gateway.commands.config import config_group
+from gateway.commands.console import Console
+from gateway.commands.database import db_group
+from gateway.commands.run import engine_command, gateway_command, serve_command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The configuration file. Without it: $LANEWAY_CONFIG, else ./laneway.toml, else the defaults.",
+)
+@click.version_option(package_name="laneway")
+@click.pass_context
+def main(context: click.Context, file: Path | None) -> None:
+    """Laneway: a multi-tenant, OpenAI-compatible gateway and the engine behind it."""
+    context.obj = Console(file)
+
+
+for command in (
+    serve_command,
+    gateway_command,
+    engine_command,
+    db_group,
+    config_group,
+):
+    main.add_command(command)
+
+
+if __name__ == "__main__":
+    main()

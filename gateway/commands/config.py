@@ -1,0 +1,34 @@
+"""`laneway config check`: is the configuration one that can be kept?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gateway import config as configuration
+from gateway.commands.console import Console, fail, pass_console, show_row
+
+
+@click.group("config")
+def config_group() -> None:
+    """The configuration file."""
+
+
+@config_group.command("check")
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the whole configuration as JSON.")
+@pass_console
+def check(console: Console, file: Path | None, as_json: bool) -> None:
+    """Read FILE (else the file that the other commands would use) and say what is wrong with it."""
+    try:
+        config = configuration.load(file or console.file)
+    except configuration.ConfigError as error:
+        fail(str(error))
+    if as_json:
+        show_row(configuration.as_dict(config), as_json=True)
+        return
+    click.echo(f"{configuration.locate(file or console.file) or 'the defaults'}: ok")
+    click.echo(f"  gateway  {config.gateway.host}:{config.gateway.port}, {configuration.safe_url(config.database_url)}")
+    click.echo(f"  models   {', '.join(model.name for model in config.models)}")
+    click.echo(f"  tiers    {', '.join(tier.name for tier in config.tiers)}")

@@ -1,0 +1,89 @@
+"""What every command shares: the configuration it was given, how it speaks to people and to scripts, how it fails.
+
+It must never know what any one command does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import msgspec
+
+from gateway import config as configuration
+from gateway.config import Config
+
+Row = Mapping[str, object]
+Command = TypeVar("Command", bound=Callable[..., Any])
+EXIT_REFUSED = 2
+
+
+class Refused(click.ClickException):
+    """What was asked cannot be done; one sentence says why."""
+
+    exit_code = EXIT_REFUSED
+
+
+def fail(message: str) -> NoReturn:
+    raise Refused(message)
+
+
+@dataclass(slots=True)
+class Console:
+    """Made by the root command. The configuration is read when a command first needs it."""
+
+    file: Path | None
+    _config: Config | None = None
+
+    @property
+    def config(self) -> Config:
+        if self._config is None:
+            try:
+                self._config = configuration.load(self.file)
+            except configuration.ConfigError as error:
+                fail(str(error))
+        return self._config
+
+
+pass_console = click.make_pass_decorator(Console)
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+
+
+def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
+    """A table of `columns` for people, or all there is for scripts."""
+    if as_json:
+        click.echo(msgspec.json.encode(list(rows)).decode())
+        return
+    cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
+    widths = [max(len(name), *(len(line[i]) for line in cells), 0) for i, name in enumerate(columns)]
+    for line in ([name.upper() for name in columns], *cells):
+        click.echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+
+def show_row(row: Row, *, as_json: bool) -> None:
+    """One thing: a line for each of its fields, or one JSON object."""
+    if as_json:
+        click.echo(msgspec.json.encode(row).decode())
+        return
+    width = max(len(name) for name in row)
+    for name, value in row.items():
+        click.echo(f"{name.ljust(width)}  {_cell(name, value)}")
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        return "-"
+    if name.endswith("_at") and isinstance(value, int):
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -1,0 +1,332 @@
+"""The parent of the engine and the gateway: starts both, starts again what dies, stops both, leaves no orphan.
+
+It knows processes, signals and readiness. It must never know what a request, a tenant or a token is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+START_S_MAX = 300.0
+BACKOFF_MIN_S = 0.2
+BACKOFF_MAX_S = 5.0
+# A child that lived this long had a good start: its next restart begins with the shortest wait again.
+STEADY_S = 10.0
+# Ctrl-C to the end: a child's own grace, then SIGKILL. Together under 5 s.
+STOP_GATEWAY_S = 3.5
+STOP_ENGINE_S = 1.0
+PROBE_EVERY_S = 0.05
+LINE_BYTES_MAX = 1024 * 1024
+PR_SET_PDEATHSIG = 1
+
+
+class CannotStart(Exception):
+    """What stands in the way of a start, in one sentence for the person who typed the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """One process to keep. It is ready when /health/ready at `health` answers 200, or, without one, when it has
+    printed its ready line on stdout."""
+
+    name: str
+    argv: list[str]
+    environ: dict[str, str]
+    stop_s: float
+    orphan_signal: signal.Signals  # what the kernel sends it when its parent dies
+    health: tuple[str, int] | None = None  # host, port
+
+
+class Child:
+    """A process that is kept alive: `pid` and `ready` are of its present life."""
+
+    def __init__(self, spec: ChildSpec, say: Callable[[str], None]) -> None:
+        self.spec = spec
+        self.pid = 0
+        self.ready = asyncio.Event()
+        self.restarts = 0
+        self._say = say
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopped = False
+
+    async def live(self) -> str:
+        """Start it once and wait for its end; return how it ended."""
+        piped = self.spec.health is None
+        self._process = process = await asyncio.create_subprocess_exec(
+            *self.spec.argv,
+            env=self.spec.environ,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE if piped else None,
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,  # Ctrl-C in the terminal comes to the parent alone, which stops them in order
+            preexec_fn=die_with_parent(self.spec.orphan_signal),
+        )
+        self.pid = process.pid
+        if self._stopped:  # while it was being started
+            self.kill()
+        watch = asyncio.create_task(self._read_lines(process) if piped else self._probe_health())
+        try:
+            return describe_exit(await process.wait())
+        finally:
+            self.ready.clear()
+            if piped:
+                await asyncio.wait([watch], timeout=1.0)  # what it said last
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL after the child's `stop_s`."""
+        self._stopped = True
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self.spec.stop_s)
+        except TimeoutError:
+            self._say(f"{self.spec.name} did not stop within {self.spec.stop_s:g} s and is killed")
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _read_lines(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:  # longer than LINE_BYTES_MAX; asyncio has dropped it
+                continue
+            if not line:
+                return
+            if is_ready_line(line):
+                self.ready.set()
+            else:
+                sys.stdout.buffer.write(line)
+                sys.stdout.flush()
+
+    async def _probe_health(self) -> None:
+        assert self.spec.health is not None
+        while True:
+            if await healthy(*self.spec.health):
+                self.ready.set()
+                return
+            await asyncio.sleep(PROBE_EVERY_S)
+
+
+class Supervisor:
+    """Keeps its children alive until told to stop, then stops them in the order given: who asks before who answers.
+    `changed(pids)` is called when all are ready, and again whenever one is back under a new pid."""
+
+    def __init__(
+        self, specs: list[ChildSpec], say: Callable[[str], None], changed: Callable[[dict[str, int]], None]
+    ) -> None:
+        self.children = [Child(spec, say) for spec in specs]
+        self._say = say
+        self._changed = changed
+        self._stopping = asyncio.Event()
+        self._started = False
+
+    def pids(self) -> dict[str, int]:
+        return {child.spec.name: child.pid for child in self.children}
+
+    def request_stop(self) -> None:
+        """Stop in order; asked a second time, kill."""
+        if self._stopping.is_set():
+            for child in self.children:
+                child.kill()
+        self._stopping.set()
+
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Start everything, call `on_ready` once all serve, and keep it so until `request_stop`.
+        Raises CannotStart when a child ends, or is not ready in time, before all were ready once."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.request_stop)
+        keepers = [asyncio.create_task(self._keep(child)) for child in self.children]
+        all_ready = asyncio.create_task(self._all_ready())
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([all_ready, stop, *keepers], timeout=START_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+            if all_ready.done():
+                self._started = True
+                self._changed(self.pids())
+                on_ready()
+                await asyncio.wait([stop, *keepers], return_when=asyncio.FIRST_COMPLETED)
+            elif not stop.done() and not any(keeper.done() for keeper in keepers):
+                raise CannotStart(f"{self._not_ready()} was not ready after {START_S_MAX:g} s")
+            for keeper in keepers:
+                if keeper.done():
+                    keeper.result()
+        finally:
+            self._stopping.set()
+            all_ready.cancel()
+            for child in self.children:
+                await child.stop()
+            await asyncio.gather(all_ready, stop, *keepers, return_exceptions=True)
+
+    async def _all_ready(self) -> None:
+        for child in self.children:
+            await child.ready.wait()
+
+    def _not_ready(self) -> str:
+        return " and ".join(f"the {child.spec.name}" for child in self.children if not child.ready.is_set())
+
+    async def _keep(self, child: Child) -> None:
+        name = child.spec.name
+        wait_s = BACKOFF_MIN_S
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            life = asyncio.create_task(child.live())
+            if child.restarts:
+                await self._announce(child, life)
+            end = await life
+            if self._stopping.is_set():
+                return
+            if not self._started:
+                raise CannotStart(f"the {name} ended before it was ready ({end}); its own words are above")
+            if time.monotonic() - began >= STEADY_S:
+                wait_s = BACKOFF_MIN_S
+            self._say(f"the {name} ended ({end}); it starts again in {wait_s:g} s")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
+            wait_s = min(wait_s * 2, BACKOFF_MAX_S)
+            child.restarts += 1
+
+    async def _announce(self, child: Child, life: asyncio.Task[str]) -> None:
+        """Tell the new pid once it is ready, or leave it when it died first."""
+        began = time.monotonic()
+        ready = asyncio.create_task(child.ready.wait())
+        await asyncio.wait([ready, life], return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            self._changed(self.pids())
+            self._say(f"the {child.spec.name} is back (pid {child.pid}) after {time.monotonic() - began:.1f} s")
+        ready.cancel()
+
+
+def engine_spec(socket_path: Path, config_file: Path, *, fake: bool, environ: dict[str, str]) -> ChildSpec:
+    """The engine says on stdout when it is ready. Alone it can do nothing useful, so it dies with its parent."""
+    argv = [sys.executable, "-m", "engine", "--socket", str(socket_path), "--config", str(config_file)]
+    return ChildSpec(
+        name="engine",
+        argv=[*argv, "--fake"] if fake else argv,
+        environ=environ,
+        stop_s=STOP_ENGINE_S,
+        orphan_signal=signal.SIGKILL,
+    )
+
+
+def gateway_spec(host: str, port: int, *, environ: dict[str, str]) -> ChildSpec:
+    """The gateway is ready when /health/ready says so. Orphaned, it may still settle what it has."""
+    return ChildSpec(
+        name="gateway",
+        argv=[sys.executable, "-m", "gateway"],
+        environ=environ,
+        stop_s=STOP_GATEWAY_S,
+        orphan_signal=signal.SIGTERM,
+        health=(host, port),
+    )
+
+
+def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """For `preexec_fn`: the kernel sends `number` to the child when its parent dies, however it dies. Linux only;
+    elsewhere a parent killed with SIGKILL leaves its children."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def in_child() -> None:
+        prctl(PR_SET_PDEATHSIG, number.value)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    return in_child
+
+
+def describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def is_ready_line(line: bytes) -> bool:
+    """Whether `line` is the engine's {"event": "ready", …}."""
+    if not line.startswith(b"{"):
+        return False
+    try:
+        event = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return False
+    return isinstance(event, dict) and event.get("event") == "ready"
+
+
+async def healthy(host: str, port: int) -> bool:
+    """Whether http://host:port/health/ready answers 200 within a second."""
+    try:
+        async with asyncio.timeout(1.0):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(f"GET /health/ready HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+                status = await reader.readline()
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, TimeoutError, ValueError):
+        return False
+    return status.split(b" ")[1:2] == [b"200"]
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises CannotStart when the address cannot be bound."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise CannotStart(
+                f"port {port} on {host} cannot be used ({error.strerror}); choose another with LANEWAY_PORT, "
+                f"for example LANEWAY_PORT={port + 1 if port < 65535 else 8080}"
+            ) from error
+
+
+@contextlib.contextmanager
+def only_one(data_dir: Path) -> Iterator[None]:
+    """Hold the data directory: two Laneways over one engine socket and one SQLite file would be no service at all.
+    Raises CannotStart when another one holds it."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            raise CannotStart(
+                f"another Laneway (pid {file.read().strip() or 'unknown'}) already runs on {data_dir}; stop it first"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
