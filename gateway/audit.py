@@ -5,12 +5,12 @@ It never holds a secret; what is given as `before` and `after` is what may be sh
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
+from billing import clock
 from gateway.tables import audit_log
 
 CLI = "cli"  # the actor of a command on the host
@@ -29,7 +29,7 @@ def record(
     """Add one line. `actor` is a key id or CLI; `before` and `after` are structs or plain JSON data."""
     connection.execute(
         sa.insert(audit_log).values(
-            at=int(time.time()),
+            at=clock.database_now(connection),
             actor=actor,
             action=action,
             object_id=object_id,

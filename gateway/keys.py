@@ -10,15 +10,14 @@ import hashlib
 import re
 import secrets
 import string
-import time
-import uuid
 import zlib
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import sqlalchemy as sa
 
-from billing import revision
+from billing import clock, revision
+from billing.ids import new_id
 from gateway.tables import keys
 
 Kind = Literal["live", "test", "admin"]
@@ -44,7 +43,7 @@ class KeyRefused(ValueError):
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as it may be shown: never its secret. Times are Unix seconds."""
+    """A key as it may be shown: never its secret. Moments are whole Unix seconds, as in all of the HTTP API."""
 
     id: str
     tenant_id: str | None
@@ -55,7 +54,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     last4: str
     tier: str | None
     scopes: list[str]
-    max_tokens_default: int | None
+    default_max_tokens: int | None
     created_at: int
     last_used_at: int | None
     expires_at: int | None
@@ -108,7 +107,7 @@ def create(
     tier: str | None = None,
     scopes: list[str] | None = None,
     expires_at: int | None = None,
-    max_tokens_default: int | None = None,
+    default_max_tokens: int | None = None,
 ) -> MadeKey:
     """Make a key. Without `scopes` an admin key gets every scope, another the inference scope. Raises KeyRefused."""
     if kind not in KINDS:
@@ -125,7 +124,7 @@ def create(
         raise KeyRefused("the admin scope needs a key of kind admin")
     secret = make_secret(kind)
     row = {
-        "id": f"key_{uuid.uuid4().hex}",
+        "id": new_id("key"),
         "tenant_id": tenant_id,
         "project_id": project_id,
         "name": name,
@@ -135,9 +134,9 @@ def create(
         "last4": secret[-4:],
         "tier": tier,
         "scopes": chosen,
-        "max_tokens_default": max_tokens_default,
-        "created_at": int(time.time()),
-        "expires_at": expires_at,
+        "default_max_tokens": default_max_tokens,
+        "created_at": clock.database_now(connection),
+        "expires_at": None if expires_at is None else expires_at * clock.SECOND,
     }
     connection.execute(sa.insert(keys).values(row))
     revision.bump(connection)
@@ -145,16 +144,16 @@ def create(
 
 
 def get(connection: sa.Connection, key_id: str) -> Key | None:
-    row = connection.execute(_select().where(keys.c.id == key_id)).mappings().one_or_none()
-    return None if row is None else msgspec.convert(dict(row), Key)
+    row = connection.execute(_SELECT.where(keys.c.id == key_id)).one_or_none()
+    return None if row is None else _key(row)
 
 
 def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[Key]:
     """All keys, or one tenant's, oldest first; the revoked ones too."""
-    query = _select().order_by(keys.c.created_at, keys.c.id)
+    query = _SELECT.order_by(keys.c.created_at, keys.c.id)
     if tenant_id is not None:
         query = query.where(keys.c.tenant_id == tenant_id)
-    return [msgspec.convert(dict(row), Key) for row in connection.execute(query).mappings()]
+    return [_key(row) for row in connection.execute(query)]
 
 
 def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
@@ -162,7 +161,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
     if not 0 <= overlap_s <= OVERLAP_S_MAX:
         raise KeyRefused(f"overlap is {overlap_s} s; its limit is {OVERLAP_S_MAX} s")
     old = _required(connection, key_id, for_update=True)
-    now = int(time.time())
+    now = _now(connection)
     if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
         raise KeyRefused(f"{key_id} is revoked or expired")
     if old.rotated_to is not None:
@@ -176,13 +175,13 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
         tier=old.tier,
         scopes=old.scopes,
         expires_at=old.expires_at,
-        max_tokens_default=old.max_tokens_default,
+        default_max_tokens=old.default_max_tokens,
     )
     ends = now + overlap_s
     connection.execute(
         sa.update(keys)
         .where(keys.c.id == key_id)
-        .values(expires_at=min(ends, old.expires_at or ends), rotated_to=made.key.id)
+        .values(expires_at=min(ends, old.expires_at or ends) * clock.SECOND, rotated_to=made.key.id)
     )
     return made
 
@@ -192,24 +191,35 @@ def revoke(connection: sa.Connection, key_id: str) -> Key:
     key = _required(connection, key_id, for_update=True)
     if key.revoked_at is not None:
         return key
-    connection.execute(sa.update(keys).where(keys.c.id == key_id).values(revoked_at=int(time.time())))
+    connection.execute(sa.update(keys).where(keys.c.id == key_id).values(revoked_at=clock.database_now(connection)))
     revision.bump(connection)
     return _required(connection, key_id)
 
 
 def mark_used(connection: sa.Connection, used: dict[str, int]) -> None:
-    """Note when keys (by id) were last used. No administrative write: the revision stays."""
+    """Note when keys (by id) were last used, in Unix seconds. No administrative write: the revision stays."""
     for key_id in sorted(used):
-        connection.execute(sa.update(keys).where(keys.c.id == key_id).values(last_used_at=used[key_id]))
+        connection.execute(sa.update(keys).where(keys.c.id == key_id).values(last_used_at=used[key_id] * clock.SECOND))
 
 
 def _required(connection: sa.Connection, key_id: str, *, for_update: bool = False) -> Key:
-    query = _select().where(keys.c.id == key_id)
-    row = connection.execute(query.with_for_update() if for_update else query).mappings().one_or_none()
+    query = _SELECT.where(keys.c.id == key_id)
+    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
         raise KeyRefused(f"there is no key {key_id}")
-    return msgspec.convert(dict(row), Key)
+    return _key(row)
 
 
-def _select() -> sa.Select[tuple[object, ...]]:
-    return sa.select(*(column for column in keys.c if column.name != "hash"))
+def _now(connection: sa.Connection) -> int:
+    return clock.database_now(connection) // clock.SECOND
+
+
+_SELECT = sa.select(*(column for column in keys.c if column.name != "hash"))
+
+
+def _key(row: sa.Row[Any]) -> Key:
+    values = dict(row._mapping)
+    for name, value in values.items():
+        if name.endswith("_at") and value is not None:
+            values[name] = value // clock.SECOND
+    return msgspec.convert(values, Key)

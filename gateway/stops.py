@@ -48,8 +48,10 @@ class StopScanner:
         """Length of the longest end of the text that is the beginning of a stop."""
         longest = 0
         for stop in self._stops:
-            for size in range(min(len(stop) - 1, len(text)), longest, -1):
-                if text.endswith(stop[:size]):
-                    longest = size
+            start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+            while 0 <= start < len(text) - longest:
+                if stop.startswith(text[start:]):
+                    longest = len(text) - start
                     break
+                start = text.find(stop[0], start + 1)
         return longest

@@ -1,21 +1,21 @@
 """Tables of the gateway: API keys, the adapter registry and the audit log of administrative writes.
 
-They share the metadata of `billing.tables`, so that one database has one schema and one history. Nothing about
-money lives here. Times are whole seconds since the Unix epoch, UTC. Migrations alone alter tables.
+They share the metadata and the conventions of `billing.tables`: one database has one schema and one history, and
+moments (`…_at`) are integer microseconds UTC. Nothing about money lives here. Migrations alone alter tables.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-from billing.tables import metadata
+from billing.tables import Sequence, metadata
 
 keys = sa.Table(
     "keys",
     metadata,
-    sa.Column("id", sa.String(40), primary_key=True),  # key_…
-    sa.Column("tenant_id", sa.String(40), sa.ForeignKey("tenants.id"), nullable=True),  # null: an operator's admin key
-    sa.Column("project_id", sa.String(40), nullable=True),
+    sa.Column("id", sa.String(64), primary_key=True),  # key_…
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=True),  # null: an operator's admin key
+    sa.Column("project_id", sa.ForeignKey("projects.id"), nullable=True),
     sa.Column("name", sa.String(200), nullable=False),
     sa.Column("kind", sa.String(8), nullable=False),  # live, test, admin
     sa.Column("hash", sa.String(64), nullable=False, unique=True),  # SHA-256 of the whole secret, hex
@@ -23,32 +23,32 @@ keys = sa.Table(
     sa.Column("last4", sa.String(4), nullable=False),
     sa.Column("tier", sa.String(32), nullable=True),  # null: the tenant's; may only lower it
     sa.Column("scopes", sa.JSON, nullable=False),  # list of names, see gateway.keys.SCOPES
-    sa.Column("max_tokens_default", sa.Integer, nullable=True),  # for a request that names none
+    sa.Column("default_max_tokens", sa.BigInteger, nullable=True),  # for a request that names none
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("last_used_at", sa.BigInteger, nullable=True),
     sa.Column("expires_at", sa.BigInteger, nullable=True),
     sa.Column("revoked_at", sa.BigInteger, nullable=True),
-    sa.Column("rotated_to", sa.String(40), sa.ForeignKey("keys.id"), nullable=True),
-    sa.CheckConstraint("kind IN ('live', 'test', 'admin')", name="keys_kind"),
-    sa.CheckConstraint("kind = 'admin' OR tenant_id IS NOT NULL", name="keys_tenant"),
+    sa.Column("rotated_to", sa.ForeignKey("keys.id"), nullable=True),
+    sa.CheckConstraint("kind IN ('live', 'test', 'admin')", name="kind"),
+    sa.CheckConstraint("kind = 'admin' OR tenant_id IS NOT NULL", name="tenant"),
 )
-sa.Index("keys_by_tenant", keys.c.tenant_id)
+sa.Index("ix_keys_tenant_id", keys.c.tenant_id)
 
 adapters = sa.Table(
     "adapters",
     metadata,
-    sa.Column("id", sa.String(40), primary_key=True),  # ada_…
-    sa.Column("tenant_id", sa.String(40), sa.ForeignKey("tenants.id"), nullable=True),  # null: shared with all
+    sa.Column("id", sa.String(64), primary_key=True),  # ada_…
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=True),  # null: shared with all
     sa.Column("name", sa.String(200), nullable=False),  # what a caller writes as `model`
     sa.Column("base_model", sa.String(200), nullable=False),
     sa.Column("digest", sa.String(64), nullable=False),  # of the content, names the directory in the store
     sa.Column("active", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
 )
-sa.Index("adapters_name_of_tenant", adapters.c.tenant_id, adapters.c.name, unique=True)
+sa.Index("uq_adapters_tenant_id_name", adapters.c.tenant_id, adapters.c.name, unique=True)
 # NULLs are distinct in a unique index, so shared names need their own.
 sa.Index(
-    "adapters_name_shared",
+    "uq_adapters_name_shared",
     adapters.c.name,
     unique=True,
     sqlite_where=adapters.c.tenant_id.is_(None),
@@ -58,7 +58,7 @@ sa.Index(
 audit_log = sa.Table(
     "audit_log",
     metadata,
-    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("id", Sequence, primary_key=True, autoincrement=True),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Column("actor", sa.String(80), nullable=False),  # a key id, or "cli"
     sa.Column("action", sa.String(80), nullable=False),  # e.g. key.create
@@ -67,4 +67,4 @@ audit_log = sa.Table(
     sa.Column("before", sa.JSON, nullable=True),
     sa.Column("after", sa.JSON, nullable=True),
 )
-sa.Index("audit_log_by_object", audit_log.c.object_id)
+sa.Index("ix_audit_log_object_id", audit_log.c.object_id)
