@@ -1,0 +1,125 @@
+"""Who asks: from a bearer token to a caller, through a cache that administrative writes empty.
+
+It knows keys and tenants, and must never know what they ask for or what it costs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import clock
+from billing.database import Database
+from billing.tables import tenants
+from gateway import keys as key_rules
+from gateway.errors import InvalidApiKey
+from gateway.tables import keys
+
+# Callers remembered, the unknown ones too. When it is full the oldest goes: a flood of wrong keys costs look-ups, not
+# memory.
+CACHE_MAX = 10_000
+# A key's last use is written once in this time at most.
+USED_FLUSH_S = 60.0
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key says about its bearer. `tier` is the highest that it may be served at."""
+
+    key_id: str
+    tenant_id: str | None  # None: an operator
+    tenant_slug: str | None
+    project_id: str | None
+    tier: str
+    scopes: frozenset[str]
+    default_max_tokens: int | None  # the key's, else the tenant's
+    expires_at: int | None
+
+
+class Callers:
+    """The cache. `clear` it when the revision moved."""
+
+    def __init__(
+        self,
+        database: Database,
+        tiers: Sequence[str],
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        cache_max: int = CACHE_MAX,
+    ) -> None:
+        """`tiers`: names from high to low."""
+        self._database = database
+        self._ranks = {name: rank for rank, name in enumerate(tiers)}
+        self._wall_clock = wall_clock
+        self._cache_max = cache_max
+        self._cache: dict[str, Caller | None] = {}  # by hash; None: there is no such usable key
+        self._age = 0  # counts clears, so that what was read before one is not cached after it
+        self._used: dict[str, int] = {}
+
+    async def identify(self, authorization: str | None) -> Caller:
+        """The caller behind an Authorization header. Raises InvalidApiKey, one and the same for every cause;
+        DatabaseUnavailable when it had to be looked up and could not."""
+        scheme, _, secret = (authorization or "").partition(" ")
+        secret = secret.strip()
+        if scheme.lower() != "bearer" or not key_rules.is_well_formed(secret):
+            raise InvalidApiKey
+        digest = key_rules.hash_secret(secret)
+        try:
+            caller = self._cache[digest]
+        except KeyError:
+            caller = await self._look_up(digest)
+        now = int(self._wall_clock())
+        if caller is None or (caller.expires_at is not None and caller.expires_at <= now):
+            raise InvalidApiKey
+        self._used[caller.key_id] = now
+        return caller
+
+    def clear(self) -> None:
+        self._cache.clear()
+        self._age += 1
+
+    async def flush_used(self) -> None:
+        """Write when keys were last used."""
+        used, self._used = self._used, {}
+        if used:
+            await self._database.write(lambda connection: key_rules.mark_used(connection, used))
+
+    async def _look_up(self, digest: str) -> Caller | None:
+        age = self._age
+        caller = await self._database.read(lambda connection: _load(connection, digest, self._ranks))
+        if age == self._age:
+            if len(self._cache) >= self._cache_max:
+                del self._cache[next(iter(self._cache))]
+            self._cache[digest] = caller
+        return caller
+
+
+def _load(connection: sa.Connection, digest: str, ranks: dict[str, int]) -> Caller | None:
+    row = connection.execute(
+        sa.select(
+            keys,
+            tenants.c.slug.label("tenant_slug"),
+            tenants.c.tier.label("tenant_tier"),
+            tenants.c.status.label("tenant_status"),
+            tenants.c.default_max_tokens.label("tenant_default"),
+        )
+        .select_from(keys.outerjoin(tenants, keys.c.tenant_id == tenants.c.id))
+        .where(keys.c.hash == digest)
+    ).one_or_none()
+    if row is None or row.revoked_at is not None or row.tenant_status not in (None, "active"):
+        return None
+    lowest = max(ranks, key=ranks.__getitem__)
+    # A tier that the configuration no longer has is served at the lowest; a key's own may only lower the tenant's.
+    candidates = [tier if tier in ranks else lowest for tier in (row.tenant_tier, row.tier) if tier is not None]
+    return Caller(
+        key_id=row.id,
+        tenant_id=row.tenant_id,
+        tenant_slug=row.tenant_slug,
+        project_id=row.project_id,
+        tier=max(candidates, key=ranks.__getitem__, default=lowest),
+        scopes=frozenset(row.scopes),
+        default_max_tokens=row.default_max_tokens or row.tenant_default,
+        expires_at=None if row.expires_at is None else row.expires_at // clock.SECOND,
+    )
