@@ -86,7 +86,7 @@ class TierSection(Section, frozen=True, kw_only=True):
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
-    """For each tenant; over it, 429."""
+    """For each key, in this gateway; over it, 429."""
 
     requests_per_minute: Count = 6000
     tokens_per_minute: Count = 10_000_000

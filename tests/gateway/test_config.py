@@ -1,0 +1,158 @@
+"""laneway.toml: each setting in both positions, and what a bad one is told."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway import config as configuration
+from gateway.config import Config, ConfigError
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def parse(text: str, base: Path = Path("/srv/laneway"), **environ: str) -> Config:
+    return configuration.parse(text.encode(), base, "laneway.toml", environ)
+
+
+TIER = "[[tiers]]\nname = 'a'\nservice_tier = 'x'\n"
+
+BAD_SETTINGS = {
+    "a section that is not there": ("[gatewy]", "gatewy"),
+    "a name that is not there": ("[gateway]\nprot = 1", "gateway: Object contains unknown field `prot`"),
+    "a port too high": ("[gateway]\nport = 65536", "gateway.port: Expected `int` <= 65535"),
+    "a port of 0": ("[gateway]\nport = 0", "gateway.port: Expected `int` >= 1"),
+    "a port as text": ("[gateway]\nport = '80'", "gateway.port: Expected `int`, got `str`"),
+    "no host": ("[gateway]\nhost = ''", "gateway.host"),
+    "a body of nothing": ("[gateway]\nbody_bytes_max = 10", "gateway.body_bytes_max: Expected `int` >= 1024"),
+    "an endless grace": ("[gateway]\nshutdown_grace_s = 61", "gateway.shutdown_grace_s: Expected `float` <= 60"),
+    "a database unknown": ("[gateway]\ndatabase_url = 'mysql://h/d'", "gateway.database_url: 'mysql'"),
+    "a database in memory": ("[gateway]\ndatabase_url = 'sqlite:///:memory:'", "gateway.database_url: SQLite needs"),
+    "no database": ("[gateway]\ndatabase_url = 'laneway.db'", "gateway.database_url: 'laneway.db' is not supported"),
+    "a socket too long": (f"[engine]\nsocket = '{'s' * 120}'", "engine.socket: .* limit .* is 107"),
+    "a small arena": ("[engine]\narena_bytes = 1", "engine.arena_bytes: Expected `int` >= 16777216"),
+    "a step too small": ("[engine]\nstep_tokens_max = 15", "engine.step_tokens_max: Expected `int` >= 16"),
+    "prefill over the step": (
+        "[engine]\nstep_tokens_max = 32\nprefill_tokens_min = 33",
+        "engine: prefill_tokens_min is 33; its limit is step_tokens_max, 32",
+    ),
+    "no sequences": ("[engine]\nsequences_max = 0", "engine.sequences_max: Expected `int` >= 1"),
+    "fewer than no threads": ("[engine]\nthreads = -1", "engine.threads: Expected `int` >= 0"),
+    "a model without a path": ("[[models]]\nname = 'm'", r"models\[0\]: .*missing required field `path`"),
+    "a model with a strange name": ("[[models]]\nname = 'a b'\npath = 'm'", r"models\[0\].name"),
+    "a dtype unknown": ("[[models]]\nname = 'm'\npath = 'm'\ndtype = 'int3'", r"models\[0\].dtype: .*'int3'"),
+    "a model twice": ("[[models]]\nname='m'\npath='a'\n[[models]]\nname='m'\npath='b'", "models.name must be unique"),
+    "no tiers": ("tiers = []", "tiers: Expected `array` of length >= 1"),
+    "a tier twice": (TIER + TIER, "tiers.name must be unique; 'a'"),
+    "a service tier twice": (TIER + TIER.replace("'a'", "'b'"), "tiers.service_tier must be unique; 'x'"),
+    "a floor over the arena": (TIER + "floor = 1.1", r"tiers\[0\].floor: Expected `float` <= 1"),
+    "floors over the arena": (
+        TIER + "floor = 0.6\n" + "[[tiers]]\nname = 'b'\nservice_tier = 'y'\nfloor = 0.6",
+        "floors of all tiers add up to 1.2; the limit is 1",
+    ),
+    "an endless queue": (TIER + "queue_max = 0", r"tiers\[0\].queue_max: Expected `int` >= 1"),
+    "no requests": ("[limits]\nrequests_per_minute = 0", "limits.requests_per_minute: Expected `int` >= 1"),
+    "no concurrency": ("[limits]\nconcurrency = 0", "limits.concurrency: Expected `int` >= 1"),
+    "a lease renewed late": ("[lease]\nlength_s = 10\nrenew_s = 5", "lease: renew_s is 5, over a third of length_s"),
+    "no TOML": ("[gateway", "laneway.toml: not TOML"),
+}
+
+
+@pytest.mark.parametrize(("text", "says"), BAD_SETTINGS.values(), ids=BAD_SETTINGS.keys())
+def test_a_bad_setting_is_refused_with_its_name_and_limit(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse(text)
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(ConfigError, match="not TOML"):
+        configuration.parse(b"\xff\xfe", Path("/"), "laneway.toml", {})
+
+
+def test_the_shipped_file_documents_every_setting_at_its_default() -> None:
+    text = (REPO / "laneway.toml").read_text()
+    data = tomllib.loads(text)
+    defaults = msgspec.to_builtins(Config())
+    for section, fields in defaults.items():
+        if isinstance(fields, dict):
+            assert data[section] == fields, f"[{section}] of laneway.toml is not the default"
+    assert configuration.parse(text.encode(), REPO, "laneway.toml", {}) == configuration.parse(b"", REPO, "", {})
+    assert set(data["tiers"][0]) == set(configuration.TierSection.__struct_fields__)
+    for field in configuration.ModelSection.__struct_fields__:
+        assert field in text
+
+
+def test_the_engine_reads_what_the_gateway_writes(tmp_path: Path) -> None:
+    from engine import config as engine_config
+    from engine.tiers import SHIPPED_TIERS
+
+    config = parse("[engine]\nthreads = 3\nstep_tokens_max = 128", tmp_path)
+    written = configuration.write_engine_file(config)
+    read = engine_config.load(written)
+    assert (read.threads, read.step_tokens_max) == (3, 128)
+    assert read.models[0].path == config.models[0].path
+    assert list(read.tiers) == list(SHIPPED_TIERS), "without [[tiers]] the engine's shipped tiers hold"
+
+
+def test_paths_begin_at_the_files_folder(tmp_path: Path) -> None:
+    file = tmp_path / "there" / "laneway.toml"
+    file.parent.mkdir()
+    file.write_text("[[models]]\nname = 'm'\npath = 'models/m'\n[gateway]\ndatabase_url = 'sqlite:///d.db'")
+    config = configuration.load(file, {})
+    assert config.models[0].path == str(file.parent / "models/m")
+    assert config.database_url == f"sqlite:///{file.parent / 'd.db'}"
+    assert config.data_dir == file.parent / ".laneway"
+    assert config.socket_path == file.parent / ".laneway" / "engine.sock"
+
+
+def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert configuration.load(None, {}).gateway.port == 8080
+    for name, port in (("laneway.toml", 1001), ("other.toml", 1002), ("named.toml", 1003)):
+        Path(name).write_text(f"[gateway]\nport = {port}")
+    assert configuration.load(None, {}).gateway.port == 1001
+    assert configuration.load(None, {"LANEWAY_CONFIG": "other.toml"}).gateway.port == 1002
+    assert configuration.load(Path("named.toml"), {"LANEWAY_CONFIG": "other.toml"}).gateway.port == 1003
+    with pytest.raises(ConfigError, match=r"absent.toml: No such file"):
+        configuration.load(Path("absent.toml"), {})
+
+
+def test_the_environment_overrides_port_and_database() -> None:
+    text = "[gateway]\nport = 1001\ndatabase_url = 'sqlite:////a.db'"
+    assert (parse(text).gateway.port, parse(text).database_url) == (1001, "sqlite:////a.db")
+    config = parse(text, LANEWAY_PORT="1002", LANEWAY_DATABASE_URL="postgresql://u:hunter2@h/d")
+    assert (config.gateway.port, config.database_url) == (1002, "postgresql+psycopg://u:hunter2@h/d")
+    assert "hunter2" not in str(configuration.as_dict(config))
+    for bad in ("0", "65536", "-1", "http", "٣"):
+        with pytest.raises(ConfigError, match="LANEWAY_PORT: .* 1 to 65535"):
+            parse(text, LANEWAY_PORT=bad)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql+psycopg://u:p@ss@h/d", "postgresql+psycopg://u:***@h/d"),
+        ("postgresql+psycopg://u@h/d", "postgresql+psycopg://u@h/d"),
+        ("sqlite:////a/b.db", "sqlite:////a/b.db"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    assert configuration.safe_url(url) == shown
+
+
+def test_the_server_secret_is_made_once_and_private(tmp_path: Path) -> None:
+    config = parse("", tmp_path)
+    secret = configuration.server_secret(config)
+    assert len(secret) == 32
+    assert configuration.server_secret(config) == secret
+    file = tmp_path / ".laneway" / "server.secret"
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    for bad, says in (("no hex", "holds no hexadecimal secret"), ("ab" * 31, "holds 31 bytes; 32 are needed")):
+        file.write_text(bad)
+        with pytest.raises(ConfigError, match=says):
+            configuration.server_secret(config)
