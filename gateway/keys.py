@@ -108,8 +108,10 @@ def create(
     scopes: list[str] | None = None,
     expires_at: int | None = None,
     default_max_tokens: int | None = None,
+    secret: str | None = None,
 ) -> MadeKey:
-    """Make a key. Without `scopes` an admin key gets every scope, another the inference scope. Raises KeyRefused."""
+    """Make a key. Without `scopes` an admin key gets the admin scope, another the inference scope. `secret` is one
+    from `make_secret` that was kept before it came here, so that no failure in between loses it. Raises KeyRefused."""
     if kind not in KINDS:
         raise KeyRefused(f"kind is {kind!r}; one of {', '.join(KINDS)} is needed")
     if not 1 <= len(name) <= NAME_CHARS_MAX:
@@ -122,7 +124,9 @@ def create(
             raise KeyRefused(f"scope {scope!r} is not known; there are {', '.join(SCOPES)}")
     if ADMIN in chosen and kind != "admin":
         raise KeyRefused("the admin scope needs a key of kind admin")
-    secret = make_secret(kind)
+    secret = secret or make_secret(kind)
+    assert is_well_formed(secret)
+    assert secret.startswith(f"lw_{kind}_")
     row = {
         "id": new_id("key"),
         "tenant_id": tenant_id,
