@@ -1,0 +1,151 @@
+"""A Hugging Face config.json as the typed shape of a dense decoder: Llama, Mistral, Qwen2/2.5, Qwen3, SmolLM2.
+
+It refuses what the decoder does not compute, by name, so that no model runs wrongly in silence. It must never import
+torch: the scheduler's side reads shapes too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+CONFIG_BYTES_MAX = 1024 * 1024
+
+
+class ModelRefused(ValueError):
+    """The directory holds a model that this engine cannot run; the message names the key or tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Rotary frequencies stretched as in Llama 3.1: long wavelengths by `factor`, short ones not at all."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """Shape of a dense decoder. `tied` None: not said; then it is tied when the file has no lm_head."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context_tokens: int
+    norm_eps: float
+    rope_theta: float
+    rope_scaling: Llama3Scaling | None
+    qkv_bias: bool
+    qk_norm: bool
+    tied: bool | None
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    def kv_elements_per_token(self) -> int:
+        """Numbers that one token leaves in the arena: K and V of all layers."""
+        return self.layers * 2 * self.kv_size
+
+
+def load_config(directory: Path) -> DecoderConfig:
+    """Read `directory/config.json`. Raises ModelRefused."""
+    path = directory / "config.json"
+    try:
+        if path.stat().st_size > CONFIG_BYTES_MAX:
+            raise ModelRefused(f"{path}: over {CONFIG_BYTES_MAX} bytes")
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelRefused(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelRefused(f"{path}: {error}") from error
+    if not isinstance(data, dict):
+        raise ModelRefused(f"{path}: not a JSON object")
+    return parse_config(data)
+
+
+def parse_config(data: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder's shape from the keys that transformers 4 or 5 writes. Raises ModelRefused."""
+    architecture = (data.get("architectures") or ["(none)"])[0]
+    if architecture not in ARCHITECTURES:
+        raise ModelRefused(f"architectures: {architecture} is not among {', '.join(sorted(ARCHITECTURES))}")
+    for key in ("attention_bias", "mlp_bias"):
+        if data.get(key):
+            raise ModelRefused(f"{key}: true is not supported for {architecture}")
+    if data.get("hidden_act", "silu") != "silu":
+        raise ModelRefused(f"hidden_act: {data['hidden_act']} is not supported, only silu")
+    heads = _positive(data, "num_attention_heads")
+    hidden = _positive(data, "hidden_size")
+    kv_heads = _positive(data, "num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ModelRefused(f"num_key_value_heads: {kv_heads} does not divide {heads} heads")
+    theta, scaling = _rotary(data)
+    return DecoderConfig(
+        layers=_positive(data, "num_hidden_layers"),
+        hidden=hidden,
+        intermediate=_positive(data, "intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=_positive(data, "head_dim", hidden // heads),
+        vocab=_positive(data, "vocab_size"),
+        context_tokens=_context(data, architecture),
+        norm_eps=float(data.get("rms_norm_eps", 1e-6)),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        qkv_bias=architecture == "Qwen2ForCausalLM",
+        qk_norm=architecture == "Qwen3ForCausalLM",
+        tied=data.get("tie_word_embeddings"),
+    )
+
+
+def _positive(data: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = data.get(key)
+    if value is None:
+        value = default
+    if not isinstance(value, int) or value < 1:
+        raise ModelRefused(f"{key}: {value!r} is not a positive integer")
+    return value
+
+
+def _context(data: Mapping[str, Any], architecture: str) -> int:
+    """Inside a sliding window, sliding attention is full attention: the window is the context that we serve."""
+    context = _positive(data, "max_position_embeddings")
+    window = data.get("sliding_window")
+    slides = data.get("use_sliding_window", architecture == "MistralForCausalLM")
+    return min(context, int(window)) if slides and window else context
+
+
+def _rotary(data: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
+    """transformers 5 writes `rope_parameters`; before it there were `rope_theta` and `rope_scaling`."""
+    rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
+    theta = float(rope.get("rope_theta") or data.get("rope_theta") or 10000.0)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if (rope.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise ModelRefused("partial_rotary_factor: only 1.0 is supported")
+    if kind == "default":
+        return theta, None
+    if kind != "llama3":
+        raise ModelRefused(f"rope_scaling: {kind} is not supported, only default and llama3")
+    try:
+        return theta, Llama3Scaling(
+            factor=float(rope["factor"]),
+            low_freq_factor=float(rope["low_freq_factor"]),
+            high_freq_factor=float(rope["high_freq_factor"]),
+            original_context_tokens=int(rope["original_max_position_embeddings"]),
+        )
+    except KeyError as error:
+        raise ModelRefused(f"rope_scaling: llama3 lacks {error}") from error
