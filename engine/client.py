@@ -1,0 +1,435 @@
+"""The gateway's side of the protocol: an asyncio client of one engine, which it finds again when it was lost.
+
+It carries ids and endings. It must never know who asks, what it costs, or how an engine works inside; no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.protocol import (
+    PROTOCOL_VERSION,
+    Abort,
+    AdapterState,
+    Finished,
+    FrameReader,
+    FromEngine,
+    Heartbeat,
+    Hello,
+    LoadAdapter,
+    ProtocolError,
+    Refused,
+    Sampling,
+    Status,
+    StatusReport,
+    Submit,
+    ToEngine,
+    Tokens,
+    UnloadAdapter,
+    decode_from_engine,
+    encode,
+)
+
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 1.0
+HELLO_TIMEOUT_S = 5.0
+SILENCE_S = 5.0
+STUCK_S = 10.0
+# What may lie unsent for an engine that does not read; above it a Submit is refused here.
+OUTBOX_BYTES_MAX = 32 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class EngineUnavailable(Exception):
+    """No engine takes requests now: not connected, not ready yet, or it does not read."""
+
+
+class AdapterFailed(Exception):
+    """The engine could not load or unload the adapter; the message is its reason."""
+
+
+@dataclass(slots=True, frozen=True)
+class EngineLost:
+    """A request's ending when the engine's process or stream is gone: nothing more will come."""
+
+    message: str
+
+
+Ending = Finished | Refused | EngineLost
+OnConnect = Callable[[Hello], Awaitable[None]]
+
+
+class Generation:
+    """One request in flight, iterated by one task: lists of ids as they come (those of several steps may lie in one
+    list), then exactly one ending. What waits here is bounded by the request's max_tokens."""
+
+    __slots__ = ("_aborted", "_ended", "_ids", "_link", "_over", "_waiter", "ending", "handle", "received")
+
+    def __init__(self, link: _Link, handle: int) -> None:
+        self.handle = handle
+        self.received = 0  # ids received until Abort was sent; those that come later are dropped
+        self.ending: Ending | None = None
+        self._link = link
+        self._ids: list[int] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._aborted = False
+        self._over = False  # the ending was handed out
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> list[int] | Ending:
+        while True:
+            if self._ids:
+                ids, self._ids = self._ids, []
+                return ids
+            if self.ending is not None:
+                if self._over:
+                    raise StopAsyncIteration
+                self._over = True
+                return self.ending
+            assert self._waiter is None, "a generation is iterated by one task"
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted
+
+    def abort(self) -> None:
+        """Ask the engine to stop it. Idempotent. The ending still arrives."""
+        if self._aborted or self.ending is not None:
+            return
+        self._aborted = True
+        self._link.send(Abort(self.handle))
+
+    def push(self, token: int) -> None:
+        """For the client: one id arrived."""
+        if self._aborted:
+            return
+        self.received += 1
+        self._ids.append(token)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def end(self, ending: Ending) -> None:
+        """For the client: nothing more comes."""
+        assert self.ending is None, "a generation ends once"
+        self.ending = ending
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class _Link(asyncio.Protocol):
+    """One connection. It dies once, with `lost` set to the reason, and ends all that was in flight on it."""
+
+    def __init__(self, silence_s: float, on_lost: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.hello: asyncio.Future[Hello] = loop.create_future()
+        self.lost: asyncio.Future[str] = loop.create_future()
+        self.generations: dict[int, Generation] = {}
+        self.statuses: collections.deque[asyncio.Future[StatusReport]] = collections.deque()
+        self.adapters: dict[str, asyncio.Future[AdapterState]] = {}
+        self.heartbeat: Heartbeat | None = None
+        self.heard_at = loop.time()
+        self.step = -1
+        self.step_at = self.heard_at  # when the loop was last seen to move, or idle
+        self._loop = loop
+        self._silence_s = silence_s
+        self._on_lost = on_lost
+        self._watch: asyncio.TimerHandle | None = None
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._why = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a Transport by create_unix_connection's contract
+        self._check_silence()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._watch is not None:
+            self._watch.cancel()
+        self._on_lost()
+        message = self._why or (f"the stream broke: {exc}" if exc else "the engine closed the stream")
+        if not self.lost.done():
+            self.lost.set_result(message)
+        for generation in self.generations.values():
+            generation.end(EngineLost(message))
+        self.generations.clear()
+        for waiting in (self.hello, *self.statuses, *self.adapters.values()):
+            if not waiting.done():
+                waiting.set_exception(EngineUnavailable(message))
+                waiting.exception()  # retrieved: nobody may be waiting any more
+        self.statuses.clear()
+        self.adapters.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = self._loop.time()
+        try:
+            for body in self._reader.feed(data):
+                self._frame(decode_from_engine(body))
+        except ProtocolError as error:
+            self.cut(f"protocol error: {error}")
+
+    def _frame(self, frame: FromEngine) -> None:
+        match frame:
+            case Tokens():
+                self._moved(frame.step)
+                generations = self.generations
+                for handle, token in zip(frame.handles, frame.ids, strict=True):
+                    generation = generations.get(handle)
+                    if generation is None:
+                        raise ProtocolError(f"ids for handle {handle}, which has ended")
+                    generation.push(token)
+            case Finished() | Refused():
+                ended = self.generations.pop(frame.handle, None)
+                if ended is None:
+                    raise ProtocolError(f"a second ending for handle {frame.handle}")
+                ended.end(frame)
+            case Heartbeat():
+                self.heartbeat = frame
+                if not frame.busy:
+                    self.step_at = self.heard_at
+                self._moved(frame.step)
+            case AdapterState():
+                change = self.adapters.pop(frame.digest, None)
+                if change is not None and not change.done():
+                    change.set_result(frame)
+            case StatusReport():
+                waiting = self.statuses.popleft() if self.statuses else None
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(frame)
+            case Hello():
+                if self.hello.done():
+                    raise ProtocolError("a second Hello")
+                self.hello.set_result(frame)
+
+    def _moved(self, step: int) -> None:
+        if step != self.step:
+            self.step = step
+            self.step_at = self.heard_at
+
+    def send(self, frame: ToEngine) -> None:
+        """Write it; on a link that is dead, nothing happens."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(frame))
+
+    @property
+    def open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _check_silence(self) -> None:
+        if self._loop.time() - self.heard_at > self._silence_s:
+            self.cut(f"nothing heard for {self._silence_s:g} s")
+            return
+        self._watch = self._loop.call_later(self._silence_s / 8, self._check_silence)
+
+    def cut(self, why: str) -> None:
+        self._why = self._why or why
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class EngineClient:
+    """`start()` it, wait for `ready`, `submit`. When the engine is lost, all that ran ends with EngineLost and the
+    client connects again by itself; `on_connect(hello)` runs each time before it is ready, to load adapters."""
+
+    def __init__(
+        self,
+        socket_path: str | Path,
+        *,
+        on_connect: OnConnect | None = None,
+        silence_s: float = SILENCE_S,
+        stuck_s: float = STUCK_S,
+    ) -> None:
+        self.on_connect = on_connect
+        self.hello: Hello | None = None  # the last one seen; kept while the engine is away
+        self.connections = 0  # how often it became ready
+        self._path = os.fspath(socket_path)
+        self._silence_s = silence_s
+        self._stuck_s = stuck_s
+        self._link: _Link | None = None
+        self._ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._next_handle = 1
+
+    async def start(self) -> None:
+        """Begin to connect, in the background. Returns at once."""
+        assert self._task is None, "started twice"
+        self._task = asyncio.create_task(self._run(), name="engine-client")
+
+    async def close(self) -> None:
+        """Drop the stream; what runs ends with EngineLost."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+
+    @property
+    def ready(self) -> bool:
+        return self._ready.is_set()
+
+    async def wait_ready(self, timeout_s: float) -> Hello:
+        """Raises EngineUnavailable when it is not ready in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise EngineUnavailable(f"no engine at {self._path} within {timeout_s:g} s") from None
+        assert self.hello is not None
+        return self.hello
+
+    @property
+    def last_heartbeat(self) -> Heartbeat | None:
+        """None when the engine is away, or in its first second."""
+        return None if self._link is None else self._link.heartbeat
+
+    @property
+    def stuck(self) -> bool:
+        """The engine answers, but its loop is busy and has not moved for over `stuck_s`."""
+        link = self._link
+        if link is None or link.heartbeat is None or not link.heartbeat.busy:
+            return False
+        return link.heard_at - link.step_at > self._stuck_s
+
+    @property
+    def in_flight(self) -> int:
+        return 0 if self._link is None else len(self._link.generations)
+
+    def submit(
+        self,
+        *,
+        request_id: str,
+        model: str,
+        adapter: str | None,
+        namespace: str,
+        tier: str,
+        share: str,
+        prompt_ids: list[int],
+        max_tokens: int,
+        sampling: Sampling,
+        stop_ids: list[int],
+    ) -> Generation:
+        """Hand one request to the engine. Raises EngineUnavailable, and then the engine has not heard of it."""
+        link = self._link
+        if link is None or not link.open or not self.ready or self.hello is None:
+            raise EngineUnavailable("no engine is ready")
+        if link.unsent() > OUTBOX_BYTES_MAX:
+            raise EngineUnavailable("the engine does not read its requests")
+        handle = self._next_handle
+        self._next_handle += 1
+        frame = Submit(
+            handle, request_id, self.hello.epoch, model, adapter, namespace, tier, share,
+            prompt_ids, max_tokens, sampling, stop_ids,
+        )  # fmt: skip
+        link.send(frame)
+        generation = link.generations[handle] = Generation(link, handle)
+        return generation
+
+    async def load_adapter(self, digest: str, model: str, path: str | Path) -> None:
+        """Make it known to the engine; at once when it is. Raises AdapterFailed with the reason, EngineUnavailable."""
+        await self._change_adapter(LoadAdapter(digest, model, os.fspath(path)))
+
+    async def unload_adapter(self, digest: str) -> None:
+        """Returns once no request uses it and the engine forgot it. Raises AdapterFailed, EngineUnavailable."""
+        await self._change_adapter(UnloadAdapter(digest))
+
+    async def status(self) -> StatusReport:
+        """Raises EngineUnavailable."""
+        link = self._connected()
+        waiting: asyncio.Future[StatusReport] = asyncio.get_running_loop().create_future()
+        link.statuses.append(waiting)
+        link.send(Status())
+        return await waiting
+
+    async def _change_adapter(self, frame: LoadAdapter | UnloadAdapter) -> None:
+        link = self._connected()
+        # Answers name the digest alone, so one change of an adapter is in flight at a time.
+        while (before := link.adapters.get(frame.digest)) is not None:
+            await asyncio.wait([before])
+        change: asyncio.Future[AdapterState] = asyncio.get_running_loop().create_future()
+        if not link.open:
+            raise EngineUnavailable("the engine was lost")
+        link.adapters[frame.digest] = change
+        link.send(frame)
+        # Shielded: whoever gives up waiting leaves the place taken until the answer to it has come.
+        state = await asyncio.shield(change)
+        wanted = "loaded" if isinstance(frame, LoadAdapter) else "unloaded"
+        if state.state != wanted:
+            raise AdapterFailed(state.message or f"the engine answered {state.state}")
+
+    def _connected(self) -> _Link:
+        if self._link is None or not self._link.open:
+            raise EngineUnavailable("no engine is connected")
+        return self._link
+
+    async def _run(self) -> None:
+        backoff = BACKOFF_MIN_S
+        while True:
+            try:
+                link = await self._connect()
+            except (OSError, TimeoutError, ProtocolError, EngineUnavailable) as error:
+                _log.debug("engine.connect_failed", extra={"fields": {"reason": str(error)}})
+            else:
+                if await self._serve(link):
+                    backoff = BACKOFF_MIN_S
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, BACKOFF_MAX_S)
+
+    async def _connect(self) -> _Link:
+        """A link whose Hello is read. Raises OSError, TimeoutError, ProtocolError, EngineUnavailable."""
+        loop = asyncio.get_running_loop()
+        link = _Link(self._silence_s, self._ready.clear)
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                await loop.create_unix_connection(lambda: link, self._path)
+                hello = await link.hello
+            if hello.version != PROTOCOL_VERSION:
+                raise ProtocolError(f"the engine speaks version {hello.version}, this gateway {PROTOCOL_VERSION}")
+        except BaseException as error:
+            link.cut(f"no usable Hello: {error}")
+            raise
+        self.hello = hello
+        return link
+
+    async def _serve(self, link: _Link) -> bool:
+        """Until the link is lost. True when it had become ready."""
+        assert self.hello is not None
+        self._link = link
+        was_ready = False
+        try:
+            if self.on_connect is not None:
+                await self.on_connect(self.hello)
+            if link.open:
+                was_ready = True
+                self.connections += 1
+                self._ready.set()
+                _log.info("engine.connected", extra={"fields": {"epoch": self.hello.epoch}})
+            reason = await link.lost
+            _log.warning("engine.lost", extra={"fields": {"epoch": self.hello.epoch, "reason": reason}})
+        except Exception:  # noqa: BLE001 - the hook is the caller's: whatever it raises, we log it and connect again
+            _log.exception("engine.on_connect_failed")
+        finally:
+            self._ready.clear()
+            self._link = None
+            link.cut("the client closed the stream")
+        return was_ready

@@ -1,0 +1,41 @@
+"""Structured JSON lines on stderr, for every logger below `engine`.
+
+A record's `extra={"fields": {...}}` becomes fields of the line. Prompts, ids and adapters' weights are never logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+import msgspec
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record: ts (Unix seconds), level, event, then the record's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {"ts": round(record.created, 3), "level": record.levelname.lower()}
+        line["event"] = record.getMessage()
+        fields = getattr(record, "fields", None)
+        if isinstance(fields, dict):
+            line.update(fields)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def configure(level: int = logging.INFO) -> None:
+    """Send the engine's log to stderr. Called once, by `__main__`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger("engine")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False
+
+
+def uptime_s(since: float) -> float:
+    """Seconds since `since` (monotonic), rounded for a log line."""
+    return round(time.monotonic() - since, 3)
