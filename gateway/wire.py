@@ -312,7 +312,7 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: str
     system_fingerprint: str
     choices: list[ChunkChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

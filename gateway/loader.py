@@ -1,0 +1,78 @@
+"""Makes the engine know the registry's adapters: all of them when it connects, a new one before its first request.
+
+It carries digests and paths between the registry, the store and the engine client; it must never know a tenant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from adapters.store import AdapterStore
+from engine.client import AdapterFailed, EngineClient, EngineUnavailable
+from engine.protocol import Hello
+
+# A bad or missing adapter costs its own requests, never the engine's readiness.
+AT_ONCE_MAX = 4
+
+_log = logging.getLogger(__name__)
+
+
+class AdapterLoader:
+    """What the present engine process knows. `wanted()` gives digest → base model."""
+
+    def __init__(self, engine: EngineClient, store: AdapterStore, wanted: Callable[[], Mapping[str, str]]) -> None:
+        self._engine = engine
+        self._store = store
+        self._wanted = wanted
+        self._known: set[str] = set()
+        self._loading: dict[str, asyncio.Task[None]] = {}
+
+    async def on_connect(self, hello: Hello) -> None:
+        """For EngineClient: a new process knows nothing. Load all that may be called."""
+        self._known.clear()
+        await self._load_all(self._wanted())
+
+    async def on_change(self) -> None:
+        """The registry changed: load what is new, drop what nobody may call any more."""
+        if not self._engine.ready:
+            return  # on_connect will load
+        wanted = self._wanted()
+        for digest in self._known - wanted.keys():
+            self._known.discard(digest)
+            try:
+                await self._engine.unload_adapter(digest)
+            except (AdapterFailed, EngineUnavailable) as error:
+                _log.warning("adapter.unload_failed", extra={"fields": {"digest": digest, "reason": str(error)}})
+        await self._load_all({digest: wanted[digest] for digest in wanted.keys() - self._known})
+
+    async def ensure(self, digest: str, model: str) -> None:
+        """Return once the engine knows it. Raises AdapterFailed, EngineUnavailable."""
+        if digest in self._known:
+            return
+        task = self._loading.get(digest)
+        if task is None:
+            task = self._loading[digest] = asyncio.create_task(self._load(digest, model))
+            task.add_done_callback(lambda _: self._loading.pop(digest, None))
+        await asyncio.shield(task)
+
+    def forget(self, digest: str) -> None:
+        """The engine said that it does not know it."""
+        self._known.discard(digest)
+
+    async def _load(self, digest: str, model: str) -> None:
+        await self._engine.load_adapter(digest, model, self._store.path(digest))
+        self._known.add(digest)
+
+    async def _load_all(self, wanted: Mapping[str, str]) -> None:
+        places = asyncio.Semaphore(AT_ONCE_MAX)
+
+        async def load(digest: str, model: str) -> None:
+            async with places:
+                try:
+                    await self.ensure(digest, model)
+                except (AdapterFailed, OSError, KeyError, ValueError) as error:
+                    _log.error("adapter.load_failed", extra={"fields": {"digest": digest, "reason": str(error)}})
+
+        await asyncio.gather(*(load(digest, model) for digest, model in wanted.items()))

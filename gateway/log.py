@@ -1,0 +1,86 @@
+"""Structured JSON lines on stderr; one of them for each request. No prompt, no answer, no secret is ever logged."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+import msgspec
+
+_requests = logging.getLogger("gateway.request")
+
+
+class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one request's line says. Written when the last of those who hold it lets go: the HTTP exchange and, once
+    it was admitted, the owner of its generation."""
+
+    request_id: str
+    method: str
+    route: str = ""
+    status: int = 0
+    tenant: str | None = None
+    key: str | None = None
+    model: str | None = None
+    adapter: str | None = None
+    tier: str | None = None
+    stream: bool = False
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    discarded_tokens: int = 0
+    cost_picos: int = 0
+    ttft_s: float | None = None
+    total_s: float | None = None
+    ending: str | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+class RequestLine:
+    """A record with its holders and its clock."""
+
+    __slots__ = ("_holders", "record", "started")
+
+    def __init__(self, record: RequestRecord) -> None:
+        self.record = record
+        self.started = time.monotonic()
+        self._holders = 1
+
+    def hold(self) -> None:
+        self._holders += 1
+
+    def release(self) -> None:
+        self._holders -= 1
+        assert self._holders >= 0, "released more often than held"
+        if self._holders == 0:
+            self.record.total_s = self.age_s()
+            _requests.info("request", extra={"fields": self.record})
+
+    def age_s(self) -> float:
+        return round(time.monotonic() - self.started, 6)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record: ts (Unix seconds), level, event, then the fields given as `extra={"fields": …}`, a dict
+    or a struct."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {"ts": round(record.created, 3), "level": record.levelname.lower()}
+        line["event"] = record.getMessage()
+        fields = getattr(record, "fields", None)
+        if fields is not None:
+            line.update(msgspec.to_builtins(fields, enc_hook=str))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
+
+
+def configure(level: int = logging.INFO) -> None:
+    """Send every logger of this process to stderr. Called once, by `__main__`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

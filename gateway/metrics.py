@@ -1,0 +1,53 @@
+"""The gateway's own metrics, `laneway_*`, in a registry of their own. Labels come from known sets only.
+
+Tenants, keys and models of tenants never become labels: they are in the database.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_WRITE_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """One per process."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.responses = Counter(
+            "laneway_http_responses", "HTTP answers by route and status", ["route", "status"], registry=registry
+        )
+        self.endings = Counter("laneway_requests_ended", "Admitted requests", ["tier", "ending"], registry=registry)
+        self.refusals = Counter("laneway_requests_refused", "Requests refused, by code", ["code"], registry=registry)
+        self.tokens = Counter(
+            "laneway_tokens", "Tokens settled: prompt, cached, completion", ["tier", "kind"], registry=registry
+        )
+        self.discarded = Counter(
+            "laneway_tokens_discarded", "Tokens made that nobody pays for", ["reason"], registry=registry
+        )
+        self.running = Gauge("laneway_requests_running", "Requests that hold budget now", ["tier"], registry=registry)
+        self.ttft = Histogram(
+            "laneway_time_to_first_token_seconds",
+            "From the request's arrival to its first token here",
+            ["tier"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.total = Histogram(
+            "laneway_request_seconds", "From arrival to settled", ["tier"], buckets=_SECONDS, registry=registry
+        )
+        self.hold = Histogram(
+            "laneway_hold_seconds", "Time of one hold in the ledger", buckets=_WRITE_SECONDS, registry=registry
+        )
+        self.settle = Histogram(
+            "laneway_settle_seconds", "Time of one settlement in the ledger", buckets=_WRITE_SECONDS, registry=registry
+        )
+        self.unsettled = Counter(
+            "laneway_settlements_lost", "Settlements given up: the log has each of them whole", registry=registry
+        )
+        self.errors = Counter("laneway_internal_errors", "Faults of our own, each with a traceback", registry=registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
