@@ -25,7 +25,7 @@ NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,127}$"
 
 Name = Annotated[str, Meta(pattern=NAME)]
 Count = Annotated[int, Meta(ge=1, le=2**31)]
-Milliseconds = Annotated[float, Meta(ge=0, le=3_600_000)]
+Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
 
 
 class ConfigError(Exception):
@@ -43,7 +43,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     database_url: str = ""  # empty: SQLite at <data_dir>/laneway.db
     secret_file: str = ""  # empty: <data_dir>/server.secret
     body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
-    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 3.0
+    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.5
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048

@@ -25,9 +25,9 @@ BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 # A child that lived this long had a good start: its next restart begins with the shortest wait again.
 STEADY_S = 10.0
-# Ctrl-C to the end: a child's own grace, then SIGKILL. Together under 5 s.
-STOP_GATEWAY_S = 3.5
-STOP_ENGINE_S = 1.0
+# From SIGTERM to SIGKILL. The gateway gets its configured grace (2.5 s) and this margin; together under 5 s.
+STOP_MARGIN_S = 0.5
+STOP_ENGINE_S = 1.8
 PROBE_EVERY_S = 0.05
 LINE_BYTES_MAX = 1024 * 1024
 PR_SET_PDEATHSIG = 1
@@ -234,13 +234,13 @@ def engine_spec(socket_path: Path, config_file: Path, *, fake: bool, environ: di
     )
 
 
-def gateway_spec(host: str, port: int, *, environ: dict[str, str]) -> ChildSpec:
+def gateway_spec(host: str, port: int, *, grace_s: float, environ: dict[str, str]) -> ChildSpec:
     """The gateway is ready when /health/ready says so. Orphaned, it may still settle what it has."""
     return ChildSpec(
         name="gateway",
         argv=[sys.executable, "-m", "gateway"],
         environ=environ,
-        stop_s=STOP_GATEWAY_S,
+        stop_s=grace_s + STOP_MARGIN_S,
         orphan_signal=signal.SIGTERM,
         health=(host, port),
     )

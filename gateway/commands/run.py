@@ -52,7 +52,9 @@ def specs(config: Config, file: Path | None, *, fake: bool) -> list[supervisor.C
     """The gateway and the engine of this configuration, in the order in which they stop."""
     environ = child_environ(file)
     return [
-        supervisor.gateway_spec(config.gateway.host, config.gateway.port, environ=environ),
+        supervisor.gateway_spec(
+            config.gateway.host, config.gateway.port, grace_s=config.gateway.shutdown_grace_s, environ=environ
+        ),
         supervisor.engine_spec(config.socket_path, configuration.write_engine_file(config), fake=fake, environ=environ),
     ]
 

@@ -129,7 +129,7 @@ def test_the_environment_overrides_port_and_database() -> None:
     assert (config.gateway.port, config.database_url) == (1002, "postgresql+psycopg://u:hunter2@h/d")
     assert "hunter2" not in str(configuration.as_dict(config))
     for bad in ("0", "65536", "-1", "http", "٣"):
-        with pytest.raises(ConfigError, match="LANEWAY_PORT: .* 1 to 65535"):
+        with pytest.raises(ConfigError, match=r"LANEWAY_PORT: .* 1 to 65535"):
             parse(text, LANEWAY_PORT=bad)
 
 
