@@ -1,0 +1,61 @@
+"""One step's LoRA work: which rows belong to which adapter, built once and applied in every layer.
+
+It must never know why rows are together: tokens, requests and chunks are the runner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from adapters.pool import ResidentAdapter, TilePool
+from kernels.reference import LoraSegment, Rows, lora
+
+
+class LoraBatch:
+    """Adds each adapter's low-rank product to its own rows. A batch without adapters does nothing and costs nothing."""
+
+    def __init__(
+        self, pool: TilePool, runs: Iterable[tuple[str | None, int]], device: torch.device | None = None
+    ) -> None:
+        """`runs`: (digest of a resident adapter or None, number of rows), in the order of the batch's rows.
+        Rows of one adapter that lie together are read in place; scattered ones are gathered."""
+        self._segments: list[tuple[Rows, ResidentAdapter]] = []
+        ranges: dict[str, list[tuple[int, int]]] = {}
+        position = 0
+        for digest, count in runs:
+            start, position = position, position + count
+            if digest is None or not count:
+                continue
+            own = ranges.setdefault(digest, [])
+            if own and own[-1][1] == start:
+                own[-1] = (own[-1][0], position)
+            else:
+                own.append((start, position))
+        for digest, own in ranges.items():
+            self._segments.append((_rows(own, device), pool.use(digest)))
+
+    def __bool__(self) -> bool:
+        """Whether any row has an adapter."""
+        return bool(self._segments)
+
+    def apply(self, layer: int, module: str, x: torch.Tensor, y: torch.Tensor) -> None:
+        """y[rows of a] += scale_a · (x[rows of a] · A_aᵀ) · B_aᵀ, in place, for every adapter a.
+
+        x [tokens, in], y [tokens, out], both of the pool's dtype.
+        """
+        self.apply_stacked(layer, (module,), x, y)
+
+    def apply_stacked(self, layer: int, modules: tuple[str, ...], x: torch.Tensor, y: torch.Tensor) -> None:
+        """The same for modules that share x and whose outputs lie side by side in y, in the order of `modules`."""
+        if not self._segments:
+            return
+        found = [LoraSegment(rows, adapter.tiles(layer, modules)) for rows, adapter in self._segments]
+        lora(x, y, [segment for segment in found if segment.tiles])
+
+
+def _rows(ranges: list[tuple[int, int]], device: torch.device | None) -> Rows:
+    if len(ranges) == 1:
+        return slice(*ranges[0])
+    return torch.cat([torch.arange(start, stop, device=device) for start, stop in ranges])

@@ -1,0 +1,66 @@
+"""Every op in plain torch: what its kernel must compute, and what the CPU runs.
+
+Tensors only: this knows neither adapters' names nor pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+Rows = slice | torch.Tensor
+"""Which rows of a batch: a contiguous range with start and stop, or distinct int64 indices."""
+
+
+class LoraTile(NamedTuple):
+    """Up to 16 rank rows of one module of one layer of one adapter.
+
+    `a` [in, rank] (A transposed) and `b` [rank, out] (B transposed) have the dtype of x and y. The module's outputs are
+    y's columns from `column` on: y holds the outputs of stacked modules side by side.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    scale: float
+    column: int
+
+
+class LoraSegment(NamedTuple):
+    """One adapter's share of a launch: its rows, and its tiles of the modules that read the same x. No row is in two
+    segments of a launch."""
+
+    rows: Rows
+    tiles: Sequence[LoraTile]
+
+
+def lora_shrink(x: torch.Tensor, segments: Sequence[LoraSegment]) -> list[list[torch.Tensor]]:
+    """h[s][t] = x[rows of s] · A_tᵀ for every tile t of every segment s.
+
+    x [tokens, in]; h[s][t] [rows of s, rank of t].
+    """
+    shrunk = []
+    for rows, tiles in segments:
+        taken = x[rows] if isinstance(rows, slice) else x.index_select(0, rows)
+        shrunk.append([torch.mm(taken, tile.a) for tile in tiles])
+    return shrunk
+
+
+def lora_expand(y: torch.Tensor, shrunk: Sequence[Sequence[torch.Tensor]], segments: Sequence[LoraSegment]) -> None:
+    """y[rows of s, columns of t] += scale_t · h[s][t] · B_tᵀ, in place. What no tile covers is not touched.
+
+    y [tokens, outputs of the stacked modules together].
+    """
+    for (rows, tiles), small in zip(segments, shrunk, strict=True):
+        for tile, h in zip(tiles, small, strict=True):
+            stop = tile.column + tile.b.shape[1]
+            if isinstance(rows, slice):
+                y[rows, tile.column : stop].addmm_(h, tile.b, alpha=tile.scale)
+            else:
+                y[:, tile.column : stop].index_add_(0, rows, torch.mm(h, tile.b), alpha=tile.scale)
+
+
+def lora(x: torch.Tensor, y: torch.Tensor, segments: Sequence[LoraSegment]) -> None:
+    """y[rows of s, columns of t] += scale_t · (x[rows of s] · A_tᵀ) · B_tᵀ, in place. Shapes as above."""
+    lora_expand(y, lora_shrink(x, segments), segments)
