@@ -71,12 +71,12 @@ def pack(chunks: Many[Chunk], tokens_per_page: int, device: torch.device, dtype:
     tables = [_page_table(ordered[first:last], tokens_per_page) for first, last in groups]
     parts = [ids, positions, pages, slots, sampled, fresh, *tables]
     packed = torch.tensor([number for part in parts for number in part], dtype=torch.int64).to(device)
-    split = packed.split([len(part) for part in parts])
+    split = torch.split(packed, [len(part) for part in parts])
     spans = [
         _span(ordered[first:last], starts[first], starts[last], table, split[1], dtype)
         for (first, last), table in zip(groups, split[6:], strict=True)
     ]
-    return PackedBatch(ordered, starts, *split[:6], spans=spans)
+    return PackedBatch(ordered, starts, *split[:6], spans)
 
 
 def _length_class(chunk: Chunk) -> int:
@@ -110,9 +110,7 @@ def _page_table(chunks: list[Chunk], tokens_per_page: int) -> list[int]:
     return table
 
 
-def _span(
-    chunks: list[Chunk], start: int, stop: int, table: Tensor, positions: Tensor, dtype: torch.dtype
-) -> Span:
+def _span(chunks: list[Chunk], start: int, stop: int, table: Tensor, positions: Tensor, dtype: torch.dtype) -> Span:
     decode = chunks[0].count == 1
     keys = max(chunk.start + chunk.count for chunk in chunks)
     mask = None

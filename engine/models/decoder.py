@@ -43,7 +43,7 @@ class PagedKv:
         run = self.tokens_per_page * width
         self.used = pages[:, : config.layers * run]  # [pages, elements]
         self.runs = [self.used[:, i * run : (i + 1) * run] for i in range(config.layers)]
-        self.rows = [layer.unflatten(1, (self.tokens_per_page, width)) for layer in self.runs]
+        self.rows = [layer.view(-1, self.tokens_per_page, width) for layer in self.runs]
 
     def clear(self, pages: Tensor) -> None:
         """Zero whole pages."""
@@ -56,6 +56,7 @@ class Decoder:
     def __init__(self, config: DecoderConfig, weights: Weights, kv: PagedKv) -> None:
         self.config = config
         self.kv = kv
+        self.dtype = weights.norm.dtype
         self._weights = weights
         self._frequencies = rotary_frequencies(config).to(weights.norm.device)
 
@@ -110,7 +111,8 @@ class Decoder:
 
 def rotary_frequencies(config: DecoderConfig) -> Tensor:
     """Radians per position [head_dim / 2], float32, after Llama 3's scaling if the model has it."""
-    frequencies = 1.0 / config.rope_theta ** (torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim)
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    frequencies = 1.0 / config.rope_theta**exponents
     scaling = config.rope_scaling
     if scaling is None:
         return frequencies
@@ -131,17 +133,17 @@ class _Workspace:
         qk_size = config.q_size + config.kv_size
         self.qkv = like.new_empty(rows, qk_size + config.kv_size)
         qk = self.qkv[:, :qk_size]
-        self.q = self.qkv[:, : config.q_size].unflatten(1, (config.heads, config.head_dim))
-        self.k = qk[:, config.q_size :].unflatten(1, (config.kv_heads, config.head_dim))
+        self.q = self.qkv[:, : config.q_size].view(rows, config.heads, config.head_dim)
+        self.k = qk[:, config.q_size :].view(rows, config.kv_heads, config.head_dim)
         self.kv = self.qkv[:, config.q_size :]
-        self.qk_halves = qk.unflatten(1, (heads, 2, config.head_dim // 2))
+        self.qk_halves = qk.view(rows, heads, 2, config.head_dim // 2)
         angles = batch.positions[:, None] * frequencies
         cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
         self.cos = torch.stack((cos, cos), 1)[:, None]  # [rows, 1, 2, head_dim / 2]
         self.sin = torch.stack((-sin, sin), 1)[:, None]
         self.attended = like.new_empty(rows, config.q_size)
         self.gate_up = like.new_empty(rows, 2 * config.intermediate)
-        self.gate, self.up = self.gate_up.split(config.intermediate, dim=1)
+        self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
         self.spans = [_SpanAttention(config, span, self.q, self.attended, tokens_per_page) for span in batch.spans]
 
 
@@ -158,7 +160,9 @@ class _SpanAttention:
         self._gathered = q.new_empty(span.pages.shape[0], tokens_per_page * 2 * config.kv_size)
         kv = self._gathered.view(sequences, -1, 2, config.kv_heads, config.head_dim)[:, : span.keys]
         keys, values = kv.permute(2, 0, 3, 1, 4).unbind(0)  # each [sequences, kv_heads, keys, head_dim]
-        q = q[span.start : span.stop].unflatten(1, (config.kv_heads, group))  # [rows, kv_heads, group, head_dim]
+        q = q[span.start : span.stop].view(
+            -1, config.kv_heads, group, config.head_dim
+        )  # [rows, kv_heads, group, head_dim]
         out = attended[span.start : span.stop].view(q.shape)
         self._mask = span.mask
         if span.decode:

@@ -1,0 +1,149 @@
+"""Executes steps with torch: the models' weights, the arena, and one forward a step over all its chunks.
+
+It decides nothing: which chunk runs, and in which pages, is the scheduler's. It must never import it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from adapters.layer import LoraBatch
+from adapters.pool import TilePool
+from adapters.spec import BaseShape
+from engine.config import EngineConfig, ModelConfig
+from engine.models.batch import pack
+from engine.models.config import DecoderConfig, ModelRefused, load_config
+from engine.models.decoder import Decoder, PagedKv
+from engine.models.weights import load_weights, model_digest
+from engine.protocol import ModelInfo
+from engine.sampler import Draw, sample
+from engine.step import Chunk, Step, StepResult
+
+# A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
+PAGE_TOKENS = 16
+PAGE_TOKENS_MIN = 8
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    info: ModelInfo
+    decoder: Decoder
+
+
+class TorchRunner:
+    """Implements engine.step.Runner. `execute` is for one thread; `load_adapter` may run beside it."""
+
+    def __init__(self, models: dict[str, LoadedModel], arena: torch.Tensor, adapters: TilePool) -> None:
+        """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
+        self.adapters = adapters
+        self.pages, self.page_bytes = arena.shape
+        self.models = {name: model.info for name, model in models.items()}
+        self._arena = arena
+        self._decoders = {name: model.decoder for name, model in models.items()}
+
+    @torch.inference_mode()
+    def execute(self, step: Step) -> StepResult:
+        """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
+        info, decoder = self.models[step.model], self._decoders[step.model]
+        errors: dict[int, str] = {}
+        good: list[Chunk] = []
+        for index, chunk in enumerate(step.chunks):
+            reason = _unfit(chunk, info)
+            if reason is None:
+                good.append(chunk)
+            else:
+                errors[index] = reason
+        drawn = self._forward(good, decoder) if good else {}
+        ids: list[int | None] = []
+        for index, chunk in enumerate(step.chunks):
+            ids.append(drawn.get(id(chunk)))
+            if chunk.sample and ids[-1] is None and index not in errors:
+                errors[index] = "the model's logits are not finite numbers"
+        return StepResult(ids, errors)
+
+    def _forward(self, chunks: list[Chunk], decoder: Decoder) -> dict[int, int | None]:
+        """Ids drawn, by id() of the chunk."""
+        batch = pack(chunks, decoder.kv.tokens_per_page, self._arena.device, decoder.dtype)
+        lora = LoraBatch(self.adapters, [(c.sequence.adapter, c.count) for c in batch.chunks], self._arena.device)
+        logits = decoder.forward(batch, lora if lora else None)
+        sampling = [chunk for chunk in batch.chunks if chunk.sample]
+        if not sampling:
+            return {}
+        ids = sample(logits, [Draw(chunk.sequence.sampling, chunk.start + chunk.count) for chunk in sampling])
+        return {id(chunk): drawn for chunk, drawn in zip(sampling, ids, strict=True)}
+
+    def load_adapter(self, digest: str, model: str, path: str) -> None:
+        """Read it into host memory. Raises ValueError with the reason, OSError."""
+        self.adapters.load(digest, model, Path(path))
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget it; the scheduler has removed it from the arena before."""
+        self.adapters.unload(digest)
+
+
+def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:
+    """Why the chunk cannot be computed; None when it can."""
+    stop = chunk.start + chunk.count
+    if stop > info.context_tokens:
+        return f"token {stop} is beyond the model's context of {info.context_tokens}"
+    ids = chunk.sequence.tokens(chunk.start, stop)
+    if min(ids) < 0 or max(ids) >= info.vocab_size:
+        return f"an id is not in the vocabulary of {info.vocab_size}"
+    return None
+
+
+def build_runner(config: EngineConfig, device: torch.device | None = None) -> TorchRunner:
+    """Load every configured model and lay out the arena. Raises ModelRefused, OSError."""
+    device = device or torch.device("cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    dtypes = {model.dtype for model in config.models}
+    if len(dtypes) > 1:
+        raise ModelRefused(f"dtype: the models of one engine share one, these have {', '.join(sorted(dtypes))}")
+    dtype: torch.dtype = getattr(torch, dtypes.pop())
+    shapes = {model.name: load_config(Path(model.path)) for model in config.models}
+    page_bytes = PAGE_TOKENS * max(shape.kv_elements_per_token() for shape in shapes.values()) * dtype.itemsize
+    pages = config.arena_bytes // page_bytes
+    for name, shape in shapes.items():
+        _check_page(name, shape, page_bytes, pages, dtype)
+    arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
+    models = {model.name: _load(model, shapes[model.name], arena, dtype) for model in config.models}
+    bases = {model.name: _base_shape(Path(model.path)) for model in config.models}
+    return TorchRunner(models, arena, TilePool(arena, dtype, bases))
+
+
+def _check_page(name: str, shape: DecoderConfig, page_bytes: int, pages: int, dtype: torch.dtype) -> None:
+    """Log tokens per page and the waste. Raises ModelRefused when pages do not suit this model."""
+    token_bytes = shape.kv_elements_per_token() * dtype.itemsize
+    tokens = page_bytes // token_bytes
+    if tokens < PAGE_TOKENS_MIN:
+        raise ModelRefused(
+            f"{name}: a page of {page_bytes} bytes holds {tokens} tokens of {token_bytes} bytes; "
+            f"at least {PAGE_TOKENS_MIN} are needed"
+        )
+    if pages < 2:
+        raise ModelRefused(f"{name}: arena_bytes is less than two pages of {page_bytes} bytes")
+    waste = page_bytes - tokens * token_bytes
+    fields = {"model": name, "pages": pages, "page_bytes": page_bytes, "tokens_per_page": tokens, "waste_bytes": waste}
+    _log.info("arena.page", extra={"fields": fields})
+
+
+def _load(model: ModelConfig, shape: DecoderConfig, arena: torch.Tensor, dtype: torch.dtype) -> LoadedModel:
+    directory = Path(model.path)
+    weights = load_weights(directory, shape, dtype, arena.device)
+    kv = PagedKv(arena, shape, dtype)
+    digest = model.digest or model_digest(directory)
+    info = ModelInfo(model.name, digest, shape.context_tokens, shape.vocab, kv.tokens_per_page, arena.shape[0])
+    return LoadedModel(info, Decoder(shape, weights, kv))
+
+
+def _base_shape(directory: Path) -> BaseShape:
+    return BaseShape.from_config(json.loads((directory / "config.json").read_bytes()))

@@ -1,0 +1,114 @@
+"""From logits to ids: greedy, temperature, top-k, top-p, each row drawn by a number of its own.
+
+A row's draw depends on (seed, choice, position) alone, so neighbours in the batch never change it. It must never
+keep state between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engine.protocol import Sampling
+
+# Rows with top-k or top-p look at this many of the likeliest ids first; one whose nucleus is wider sorts them all.
+CANDIDATES = 1024
+
+_MASK = 0xFFFFFFFF
+
+
+class Draw(NamedTuple):
+    """How one row is drawn, and the index that the new token will have in its sequence."""
+
+    sampling: Sampling
+    position: int
+
+
+def sample(logits: Tensor, draws: Many[Draw]) -> list[int | None]:
+    """One id per row of `logits` [rows, vocab]; None where a row's logits hold a NaN or an infinity upwards."""
+    assert logits.shape[0] == len(draws)
+    largest, ids = logits.max(dim=-1)
+    plain: list[int] = []
+    filtered: list[int] = []
+    for row, (sampling, _) in enumerate(draws):
+        if sampling.temperature > 0:
+            narrowed = sampling.top_p < 1 or 0 < sampling.top_k < logits.shape[1]
+            (filtered if narrowed else plain).append(row)
+    for rows, draw in ((plain, _draw_plain), (filtered, _draw_filtered)):
+        if rows:
+            index = torch.tensor(rows, device=logits.device)
+            own = [draws[row] for row in rows]
+            ids[index] = draw(_probabilities(logits[index], largest[index], own), own)
+    return [i if usable else None for i, usable in zip(ids.tolist(), largest.isfinite().tolist(), strict=True)]
+
+
+def _probabilities(logits: Tensor, largest: Tensor, draws: list[Draw]) -> Tensor:
+    """[rows, vocab] float64. The maximum goes first: a tiny temperature must not overflow."""
+    temperatures = _column([draw.sampling.temperature for draw in draws], logits)
+    return ((logits.double() - largest[:, None].double()) / temperatures).softmax(dim=-1)
+
+
+def _draw_plain(probabilities: Tensor, draws: list[Draw]) -> Tensor:
+    mass = probabilities.cumsum(-1)
+    return _invert(mass, mass[:, -1:], _points(draws, mass))
+
+
+def _draw_filtered(probabilities: Tensor, draws: list[Draw]) -> Tensor:
+    """top_k keeps the k likeliest; of these, top_p keeps the fewest whose share of the k's sum is at least top_p."""
+    ids, wide = _draw_among(probabilities, draws, min(CANDIDATES, probabilities.shape[1]))
+    rows = wide.nonzero()[:, 0]
+    if rows.numel():
+        ids[rows] = _draw_among(probabilities[rows], [draws[row] for row in rows.tolist()], probabilities.shape[1])[0]
+    return ids
+
+
+def _draw_among(probabilities: Tensor, draws: list[Draw], count: int) -> tuple[Tensor, Tensor]:
+    """Ids [rows] drawn among the `count` likeliest, and which rows [rows] need more than that: theirs mean nothing."""
+    vocab = probabilities.shape[1]
+    kept, ids = probabilities.topk(count)
+    mass = kept.cumsum(-1)
+    limits = [draw.sampling.top_k if 0 < draw.sampling.top_k < vocab else vocab for draw in draws]
+    limit = torch.tensor(limits, device=mass.device)[:, None]
+    sums = torch.where(limit < vocab, mass.gather(1, (limit - 1).clamp(max=count - 1)), 1.0)
+    enough = _column([draw.sampling.top_p for draw in draws], mass) * sums
+    last = torch.minimum(torch.searchsorted(mass, enough), limit - 1)
+    wide = (last >= count) | ((limit > count) & (limit < vocab))
+    last = last.clamp(max=count - 1)
+    found = _invert(mass, mass.gather(1, last), _points(draws, mass))
+    return ids.gather(1, found[:, None])[:, 0], wide[:, 0] & (count < vocab)
+
+
+def _invert(mass: Tensor, total: Tensor, points: Tensor) -> Tensor:
+    """Per row [rows], the first index whose running sum exceeds `points` of `total`; never one of probability 0."""
+    index = torch.searchsorted(mass, points * total, right=True)
+    return torch.minimum(index, torch.searchsorted(mass, total)).clamp(max=mass.shape[1] - 1)[:, 0]
+
+
+def _points(draws: list[Draw], like: Tensor) -> Tensor:
+    return _column([uniform(d.sampling.seed, d.sampling.choice, d.position) for d in draws], like)
+
+
+def _column(numbers: list[float], like: Tensor) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64, device=like.device)[:, None]
+
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits: Philox4x32-10 keyed by the seed, counting (position, choice)."""
+    counter = (position & _MASK, position >> 32 & _MASK, choice & _MASK, choice >> 32 & _MASK)
+    high, low, _, _ = philox4x32(counter, (seed & _MASK, seed >> 32 & _MASK))
+    return float((high << 32 | low) >> 11) * 2.0**-53
+
+
+def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Ten rounds of Philox over 32-bit words: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
+    CUDA's and Triton's generators are the same function."""
+    a, b, c, d = counter
+    k0, k1 = key
+    for _ in range(10):
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (second >> 32) ^ b ^ k0, second & _MASK, (first >> 32) ^ d ^ k1, first & _MASK
+        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
+    return a, b, c, d
