@@ -1,0 +1,199 @@
+"""The ledger checked against itself: holds of dead gateways expire, and every sum is computed again from the rows.
+
+It trusts no counter. It may end a hold only as expired, and only when its gateway's lease is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import tables
+from billing.clock import SECOND, Clock, database_now
+from billing.database import Database, DatabaseUnavailable
+from billing.group import Group
+from billing.leases import LEASE_S
+from billing.prices import PriceBook
+from billing.requests import Expire
+
+EXPIRE_GROUP_MAX = 500
+AUDIT_S = 5.0
+FINDINGS_MAX = 100
+
+_log = logging.getLogger("laneway.billing")
+_holds = tables.holds
+_leases = tables.leases
+
+_LOCK_LEASES = sa.select(_leases.c.gateway_id, _leases.c.expires_at).order_by(_leases.c.gateway_id).with_for_update()
+_OPEN_HOLDS = sa.select(_holds.c.request_id).where(_holds.c.state == "held").order_by(_holds.c.request_id)
+
+
+def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int = EXPIRE_GROUP_MAX) -> list[str]:
+    """Expire at most `limit` holds whose gateway has no lease that lives at `now`; return their request ids. The
+    auditor's own gateway is alive. The lease rows stay locked, so a gateway that comes back does so before or after."""
+    rows = connection.execute(_LOCK_LEASES).all()
+    alive = [row.gateway_id for row in rows if row.expires_at > now] + [gateway_id]
+    orphans = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive)).limit(limit)
+    request_ids = list(connection.execute(orphans).scalars())
+    if request_ids:
+        group = Group(gateway_id, 0.0, lambda _connection: now, PriceBook())
+        group.run(connection, [], [Expire(request_id) for request_id in request_ids])
+    if len(request_ids) < limit:
+        dead = sa.and_(_leases.c.expires_at <= now, _leases.c.gateway_id != gateway_id)
+        connection.execute(sa.delete(_leases).where(dead))
+    return request_ids
+
+
+class Auditor:
+    """Expires the holds of dead gateways. After the database was away, or its clock jumped, living gateways look dead
+    too: then it waits one lease, so that they can renew first. The same holds at its own start, except on SQLite,
+    where the file lock proves that no other gateway lives."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway_id: str,
+        *,
+        lease_s: float = LEASE_S,
+        clock: Clock = database_now,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._gateway_id = gateway_id
+        self._lease_s = lease_s
+        self._clock = clock
+        self._monotonic = monotonic
+        self._seen: tuple[float, int] | None = None  # when it last saw the database: by its own clock, and by that
+        self._wait_until = 0.0 if database.is_sqlite else monotonic() + lease_s
+        self.expired = 0
+
+    async def run(self, every_s: float = AUDIT_S) -> None:
+        """Audit until cancelled."""
+        while True:
+            try:
+                await self.run_once()
+            except DatabaseUnavailable as error:
+                _log.warning("audit: the database is away: %s", error)
+            await asyncio.sleep(every_s)
+
+    async def run_once(self) -> list[str]:
+        """Expire what may be expired now; return the request ids. Raises DatabaseUnavailable."""
+        expired: list[str] = []
+        while True:
+            now = await self._database.read(self._clock)
+            if self._must_wait(now):
+                return expired
+            batch = await self._database.write(partial(expire_dead, gateway_id=self._gateway_id, now=now))
+            expired += batch
+            self.expired += len(batch)
+            if batch:
+                _log.warning("audit: expired %d holds of dead gateways", len(batch))
+            if len(batch) < EXPIRE_GROUP_MAX:
+                return expired
+
+    def _must_wait(self, now: int) -> bool:
+        own = self._monotonic()
+        if self._seen is not None:
+            away_s = max(own - self._seen[0], abs(now - self._seen[1]) / SECOND)
+            if away_s > self._lease_s / 2:
+                self._wait_until = own + self._lease_s
+        self._seen = (own, now)
+        return own < self._wait_until
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What does not add up; all empty or 0 in a sound ledger. Lists are cut at FINDINGS_MAX."""
+
+    unbalanced: list[str]  # transactions whose entries do not sum to 0
+    cost_difference_picos: int  # Σ usage cost − Σ receivable entries
+    wrong_counters: list[str]  # budget windows that differ from their holds
+    overshot: list[str]  # budget windows over their limit (also when it was lowered)
+    oversettled: list[str]  # settled above what was held, or a usage row without its settled hold
+    orphaned: list[str]  # open holds of gateways without a living lease
+    open_holds: int  # not a fault while requests run
+
+    @property
+    def sound(self) -> bool:
+        """Everything that is a fault at any moment is absent. `orphaned` and `overshot` may be passing states."""
+        return not (self.unbalanced or self.cost_difference_picos or self.wrong_counters or self.oversettled)
+
+
+def reconcile(connection: sa.Connection, clock: Clock = database_now) -> Findings:
+    """Recompute everything. Use it in `Database.read`: it needs one unchanging view."""
+    usage, entries = tables.usage, tables.entries
+    unbalanced = (
+        sa.select(entries.c.transaction_id)
+        .group_by(entries.c.transaction_id)
+        .having(sa.func.sum(entries.c.amount_picos) != 0)
+    )
+    costs = sa.select(sa.func.coalesce(sa.func.sum(usage.c.cost_picos), 0))
+    received = sa.select(sa.func.coalesce(sa.func.sum(entries.c.amount_picos), 0)).where(
+        entries.c.account == "receivable"
+    )
+    oversettled = (
+        sa.select(usage.c.request_id)
+        .join(_holds, _holds.c.request_id == usage.c.request_id)
+        .where(
+            sa.or_(
+                _holds.c.state != "settled",
+                _holds.c.settled_picos != usage.c.cost_picos,
+                usage.c.cost_picos > _holds.c.hold_picos,
+            )
+        )
+    )
+    alive = sa.select(_leases.c.gateway_id).where(_leases.c.expires_at > clock(connection))
+    orphaned = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive))
+    open_holds = sa.select(sa.func.count()).select_from(_holds).where(_holds.c.state == "held")
+    wrong, overshot = _check_counters(connection)
+    return Findings(
+        unbalanced=list(connection.execute(unbalanced.limit(FINDINGS_MAX)).scalars()),
+        cost_difference_picos=int(connection.execute(costs).scalar_one())
+        - int(connection.execute(received).scalar_one()),
+        wrong_counters=wrong,
+        overshot=overshot,
+        oversettled=list(connection.execute(oversettled.limit(FINDINGS_MAX)).scalars()),
+        orphaned=list(connection.execute(orphaned.limit(FINDINGS_MAX)).scalars()),
+        open_holds=int(connection.execute(open_holds).scalar_one()),
+    )
+
+
+def _check_counters(connection: sa.Connection) -> tuple[list[str], list[str]]:
+    """Windows whose counters differ from the holds counted in them, and those over their limit."""
+    budgets, windows, charges, usage = tables.budgets, tables.budget_windows, tables.hold_charges, tables.usage
+    is_open = _holds.c.state == "held"
+    in_tokens = budgets.c.unit == "tokens"
+    held = sa.case(
+        (sa.and_(is_open, in_tokens), _holds.c.prompt_tokens + _holds.c.max_tokens),
+        (is_open, _holds.c.hold_picos),
+        else_=0,
+    )
+    posted = sa.case(
+        (usage.c.request_id.is_(None), 0),
+        (in_tokens, usage.c.prompt_tokens + usage.c.completion_tokens),
+        else_=usage.c.cost_picos,
+    )
+    recomputed = (
+        sa.select(charges.c.budget_id, charges.c.window_start, sa.func.sum(held), sa.func.sum(posted))
+        .join(budgets, budgets.c.id == charges.c.budget_id)
+        .join(_holds, _holds.c.request_id == charges.c.request_id)
+        .outerjoin(usage, usage.c.request_id == charges.c.request_id)
+        .group_by(charges.c.budget_id, charges.c.window_start)
+    )
+    true = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in connection.execute(recomputed)}
+    stored = sa.select(windows, budgets.c.limit_amount).join(budgets, budgets.c.id == windows.c.budget_id)
+    wrong: list[str] = []
+    overshot: list[str] = []
+    for row in connection.execute(stored):
+        key = (row.budget_id, row.window_start)
+        if true.pop(key, (0, 0)) != (row.held, row.posted):
+            wrong.append(f"{row.budget_id}@{row.window_start}")
+        if row.held + row.posted > row.limit_amount:
+            overshot.append(f"{row.budget_id}@{row.window_start}")
+    wrong += [f"{budget_id}@{start}" for budget_id, start in true]
+    return wrong[:FINDINGS_MAX], overshot[:FINDINGS_MAX]

@@ -1,0 +1,140 @@
+"""The one way to the SQL database: functions of a connection, run in threads, each in a transaction of its own.
+
+SQLite: WAL, one writer thread, `BEGIN IMMEDIATE`. PostgreSQL: psycopg, a bounded pool. It knows no table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+
+T = TypeVar("T")
+
+READERS = 4
+BUSY_TIMEOUT_S = 10  # how long SQLite waits for another process's write, the CLI's for instance
+CONNECT_TIMEOUT_S = 5
+POOL_TIMEOUT_S = 10
+LOCK_TIMEOUT_S = 10
+# A process that stops in the middle of a transaction must not keep its locks from the other gateways.
+IDLE_IN_TRANSACTION_TIMEOUT_S = 10
+
+_WRITES = "laneway_writes"
+
+
+class DatabaseUnavailable(Exception):
+    """The database is away, locked or could not finish. Whether a commit under way took place is not known."""
+
+
+class Database:
+    """A pool of connections to `url`: `sqlite:///path` or `postgresql+psycopg://…`. Raises ValueError on others."""
+
+    def __init__(self, url: str) -> None:
+        self.url = sa.make_url(url)
+        if self.url.get_backend_name() == "sqlite":
+            self._engine = _sqlite_engine(self.url)
+        elif self.url.drivername == "postgresql+psycopg":
+            self._engine = _postgres_engine(self.url)
+        else:
+            raise ValueError(f"a database URL must begin with sqlite:/// or postgresql+psycopg://, not {url!r}")
+        self._write_engine = self._engine.execution_options(**{_WRITES: True})
+        self._read_engine = self._engine
+        if not self.is_sqlite:
+            # Every statement of one read sees the same moment, as it does in SQLite.
+            self._read_engine = self._engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    @property
+    def sqlite_path(self) -> Path | None:
+        return Path(self.url.database) if self.is_sqlite and self.url.database else None
+
+    async def write(self, function: Callable[[sa.Connection], T]) -> T:
+        """Run `function(connection)` in the one writer thread and commit; roll back if it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self.write_sync, function)
+
+    async def read(self, function: Callable[[sa.Connection], T]) -> T:
+        """Run `function(connection)` in a reader thread, on one unchanging view of the data."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_sync, function)
+
+    def write_sync(self, function: Callable[[sa.Connection], T]) -> T:
+        with _translated(), self._write_engine.begin() as connection:
+            return function(connection)
+
+    def read_sync(self, function: Callable[[sa.Connection], T]) -> T:
+        with _translated(), self._read_engine.connect() as connection:
+            return function(connection)
+
+    def close(self) -> None:
+        """Wait for what is running, then close every connection."""
+        self._writer.shutdown()
+        self._readers.shutdown()
+        self._engine.dispose()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        raise DatabaseUnavailable(str(error.__cause__ or error).strip()) from error
+    except exc.DBAPIError as error:
+        if error.connection_invalidated:
+            raise DatabaseUnavailable(str(error.orig).strip()) from error
+        raise
+
+
+def _sqlite_engine(url: sa.URL) -> sa.Engine:
+    if not url.database or url.database == ":memory:":
+        raise ValueError("an SQLite database in memory cannot be shared between threads: name a file")
+    engine = sa.create_engine(
+        url,
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+        pool_size=READERS + 1,
+        max_overflow=0,
+        pool_timeout=POOL_TIMEOUT_S,
+    )
+
+    @event.listens_for(engine, "connect")
+    def connect(dbapi_connection: Any, _record: object) -> None:
+        dbapi_connection.isolation_level = None  # the driver begins nothing by itself: `begin` below does
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            dbapi_connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgres_engine(url: sa.URL) -> sa.Engine:
+    settings = {
+        "lock_timeout": LOCK_TIMEOUT_S,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_S,
+    }
+    return sa.create_engine(
+        url,
+        connect_args={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "options": " ".join(f"-c {name}={seconds}s" for name, seconds in settings.items()),
+            "application_name": "laneway",
+        },
+        pool_size=READERS + 1,
+        max_overflow=0,
+        pool_timeout=POOL_TIMEOUT_S,
+        pool_pre_ping=True,
+    )

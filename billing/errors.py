@@ -1,0 +1,24 @@
+"""Refusals of billing's administrative functions: nouns that a caller maps to a status. Knows no HTTP."""
+
+from __future__ import annotations
+
+
+class BillingRefused(Exception):
+    """Base of all refusals. `param` names the argument at fault, when one is."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidValue(BillingRefused):
+    """An argument that can never be accepted."""
+
+
+class AlreadyExists(BillingRefused):
+    """Something of that name is there already."""
+
+
+class NotFound(BillingRefused):
+    """No such row."""

@@ -1,0 +1,361 @@
+"""One transaction over a group of requests: endings first, since they free budget, then holds in arrival order.
+
+Locks are taken in one order everywhere: the gateway's lease, hold rows by id, budget rows by id. A request that is
+refused, or is our own mistake, does not touch the others of its group. It knows no thread and no event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import leases, tables
+from billing.clock import Clock, rfc3339
+from billing.counters import Budget, Counters, Window
+from billing.prices import PriceBook, PriceVersion, UnitPrices, format_picos
+from billing.requests import Ended, Ending, Expire, Held, HoldRefused, HoldRequest, RefusalCode, Settlement, Void
+
+_holds = tables.holds
+_charges = tables.hold_charges
+
+_CONTEXT = sa.select(
+    sa.select(tables.revision.c.number).where(tables.revision.c.id == 1).scalar_subquery(),
+    sa.select(tables.leases.c.expires_at)
+    .where(tables.leases.c.gateway_id == sa.bindparam("gateway_id"))
+    .scalar_subquery(),
+)
+_LOCK_HOLDS = (
+    sa.select(_holds)
+    .where(_holds.c.request_id.in_(sa.bindparam("request_ids", expanding=True)))
+    .order_by(_holds.c.request_id)
+    .with_for_update()
+)
+_READ_CHARGES = sa.select(_charges).where(_charges.c.request_id.in_(sa.bindparam("request_ids", expanding=True)))
+_INSERT_HOLDS = sa.insert(_holds)
+_INSERT_CHARGES = sa.insert(_charges)
+_INSERT_USAGE = sa.insert(tables.usage)
+_INSERT_ENTRIES = sa.insert(tables.entries)
+_END_HOLDS = (
+    sa.update(_holds)
+    .where(_holds.c.request_id == sa.bindparam("id"))
+    .values(
+        state=sa.bindparam("to_state"),
+        ended_at=sa.bindparam("at"),
+        ending=sa.bindparam("how"),
+        settled_picos=sa.bindparam("cost"),
+        lost_tokens=sa.bindparam("lost"),
+    )
+)
+
+_UNIT_WORD = {"tokens": "token", "money": "money"}
+
+HoldResult = Held | HoldRefused | Exception
+EndResult = Ended | Exception
+
+
+class HoldUnknown(LookupError):
+    """A settlement for a request that never held anything: our own mistake."""
+
+
+class RequestIdReused(ValueError):
+    """A hold for a request id that has ended: ids are unique for ever."""
+
+
+class _Hold(msgspec.Struct):
+    """A row of `holds`, in the order of its columns, and the windows it is counted in."""
+
+    request_id: str
+    gateway_id: str
+    tenant_id: str
+    project_id: str | None
+    key_id: str
+    model: str
+    adapter: str | None
+    tier: str
+    price_version_id: str
+    prompt_tokens: int
+    max_tokens: int
+    hold_picos: int
+    held_at: int
+    state: str
+    ended_at: int | None = None
+    ending: str | None = None
+    settled_picos: int = 0
+    lost_tokens: int = 0
+    charges: list[tuple[str, int]] = msgspec.field(default_factory=list)
+
+    @property
+    def hold_tokens(self) -> int:
+        return self.prompt_tokens + self.max_tokens
+
+
+_HOLD_COLUMNS = tuple(column.name for column in _holds.columns)
+
+
+class Group:
+    """`Group(…).run(connection, holds, endings)` once per transaction; its rows are written at the end, in bulk."""
+
+    def __init__(self, gateway_id: str, lease_s: float, clock: Clock, prices: PriceBook) -> None:
+        self._gateway_id = gateway_id
+        self._lease_s = lease_s
+        self._clock = clock
+        self._prices = prices
+        self._now = 0
+        self._counters = Counters((), (), 0)
+        self._known: dict[str, _Hold] = {}
+        self._made: dict[str, _Hold] = {}
+        self._ended: dict[str, _Hold] = {}
+        self._usage_rows: list[dict[str, Any]] = []
+        self._entry_rows: list[dict[str, Any]] = []
+
+    def run(
+        self, connection: sa.Connection, holds: Sequence[HoldRequest], endings: Sequence[Ending]
+    ) -> tuple[list[HoldResult], list[EndResult]]:
+        """Results in the order asked. An exception among them concerns that request alone."""
+        self._now = self._clock(connection)
+        revision, lease_expires_at = connection.execute(_CONTEXT, {"gateway_id": self._gateway_id}).one()
+        self._prices.refresh(revision)
+        if holds and (lease_expires_at is None or lease_expires_at <= self._now):
+            # Who takes holds is alive, and its holds must not look like a dead gateway's.
+            leases.extend(connection, self._gateway_id, self._lease_s, self._now)
+        self._lock(connection, holds, endings)
+        end_results = [self._guarded_end(connection, ending) for ending in endings]
+        hold_results = [self._hold(connection, request) for request in holds]
+        self._write(connection)
+        return hold_results, end_results
+
+    def _lock(self, connection: sa.Connection, holds: Sequence[HoldRequest], endings: Sequence[Ending]) -> None:
+        request_ids = [item.request_id for item in (*endings, *holds)]
+        for row in connection.execute(_LOCK_HOLDS, {"request_ids": request_ids}):
+            self._known[row.request_id] = _Hold(*row)
+        to_end = [e.request_id for e in endings if e.request_id in self._known]
+        charges: set[tuple[str, int]] = set()
+        if to_end:
+            for row in connection.execute(_READ_CHARGES, {"request_ids": to_end}):
+                self._known[row.request_id].charges.append((row.budget_id, row.window_start))
+                charges.add((row.budget_id, row.window_start))
+        scope_ids = {scope_id for request in holds for scope_id in (request.tenant_id, request.key_id)}
+        self._counters = Counters.lock(connection, scope_ids, charges, self._now)
+
+    # ---- holds -------------------------------------------------------------------------------------------------
+
+    def _hold(self, connection: sa.Connection, request: HoldRequest) -> HoldResult:
+        known = self._known.get(request.request_id)
+        if known is not None:  # asked again, because the first answer was lost
+            if known.state != "held":
+                return RequestIdReused(f"{request.request_id} is {known.state} already")
+            return Held(known.request_id, known.max_tokens, known.hold_picos, known.price_version_id)
+        currency = self._prices.currency(connection, request.tenant_id)
+        if currency is None:
+            return LookupError(f"there is no tenant {request.tenant_id!r}")
+        version = self._prices.in_force(connection, request.model, request.adapter, currency, self._now)
+        prices = version.tiers.get(request.tier) if version else None
+        if version is None or prices is None:
+            message = f"Model {request.model!r} has no price in {currency} for tier {request.tier!r}."
+            return HoldRefused(request.request_id, "price_unknown", message, None)
+        budgets = self._counters.applying_to((request.tenant_id, request.key_id))
+        max_tokens, refusal = self._decide(request, budgets, prices, currency)
+        if refusal is not None:
+            return refusal
+        return self._grant(request, max_tokens, version, prices, budgets)
+
+    def _decide(
+        self, request: HoldRequest, budgets: list[tuple[Budget, Window]], prices: UnitPrices, currency: str
+    ) -> tuple[int, HoldRefused | None]:
+        """The tokens that every budget can bear; or the refusal of the one that keeps the request out the longest."""
+        granted = request.max_tokens
+        blocking: list[tuple[Budget, Window]] = []
+        for budget, window in budgets:
+            affordable = _affordable(budget, window, request.prompt_tokens, prices)
+            if affordable is None:
+                continue
+            if affordable < 1:
+                blocking.append((budget, window))
+            granted = min(granted, affordable)
+        if not blocking:
+            return granted, None
+
+        def reset(pair: tuple[Budget, Window]) -> float:
+            resets_at = self._counters.resets_at(pair[0])
+            return float("inf") if resets_at is None else resets_at
+
+        budget, window = max(blocking, key=reset)
+        needed = budget.amount(request.prompt_tokens + 1, prices.most(request.prompt_tokens, 1))
+        return 0, _refusal(request, budget, window, needed, currency, self._counters.resets_at(budget))
+
+    def _grant(
+        self,
+        request: HoldRequest,
+        max_tokens: int,
+        version: PriceVersion,
+        prices: UnitPrices,
+        budgets: list[tuple[Budget, Window]],
+    ) -> Held:
+        hold = _Hold(
+            request.request_id,
+            self._gateway_id,
+            request.tenant_id,
+            request.project_id,
+            request.key_id,
+            request.model,
+            request.adapter,
+            request.tier,
+            version.id,
+            request.prompt_tokens,
+            max_tokens,
+            prices.most(request.prompt_tokens, max_tokens),
+            self._now,
+            "held",
+            charges=[(budget.id, window.start) for budget, window in budgets],
+        )
+        self._counters.hold(hold.charges, hold.hold_tokens, hold.hold_picos)
+        self._known[hold.request_id] = self._made[hold.request_id] = hold
+        return Held(hold.request_id, max_tokens, hold.hold_picos, version.id)
+
+    # ---- endings -----------------------------------------------------------------------------------------------
+
+    def _guarded_end(self, connection: sa.Connection, ending: Ending) -> EndResult:
+        try:
+            return self._end(connection, ending)
+        except (AssertionError, LookupError) as error:  # this request's alone; its waiter raises it
+            return error
+
+    def _end(self, connection: sa.Connection, ending: Ending) -> Ended:
+        hold = self._known.get(ending.request_id)
+        if hold is None:
+            if isinstance(ending, Settlement):
+                raise HoldUnknown(f"{ending.request_id} settles, and never held anything")
+            return Ended(ending.request_id, "unknown")
+        if hold.state != "held":
+            return self._repeat(hold, ending)
+        if isinstance(ending, Settlement):
+            self._settle(connection, hold, ending)
+        else:
+            self._release(hold, ending)
+        hold.ended_at = self._now
+        self._ended[hold.request_id] = hold
+        return _outcome(hold)
+
+    def _repeat(self, hold: _Hold, ending: Ending) -> Ended:
+        """One ending per hold, whichever came first. Tokens made after a hold expired are lost, and say so."""
+        if isinstance(ending, Settlement) and hold.state == "expired" and not hold.lost_tokens:
+            hold.lost_tokens = ending.made_tokens
+            self._ended[hold.request_id] = hold
+        return _outcome(hold)
+
+    def _release(self, hold: _Hold, ending: Void | Expire) -> None:
+        self._counters.release(hold.charges, hold.hold_tokens, hold.hold_picos)
+        hold.state = "expired" if isinstance(ending, Expire) else "voided"
+        hold.ending = "gateway_dead" if isinstance(ending, Expire) else ending.reason
+
+    def _settle(self, connection: sa.Connection, hold: _Hold, settlement: Settlement) -> None:
+        assert settlement.prompt_tokens <= hold.prompt_tokens, "settled more prompt tokens than were held"
+        assert settlement.completion_tokens <= hold.max_tokens, "settled more completion tokens than were held"
+        version = self._prices.version(connection, hold.price_version_id)
+        prices = version.tiers[hold.tier]
+        by_meter = {
+            "input": (settlement.prompt_tokens - settlement.cached_tokens) * prices.input,
+            "cached_input": settlement.cached_tokens * prices.cached_input,
+            "output": settlement.completion_tokens * prices.output,
+        }
+        cost = sum(by_meter.values())
+        assert cost <= hold.hold_picos, "settled more than was held"
+        self._counters.release(hold.charges, hold.hold_tokens, hold.hold_picos)
+        self._counters.post(hold.charges, settlement.prompt_tokens + settlement.completion_tokens, cost)
+        hold.state, hold.ending, hold.settled_picos = "settled", settlement.ending, cost
+        self._record_usage(hold, settlement, version.currency)
+        self._record_entries(hold, version.currency, by_meter)
+
+    def _record_usage(self, hold: _Hold, settlement: Settlement, currency: str) -> None:
+        row = msgspec.structs.asdict(settlement)
+        if row["finished_at"] is None:
+            row["finished_at"] = self._now
+        for name in ("tenant_id", "project_id", "key_id", "model", "adapter", "tier", "price_version_id"):
+            row[name] = getattr(hold, name)
+        row.update(currency=currency, cost_picos=hold.settled_picos, started_at=hold.held_at)
+        self._usage_rows.append(row)
+
+    def _record_entries(self, hold: _Hold, currency: str, by_meter: dict[str, int]) -> None:
+        amounts: list[tuple[str, str | None, int]] = [("receivable", None, hold.settled_picos)]
+        amounts += [("revenue", meter, -picos) for meter, picos in by_meter.items()]
+        assert sum(amount for _account, _meter, amount in amounts) == 0
+        self._entry_rows += [
+            {
+                "transaction_id": hold.request_id,
+                "tenant_id": hold.tenant_id,
+                "account": account,
+                "meter": meter,
+                "amount_picos": amount,
+                "currency": currency,
+                "recorded_at": self._now,
+            }
+            for account, meter, amount in amounts
+            if amount
+        ]
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def _write(self, connection: sa.Connection) -> None:
+        made = list(self._made.values())
+        if made:
+            connection.execute(_INSERT_HOLDS, [{name: getattr(h, name) for name in _HOLD_COLUMNS} for h in made])
+        charges = [
+            {"request_id": hold.request_id, "budget_id": budget_id, "window_start": start}
+            for hold in made
+            for budget_id, start in hold.charges
+        ]
+        if charges:
+            connection.execute(_INSERT_CHARGES, charges)
+        if self._ended:
+            connection.execute(_END_HOLDS, [_ending_row(hold) for hold in self._ended.values()])
+        if self._usage_rows:
+            connection.execute(_INSERT_USAGE, self._usage_rows)
+        if self._entry_rows:
+            connection.execute(_INSERT_ENTRIES, self._entry_rows)
+        self._counters.write(connection)
+
+
+def _affordable(budget: Budget, window: Window, prompt_tokens: int, prices: UnitPrices) -> int | None:
+    """Completion tokens that fit what is left; None when it sets no bound. Below 1: not even one does."""
+    left = budget.limit_amount - window.held - window.posted
+    if budget.unit == "tokens":
+        return left - prompt_tokens
+    left -= prompt_tokens * prices.input
+    if prices.output == 0:
+        return None if left >= 0 else 0
+    return left // prices.output
+
+
+def _refusal(
+    request: HoldRequest, budget: Budget, window: Window, needed: int, currency: str, resets_at: int | None
+) -> HoldRefused:
+    def show(amount: int) -> str:
+        return f"{amount} tokens" if budget.unit == "tokens" else format_picos(amount, currency)
+
+    when = "It never resets." if resets_at is None else f"It resets at {rfc3339(resets_at)}."
+    message = (
+        f"The {budget.scope}'s {_UNIT_WORD[budget.unit]} budget ({budget.period}) does not cover this request: limit "
+        f"{show(budget.limit_amount)}, used {show(window.posted)}, held {show(window.held)} by running requests, "
+        f"needed at least {show(needed)}. {when}"
+    )
+    code: RefusalCode = "tenant_budget_exceeded" if budget.scope == "tenant" else "key_budget_exceeded"
+    return HoldRefused(request.request_id, code, message, resets_at)
+
+
+def _outcome(hold: _Hold) -> Ended:
+    assert hold.state in ("settled", "voided", "expired")
+    return Ended(hold.request_id, hold.state, hold.settled_picos)  # type: ignore[arg-type]
+
+
+def _ending_row(hold: _Hold) -> dict[str, Any]:
+    return {
+        "id": hold.request_id,
+        "to_state": hold.state,
+        "at": hold.ended_at,
+        "how": hold.ending,
+        "cost": hold.settled_picos,
+        "lost": hold.lost_tokens,
+    }

@@ -1,0 +1,10 @@
+"""Identifiers of rows: a prefix that says what it names, and 128 random bits."""
+
+from __future__ import annotations
+
+import uuid
+
+
+def new_id(prefix: str) -> str:
+    """For example `ten_5f0c…`."""
+    return f"{prefix}_{uuid.uuid4().hex}"

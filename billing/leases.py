@@ -1,0 +1,137 @@
+"""A gateway is alive while it renews one lease row; its holds live as long. It knows no request and no budget.
+
+On SQLite there is one gateway: a file lock beside the database, which the system drops with the process, sees to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import time
+from typing import IO
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from billing import tables
+from billing.clock import SECOND, Clock, database_now
+from billing.database import Database, DatabaseUnavailable
+
+LEASE_S = 60.0
+RENEW_S = 5.0
+
+_log = logging.getLogger("laneway.billing")
+_leases = tables.leases
+
+
+class GatewayRefused(Exception):
+    """Another gateway works on this SQLite database."""
+
+
+def _extend(insert: sqlite.Insert | postgresql.Insert) -> sa.Insert:
+    return insert.on_conflict_do_update(
+        index_elements=[_leases.c.gateway_id],
+        set_={"renewed_at": insert.excluded.renewed_at, "expires_at": insert.excluded.expires_at},
+    )
+
+
+_EXTEND = {"sqlite": _extend(sqlite.insert(_leases)), "postgresql": _extend(postgresql.insert(_leases))}
+
+
+def extend(connection: sa.Connection, gateway_id: str, lease_s: float, now: int) -> None:
+    """Make this gateway's lease end `lease_s` after `now`, whether or not it has one."""
+    row = {
+        "gateway_id": gateway_id,
+        "acquired_at": now,
+        "renewed_at": now,
+        "expires_at": now + round(lease_s * SECOND),
+    }
+    connection.execute(_EXTEND[connection.dialect.name], row)
+
+
+def live(connection: sa.Connection, now: int) -> int:
+    """How many gateways are alive: what a limit is divided by when Redis is away."""
+    query = sa.select(sa.func.count()).select_from(_leases).where(_leases.c.expires_at > now)
+    return int(connection.execute(query).scalar_one())
+
+
+class Leases:
+    """This gateway's lease. `gateway_id` is unique per process, so that a restarted gateway is another one."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway_id: str,
+        *,
+        lease_s: float = LEASE_S,
+        renew_s: float = RENEW_S,
+        clock: Clock = database_now,
+    ) -> None:
+        assert 0 < renew_s < lease_s
+        self._database = database
+        self._gateway_id = gateway_id
+        self._lease_s = lease_s
+        self._renew_s = renew_s
+        self._clock = clock
+        self._lock_file: IO[bytes] | None = None
+        self._renewed: float | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the last renewal is younger than a lease, by this process's own clock."""
+        return self._renewed is not None and time.monotonic() - self._renewed < self._lease_s
+
+    async def acquire(self) -> None:
+        """Take the lease. Raises GatewayRefused when another process serves from this SQLite database, and
+        DatabaseUnavailable."""
+        if self._database.is_sqlite and self._lock_file is None:
+            self._lock_file = self._take_file_lock()
+        await self.renew()
+        if self._lock_file is not None:
+            await self._database.write(self._end_others)
+
+    async def renew(self) -> None:
+        asked = time.monotonic()
+        await self._database.write(
+            lambda connection: extend(connection, self._gateway_id, self._lease_s, self._clock(connection))
+        )
+        self._renewed = asked
+
+    async def run(self) -> None:
+        """Renew until cancelled. A renewal that fails is tried again at the next turn."""
+        while True:
+            await asyncio.sleep(self._renew_s)
+            try:
+                await self.renew()
+            except DatabaseUnavailable as error:
+                _log.warning("lease not renewed: %s", error)
+
+    async def release(self) -> None:
+        """Give the lease up at a clean stop: holds still open then belong to nobody, and the audit expires them."""
+        delete = sa.delete(_leases).where(_leases.c.gateway_id == self._gateway_id)
+        try:
+            await self._database.write(lambda connection: connection.execute(delete).rowcount)
+        finally:
+            self._renewed = None
+            if self._lock_file is not None:
+                self._lock_file.close()
+                self._lock_file = None
+
+    def _take_file_lock(self) -> IO[bytes]:
+        path = self._database.sqlite_path
+        assert path is not None
+        file = open(path.with_name(path.name + ".gateway-lock"), "wb")  # noqa: SIM115 - held as long as the lease
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise GatewayRefused(
+                f"another gateway serves from {path}. SQLite carries one gateway; more need PostgreSQL."
+            ) from error
+        return file
+
+    def _end_others(self, connection: sa.Connection) -> None:
+        """We hold the file lock, so every other gateway on this file is dead, whatever its lease says."""
+        others = _leases.c.gateway_id != self._gateway_id
+        connection.execute(sa.delete(_leases).where(others))

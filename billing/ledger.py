@@ -1,0 +1,228 @@
+"""The ledger as a gateway sees it: hold before the engine hears of a request, settle or void after, exactly once.
+
+Requests that arrive while a commit is in flight are taken together in the next one. It knows no HTTP and no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from billing.clock import Clock, database_now
+from billing.database import Database, DatabaseUnavailable
+from billing.group import EndResult, Group, HoldResult, HoldUnknown, RequestIdReused
+from billing.leases import LEASE_S
+from billing.prices import PriceBook
+from billing.requests import Ended, Ending, Held, HoldRefused, HoldRequest, Settlement, Void
+
+__all__ = [
+    "Ended",
+    "Held",
+    "HoldRefused",
+    "HoldRequest",
+    "HoldUnknown",
+    "Ledger",
+    "LedgerUnavailable",
+    "RequestIdReused",
+    "Settlement",
+]
+
+GROUP_MAX = 256
+HOLDS_WAITING_MAX = 10_000
+SETTLE_PATIENCE_S = 30.0
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0
+
+_log = logging.getLogger("laneway.billing")
+
+Answer = TypeVar("Answer")
+
+
+class LedgerUnavailable(Exception):
+    """The database is away, or too many holds wait for it. For a hold: nothing is held, or what may have been is
+    voided later. For an ending: it was not recorded, and may be asked again."""
+
+
+@dataclass(slots=True, eq=False)
+class _HoldItem:
+    asked: HoldRequest
+    waiter: asyncio.Future[Held | HoldRefused]
+
+
+@dataclass(slots=True, eq=False)
+class _EndItem:
+    asked: Ending
+    waiter: asyncio.Future[Ended] | None  # None: the ledger's own, repeated until it succeeds
+    since: float = field(default_factory=time.monotonic)
+
+
+def _answer(waiter: asyncio.Future[Answer] | None, result: Answer | Exception) -> None:
+    if waiter is None or waiter.done():
+        return
+    if isinstance(result, Exception):
+        waiter.set_exception(result)
+    else:
+        waiter.set_result(result)
+
+
+def _answered(waiter: asyncio.Future[Answer] | None) -> bool:
+    return waiter is not None and waiter.done() and not waiter.cancelled()
+
+
+class Ledger:
+    """One per gateway process and event loop. `gateway_id` is unique per process: holds are this gateway's while its
+    lease lives."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway_id: str,
+        *,
+        clock: Clock = database_now,
+        lease_s: float = LEASE_S,
+        settle_patience_s: float = SETTLE_PATIENCE_S,
+    ) -> None:
+        self._database = database
+        self._gateway_id = gateway_id
+        self._clock = clock
+        self._lease_s = lease_s
+        self._settle_patience_s = settle_patience_s
+        self._prices = PriceBook()  # used in the writer thread alone
+        self._holds: deque[_HoldItem] = deque()
+        self._endings: deque[_EndItem] = deque()
+        self._drain_task: asyncio.Task[None] | None = None
+        self._away: str | None = None  # why the last commit failed, while the database is away
+        self.commits = 0
+        self.requests = 0
+
+    async def hold(self, request: HoldRequest) -> Held | HoldRefused:
+        """Reserve what the request may cost; when this returns, it is committed. Asked again with the same id while
+        held, it gives the same answer. A caller that is cancelled meanwhile leaves no hold behind.
+        Raises LedgerUnavailable; RequestIdReused when the id has ended."""
+        request.check()
+        if self._away is not None:
+            raise LedgerUnavailable(self._away)
+        if len(self._holds) >= HOLDS_WAITING_MAX:
+            raise LedgerUnavailable(f"{HOLDS_WAITING_MAX} holds wait already")
+        waiter: asyncio.Future[Held | HoldRefused] = asyncio.get_running_loop().create_future()
+        self._holds.append(_HoldItem(request, waiter))
+        self._start()
+        return await waiter
+
+    async def settle(self, settlement: Settlement) -> Ended:
+        """Write usage and entries and close the hold, in one transaction. Asked again, it changes nothing and gives the
+        first answer. Retried for `settle_patience_s` while the database is away, then raises LedgerUnavailable.
+        Raises HoldUnknown, and AssertionError when more was used than held."""
+        settlement.check()
+        return await self._end(settlement)
+
+    async def void(self, request_id: str, reason: str) -> Ended:
+        """Close a hold of a request that made nothing. Idempotent; an unknown id is answered "unknown"."""
+        return await self._end(Void(request_id, reason))
+
+    async def close(self) -> None:
+        """Wait until everything asked has been answered."""
+        while self._drain_task is not None:
+            await asyncio.shield(self._drain_task)
+
+    async def _end(self, ending: Ending) -> Ended:
+        waiter: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        self._endings.append(_EndItem(ending, waiter))
+        self._start()
+        return await waiter
+
+    def _start(self) -> None:
+        if self._drain_task is None:
+            self._drain_task = asyncio.get_running_loop().create_task(self._drain(), name="ledger")
+
+    async def _drain(self) -> None:
+        backoff_s = BACKOFF_MIN_S
+        try:
+            while self._holds or self._endings:
+                endings = [self._endings.popleft() for _ in range(min(GROUP_MAX, len(self._endings)))]
+                holds = [self._holds.popleft() for _ in range(min(GROUP_MAX, len(self._holds)))]
+                holds = [item for item in holds if not item.waiter.cancelled()]
+                try:
+                    await self._commit(holds, endings)
+                    self._away, backoff_s = None, BACKOFF_MIN_S
+                except DatabaseUnavailable as error:
+                    self._unavailable(holds, endings, error)
+                    await asyncio.sleep(backoff_s)
+                    backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        finally:
+            self._drain_task, self._away = None, None
+
+    async def _commit(self, holds: list[_HoldItem], endings: list[_EndItem]) -> None:
+        """One transaction; a second try at once, since a connection may have died idle. Both are safe to repeat."""
+        if not holds and not endings:
+            return
+        asked = [item.asked for item in holds], [item.asked for item in endings]
+        try:
+            try:
+                results = await self._transact(*asked)
+            except DatabaseUnavailable:
+                results = await self._transact(*asked)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again at the waiter of the one request it concerns
+            await self._alone(holds, endings, error)
+            return
+        for hold, held in zip(holds, results[0], strict=True):
+            _answer(hold.waiter, held)
+            if hold.waiter.cancelled() and isinstance(held, Held):
+                self._endings.append(_EndItem(Void(held.request_id, "caller_gone"), None))
+        for ending, ended in zip(endings, results[1], strict=True):
+            _answer(ending.waiter, ended)
+
+    async def _transact(
+        self, holds: Sequence[HoldRequest], endings: Sequence[Ending]
+    ) -> tuple[list[HoldResult], list[EndResult]]:
+        def run(connection: sa.Connection) -> tuple[list[HoldResult], list[EndResult]]:
+            group = Group(self._gateway_id, self._lease_s, self._clock, self._prices)
+            return group.run(connection, holds, endings)
+
+        results = await self._database.write(run)
+        self.commits += 1
+        self.requests += len(holds) + len(endings)
+        return results
+
+    async def _alone(self, holds: list[_HoldItem], endings: list[_EndItem], error: Exception) -> None:
+        """Something in the group could not be written at all: find out which, and let the others through."""
+        if len(holds) + len(endings) == 1:
+            for hold in holds:
+                _log.error("ledger: %r failed: %r", hold.asked, error)
+                _answer(hold.waiter, error)
+            for ending in endings:
+                _log.error("ledger: %r failed: %r", ending.asked, error)
+                _answer(ending.waiter, error)
+            return
+        for hold in holds:
+            await self._commit([hold], [])
+        for ending in endings:
+            await self._commit([], [ending])
+
+    def _unavailable(self, holds: list[_HoldItem], endings: list[_EndItem], error: DatabaseUnavailable) -> None:
+        """Holds fail at once, and those sent are voided later: their commit may have taken place. Endings go back to
+        the front until their patience ends."""
+        _log.warning("ledger: %d holds and %d endings not written: %s", len(holds), len(endings), error)
+        self._away = str(error)
+        for hold in holds:
+            if not _answered(hold.waiter):
+                _answer(hold.waiter, LedgerUnavailable(self._away))
+                self._endings.append(_EndItem(Void(hold.asked.request_id, "ledger_unavailable"), None))
+        while self._holds:
+            _answer(self._holds.popleft().waiter, LedgerUnavailable(self._away))
+        for ending in reversed(endings):
+            if _answered(ending.waiter):
+                continue
+            if ending.waiter is None or time.monotonic() - ending.since <= self._settle_patience_s:
+                self._endings.appendleft(ending)
+            else:
+                _log.error("ledger: gave up on %r", ending.asked)
+                _answer(ending.waiter, LedgerUnavailable(self._away))

@@ -1,0 +1,213 @@
+"""Price versions: immutable integer prices per token for each meter and tier, in force from a moment on.
+
+Everything is picos (10⁻¹²) of a currency and integers; a price that is not integral is refused, never rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import revision, tables
+from billing.clock import database_now
+from billing.errors import AlreadyExists, InvalidValue
+from billing.ids import new_id
+
+PICOS_PER_UNIT = 10**12
+# The largest amount a 64-bit counter holds: 9.2 million currency units.
+PICOS_MAX = 2**63 - 1
+# A tenth of a currency unit per token. With requests.REQUEST_TOKENS_MAX no hold can pass PICOS_MAX.
+UNIT_PRICE_PICOS_MAX = 10**11
+LIST_MAX = 1000
+
+Meter = Literal["input", "cached_input", "output"]
+METERS: tuple[Meter, ...] = ("input", "cached_input", "output")
+SubjectKind = Literal["model", "adapter"]
+
+
+class UnitPrices(msgspec.Struct, frozen=True):
+    """Picos per token in one tier."""
+
+    input: int
+    cached_input: int
+    output: int
+
+    def most(self, prompt_tokens: int, max_tokens: int) -> int:
+        """What a request can cost at most: nothing of its prompt cached, every token made."""
+        return prompt_tokens * self.input + max_tokens * self.output
+
+
+class PriceVersion(msgspec.Struct, frozen=True):
+    """`subject` is a model's name or an adapter's id. In force from `effective_from` until the next version."""
+
+    id: str
+    subject_kind: SubjectKind
+    subject: str
+    currency: str
+    effective_from: int
+    created_at: int
+    tiers: dict[str, UnitPrices]
+
+
+def format_picos(picos: int, currency: str) -> str:
+    """Exact decimal: `0.000012 USD`."""
+    sign, picos = ("-" if picos < 0 else ""), abs(picos)
+    fraction = f"{picos % PICOS_PER_UNIT:012d}".rstrip("0")
+    return f"{sign}{picos // PICOS_PER_UNIT}{'.' + fraction if fraction else ''} {currency}"
+
+
+def publish(
+    connection: sa.Connection,
+    *,
+    subject: str,
+    input: int,
+    cached_input: int,
+    output: int,
+    multipliers: Mapping[str, str | Fraction | int],
+    subject_kind: SubjectKind = "model",
+    currency: str = "USD",
+    effective_from: int | None = None,
+) -> PriceVersion:
+    """Publish the prices of a model (by name) or an adapter (by id): base prices in picos per token, times each tier's
+    multiplier ("0.5", "3", Fraction(1, 2)). Without `effective_from` they are in force at once.
+    Raises InvalidValue when a price is not integral, negative, over UNIT_PRICE_PICOS_MAX, cheaper uncached than
+    cached, or in the past; AlreadyExists when a version from that very moment is there."""
+    if not subject:
+        raise InvalidValue("a price needs a model's name or an adapter's id", "subject")
+    if len(currency) != 3 or not (currency.isascii() and currency.isupper()):
+        raise InvalidValue("a currency is three capital letters (ISO 4217)", "currency")
+    if not multipliers:
+        raise InvalidValue("a price needs at least one tier", "multipliers")
+    if cached_input > input:
+        raise InvalidValue("cached input may not cost more than input: the hold would not cover it", "cached_input")
+    base = UnitPrices(input, cached_input, output)
+    tiers = {tier: _multiplied(base, tier, multiplier) for tier, multiplier in multipliers.items()}
+    now = database_now(connection)
+    if effective_from is not None and effective_from < now:
+        raise InvalidValue("a price cannot be in force from a moment in the past", "effective_from")
+    version = PriceVersion(new_id("prv"), subject_kind, subject, currency, effective_from or now, now, tiers)
+    _insert(connection, version)
+    revision.bump(connection)
+    return version
+
+
+def _multiplied(base: UnitPrices, tier: str, multiplier: str | Fraction | int) -> UnitPrices:
+    try:
+        factor = Fraction(multiplier)
+    except (ValueError, ZeroDivisionError) as error:
+        raise InvalidValue(f"{multiplier!r} is no multiplier for tier {tier!r}", "multipliers") from error
+    prices: dict[str, int] = {}
+    for meter in METERS:
+        price = getattr(base, meter) * factor
+        if price.denominator != 1:
+            raise InvalidValue(
+                f"{meter} × {multiplier} for tier {tier!r} is {float(price)} picos a token: not integral", meter
+            )
+        if not 0 <= price <= UNIT_PRICE_PICOS_MAX:
+            raise InvalidValue(f"{meter} for tier {tier!r} must be 0 to {UNIT_PRICE_PICOS_MAX} picos a token", meter)
+        prices[meter] = int(price)
+    return UnitPrices(**prices)
+
+
+def _insert(connection: sa.Connection, version: PriceVersion) -> None:
+    row = msgspec.structs.asdict(version)
+    del row["tiers"]
+    try:
+        connection.execute(sa.insert(tables.price_versions).values(row))
+    except sa.exc.IntegrityError as error:
+        raise AlreadyExists(f"{version.subject!r} has a price from that moment already", "effective_from") from error
+    connection.execute(
+        sa.insert(tables.unit_prices),
+        [
+            {"price_version_id": version.id, "tier": tier, "meter": meter, "picos": getattr(prices, meter)}
+            for tier, prices in version.tiers.items()
+            for meter in METERS
+        ],
+    )
+
+
+def listing(
+    connection: sa.Connection,
+    *,
+    subject_kind: SubjectKind | None = None,
+    subject: str | None = None,
+    limit: int = LIST_MAX,
+) -> list[PriceVersion]:
+    """Versions, the latest to come into force first."""
+    versions = tables.price_versions
+    query = sa.select(versions).order_by(versions.c.effective_from.desc(), versions.c.id).limit(min(limit, LIST_MAX))
+    if subject_kind is not None:
+        query = query.where(versions.c.subject_kind == subject_kind)
+    if subject is not None:
+        query = query.where(versions.c.subject == subject)
+    rows = connection.execute(query).all()
+    tiers = _tiers_of(connection, [row.id for row in rows])
+    return [PriceVersion(**row._mapping, tiers=tiers[row.id]) for row in rows]
+
+
+def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, dict[str, UnitPrices]]:
+    unit_prices = tables.unit_prices
+    found: dict[str, dict[str, dict[str, int]]] = {version_id: {} for version_id in version_ids}
+    query = sa.select(unit_prices).where(unit_prices.c.price_version_id.in_(version_ids))
+    for row in connection.execute(query):
+        found[row.price_version_id].setdefault(row.tier, {})[row.meter] = row.picos
+    return {
+        version_id: {tier: UnitPrices(**meters) for tier, meters in tiers.items()}
+        for version_id, tiers in found.items()
+    }
+
+
+class PriceBook:
+    """What one writer thread remembers of prices: versions never change, and which is in force changes only with the
+    revision or with time. Bounded by REMEMBERED_MAX."""
+
+    REMEMBERED_MAX = 10_000
+
+    def __init__(self) -> None:
+        self._revision: int | None = None
+        self._subjects: dict[tuple[SubjectKind, str], list[PriceVersion]] = {}
+        self._versions: dict[str, PriceVersion] = {}
+        self._currencies: dict[str, str | None] = {}
+
+    def refresh(self, revision_number: int) -> None:
+        """Forget everything when an administrative write came between."""
+        remembered = len(self._subjects) + len(self._versions) + len(self._currencies)
+        if revision_number != self._revision or remembered > self.REMEMBERED_MAX:
+            self._subjects.clear()
+            self._versions.clear()
+            self._currencies.clear()
+            self._revision = revision_number
+
+    def currency(self, connection: sa.Connection, tenant_id: str) -> str | None:
+        """The tenant's; None when there is no such tenant."""
+        if tenant_id not in self._currencies:
+            query = sa.select(tables.tenants.c.currency).where(tables.tenants.c.id == tenant_id)
+            self._currencies[tenant_id] = connection.execute(query).scalar()
+        return self._currencies[tenant_id]
+
+    def in_force(
+        self, connection: sa.Connection, model: str, adapter: str | None, currency: str, now: int
+    ) -> PriceVersion | None:
+        """The adapter's own price, or else its model's."""
+        subjects: list[tuple[SubjectKind, str]] = [("model", model)]
+        if adapter is not None:
+            subjects.insert(0, ("adapter", adapter))
+        for kind, subject in subjects:
+            if (kind, subject) not in self._subjects:
+                self._subjects[kind, subject] = listing(connection, subject_kind=kind, subject=subject)
+            for version in self._subjects[kind, subject]:
+                if version.effective_from <= now and version.currency == currency:
+                    return version
+        return None
+
+    def version(self, connection: sa.Connection, version_id: str) -> PriceVersion:
+        if version_id not in self._versions:
+            row = connection.execute(
+                sa.select(tables.price_versions).where(tables.price_versions.c.id == version_id)
+            ).one()
+            self._versions[version_id] = PriceVersion(**row._mapping, tiers=_tiers_of(connection, [version_id])[row.id])
+        return self._versions[version_id]

@@ -1,0 +1,103 @@
+"""What the ledger is asked and what it answers: plain immutable data. Moments in microseconds UTC, money in picos."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+# Prompt and completion of one request together. With prices.UNIT_PRICE_PICOS_MAX no hold can pass 64 bits.
+REQUEST_TOKENS_MAX = 2**24
+
+RefusalCode = Literal["tenant_budget_exceeded", "key_budget_exceeded", "price_unknown"]
+Outcome = Literal["settled", "voided", "expired", "unknown"]
+
+
+class HoldRequest(msgspec.Struct, frozen=True):
+    """One request that wants to run. `adapter` is the adapter's id, unique over all tenants, or None for the base.
+    `max_tokens` ≥ 1 is what was asked; the grant may be less."""
+
+    request_id: str
+    tenant_id: str
+    key_id: str
+    model: str
+    adapter: str | None
+    tier: str
+    prompt_tokens: int
+    max_tokens: int
+    project_id: str | None = None
+
+    def check(self) -> None:
+        assert self.prompt_tokens >= 0
+        assert self.max_tokens >= 1
+        assert self.prompt_tokens + self.max_tokens <= REQUEST_TOKENS_MAX
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Committed. `max_tokens` is granted: never more than asked, less when a budget had no more left."""
+
+    request_id: str
+    max_tokens: int
+    hold_picos: int
+    price_version_id: str
+
+
+class HoldRefused(msgspec.Struct, frozen=True):
+    """Nothing was held. `resets_at` is when the budget's window ends; None when waiting does not help."""
+
+    request_id: str
+    code: RefusalCode
+    message: str
+    resets_at: int | None
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a held request used. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are the billed ones, and
+    made = billed + discarded. Tier, model and adapter are the hold's. `finished_at` None is the moment of settling."""
+
+    request_id: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    made_tokens: int
+    ending: str  # stop, length, client_left, engine_failed, …
+    discarded_tokens: int = 0
+    discard_reason: str | None = None
+    queue_s: float = 0.0
+    ttft_s: float = 0.0
+    device_s: float = 0.0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    finished_at: int | None = None
+
+    def check(self) -> None:
+        assert 0 <= self.cached_tokens <= self.prompt_tokens
+        assert self.completion_tokens >= 0
+        assert self.discarded_tokens >= 0
+        assert self.made_tokens == self.completion_tokens + self.discarded_tokens
+        assert (self.discarded_tokens > 0) <= (self.discard_reason is not None), "discarded for what reason?"
+
+
+class Void(msgspec.Struct, frozen=True):
+    """A held request that made nothing."""
+
+    request_id: str
+    reason: str
+
+
+class Expire(msgspec.Struct, frozen=True):
+    """A hold whose gateway is dead. Only the audit asks for this."""
+
+    request_id: str
+
+
+Ending = Settlement | Void | Expire
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How the hold ended: by this call, or by the one ending it already had. "unknown": there is no such hold.
+    After "voided" and "expired" nobody is charged; a settlement that came too late is kept as lost tokens."""
+
+    request_id: str
+    outcome: Outcome
+    cost_picos: int = 0

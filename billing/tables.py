@@ -1,0 +1,207 @@
+"""Billing's tables and the metadata that every table of Laneway is in. Knows nothing of what fills them.
+
+Moments are integer microseconds UTC (`…_at`, `…_from`, `…_start`), money is integer picos, ids are prefixed strings.
+Rows of `entries`, `usage`, `price_versions` and `unit_prices` are never changed: triggers of the migrations see to it.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite counts by itself only for INTEGER PRIMARY KEY, which there has 64 bits too.
+Sequence = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+APPEND_ONLY = ("entries", "usage", "price_versions", "unit_prices")
+
+revision = sa.Table(
+    "revision",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, nullable=False),
+)
+
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("slug", sa.String(63), nullable=False, unique=True),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("tier", sa.String(32), nullable=False),
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("default_max_tokens", sa.BigInteger),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
+)
+
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("tenant_id", "name"),
+)
+
+price_versions = sa.Table(
+    "price_versions",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("subject_kind", sa.String(16), nullable=False),
+    sa.Column("subject", sa.String(200), nullable=False),  # the model's name, or the adapter's id
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("effective_from", sa.BigInteger, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("subject_kind", "subject", "currency", "effective_from"),
+    sa.CheckConstraint("subject_kind IN ('model', 'adapter')", name="subject_kind"),
+)
+
+unit_prices = sa.Table(
+    "unit_prices",
+    metadata,
+    sa.Column("price_version_id", sa.ForeignKey("price_versions.id"), primary_key=True),
+    sa.Column("tier", sa.String(32), primary_key=True),
+    sa.Column("meter", sa.String(32), primary_key=True),
+    sa.Column("picos", sa.BigInteger, nullable=False),  # per token, the tier's multiplier already applied
+    sa.CheckConstraint("picos >= 0", name="picos"),
+)
+
+budgets = sa.Table(
+    "budgets",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False, index=True),
+    sa.Column("scope", sa.String(16), nullable=False),
+    sa.Column("scope_id", sa.String(64), nullable=False, index=True),  # the tenant's id or the key's
+    sa.Column("unit", sa.String(16), nullable=False),
+    sa.Column("period", sa.String(16), nullable=False),
+    sa.Column("limit_amount", sa.BigInteger, nullable=False),  # tokens or picos, by unit
+    sa.Column("active", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("scope IN ('tenant', 'key')", name="scope"),
+    sa.CheckConstraint("unit IN ('tokens', 'money')", name="unit"),
+    sa.CheckConstraint("period IN ('day', 'month', 'total')", name="period"),
+    sa.CheckConstraint("limit_amount >= 0", name="limit_amount"),
+)
+
+# Changed only by a transaction that has locked the row of `budgets`.
+budget_windows = sa.Table(
+    "budget_windows",
+    metadata,
+    sa.Column("budget_id", sa.ForeignKey("budgets.id"), primary_key=True),
+    sa.Column("window_start", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("held", sa.BigInteger, nullable=False),
+    sa.Column("posted", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("held >= 0", name="held"),
+    sa.CheckConstraint("posted >= 0", name="posted"),
+)
+
+holds = sa.Table(
+    "holds",
+    metadata,
+    sa.Column("request_id", sa.String(64), primary_key=True),
+    sa.Column("gateway_id", sa.String(64), nullable=False),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("project_id", sa.String(64)),
+    sa.Column("key_id", sa.String(64), nullable=False),
+    sa.Column("model", sa.String(200), nullable=False),
+    sa.Column("adapter", sa.String(200)),
+    sa.Column("tier", sa.String(32), nullable=False),
+    sa.Column("price_version_id", sa.ForeignKey("price_versions.id"), nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("max_tokens", sa.BigInteger, nullable=False),  # as granted
+    sa.Column("hold_picos", sa.BigInteger, nullable=False),
+    sa.Column("held_at", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("ended_at", sa.BigInteger),
+    sa.Column("ending", sa.String(64)),  # how it ended, in a word: stop, length, client_left, refused, …
+    sa.Column("settled_picos", sa.BigInteger, nullable=False),
+    sa.Column("lost_tokens", sa.BigInteger, nullable=False),  # reported after the hold had expired: nobody pays
+    sa.CheckConstraint("state IN ('held', 'settled', 'voided', 'expired')", name="state"),
+    sa.CheckConstraint("settled_picos <= hold_picos", name="settled_picos"),
+)
+sa.Index(
+    "ix_holds_open",
+    holds.c.gateway_id,
+    sqlite_where=holds.c.state == "held",
+    postgresql_where=holds.c.state == "held",
+)
+
+# Which window each hold was counted in; its settlement is posted there, whatever day it is by then.
+hold_charges = sa.Table(
+    "hold_charges",
+    metadata,
+    sa.Column("request_id", sa.ForeignKey("holds.request_id"), primary_key=True),
+    sa.Column("budget_id", sa.ForeignKey("budgets.id"), primary_key=True),
+    sa.Column("window_start", sa.BigInteger, nullable=False),
+)
+
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("sequence", Sequence, primary_key=True, autoincrement=True),
+    sa.Column("request_id", sa.ForeignKey("holds.request_id"), nullable=False, unique=True),
+    sa.Column("tenant_id", sa.String(64), nullable=False),
+    sa.Column("project_id", sa.String(64)),
+    sa.Column("key_id", sa.String(64), nullable=False),
+    sa.Column("model", sa.String(200), nullable=False),
+    sa.Column("adapter", sa.String(200)),
+    sa.Column("tier", sa.String(32), nullable=False),
+    sa.Column("price_version_id", sa.String(64), nullable=False),
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cached_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),  # billed
+    sa.Column("made_tokens", sa.BigInteger, nullable=False),
+    sa.Column("discarded_tokens", sa.BigInteger, nullable=False),
+    sa.Column("discard_reason", sa.String(64)),
+    sa.Column("cost_picos", sa.BigInteger, nullable=False),
+    sa.Column("ending", sa.String(64), nullable=False),
+    sa.Column("queue_s", sa.Double, nullable=False),
+    sa.Column("ttft_s", sa.Double, nullable=False),
+    sa.Column("device_s", sa.Double, nullable=False),
+    sa.Column("preemptions", sa.BigInteger, nullable=False),
+    sa.Column("recomputed_tokens", sa.BigInteger, nullable=False),
+    sa.Column("started_at", sa.BigInteger, nullable=False),
+    sa.Column("finished_at", sa.BigInteger, nullable=False),
+    sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
+    sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
+    sa.Index("ix_usage_finished_at", "finished_at"),
+    sqlite_autoincrement=True,
+)
+
+# Double entry: the amounts of one transaction sum to 0. `sequence` grows; a transaction rolled back leaves a gap.
+entries = sa.Table(
+    "entries",
+    metadata,
+    sa.Column("sequence", Sequence, primary_key=True, autoincrement=True),
+    sa.Column("transaction_id", sa.String(64), nullable=False, index=True),  # the request's id
+    sa.Column("tenant_id", sa.String(64), nullable=False),
+    sa.Column("account", sa.String(16), nullable=False),
+    sa.Column("meter", sa.String(32)),  # of revenue
+    sa.Column("amount_picos", sa.BigInteger, nullable=False),
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("recorded_at", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("account IN ('receivable', 'revenue')", name="account"),
+    sqlite_autoincrement=True,
+)
+
+leases = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("gateway_id", sa.String(64), primary_key=True),
+    sa.Column("acquired_at", sa.BigInteger, nullable=False),
+    sa.Column("renewed_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False),
+)

@@ -1,0 +1,78 @@
+"""Bring a database's schema to the newest revision, in one transaction, whoever else tries at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import event
+
+ADVISORY_LOCK = 0x1A9E_3A71  # ours: two hosts that upgrade one PostgreSQL at once take turns
+BUSY_TIMEOUT_S = 30
+
+
+def upgrade(url: str) -> None:
+    """Run every revision that `url` lacks. Nothing happens when it is at the newest; all or nothing when it is not."""
+    with _migrating(url) as connection:
+        command.upgrade(configuration(connection), "head")
+
+
+def is_current(url: str) -> bool:
+    """Whether the schema is at the newest revision."""
+    from alembic.migration import MigrationContext
+
+    with _migrating(url) as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    return found == ScriptDirectory.from_config(configuration(None)).get_current_head()
+
+
+def new_revision(url: str, message: str) -> None:
+    """Write a revision from the difference between the tables and the schema of `url`: a draft, to be read."""
+    with _migrating(url) as connection:
+        command.revision(configuration(connection), message, autogenerate=True)
+
+
+def configuration(connection: sa.Connection | None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
+    config.attributes["connection"] = connection
+    return config
+
+
+@contextmanager
+def _migrating(url: str) -> Iterator[sa.Connection]:
+    target = sa.make_url(url)
+    is_sqlite = target.get_backend_name() == "sqlite"
+    if is_sqlite and target.database:
+        Path(target.database).parent.mkdir(parents=True, exist_ok=True)
+    arguments: dict[str, Any] = {"timeout": BUSY_TIMEOUT_S} if is_sqlite else {}
+    engine = sa.create_engine(target, connect_args=arguments, poolclass=sa.pool.NullPool)
+    if is_sqlite:
+        _own_transactions(engine)
+    try:
+        with engine.begin() as connection:
+            if not is_sqlite:
+                connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": ADVISORY_LOCK})
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _own_transactions(engine: sa.Engine) -> None:
+    """Let us begin SQLite's transactions, so that tables are made and altered inside them."""
+
+    @event.listens_for(engine, "connect")
+    def connect(dbapi_connection: Any, _record: object) -> None:
+        dbapi_connection.isolation_level = None
+        dbapi_connection.execute("PRAGMA journal_mode = WAL").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
