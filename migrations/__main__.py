@@ -1,19 +1,28 @@
-"""`python -m migrations URL`: bring the schema to the newest revision."""
+"""`python -m migrations URL`: bring the schema to the newest revision. Without URL: LANEWAY_DATABASE_URL, which other
+users of the host cannot read, as they can a command line with a password in it."""
 
 from __future__ import annotations
 
 import argparse
+import os
 
 from migrations.upgrade import new_revision, upgrade
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m migrations", description=__doc__)
-    parser.add_argument("url", help="sqlite:///path or postgresql+psycopg://user@host/database")
+    parser.add_argument(
+        "url",
+        nargs="?",
+        default=os.environ.get("LANEWAY_DATABASE_URL"),
+        help="sqlite:///path or postgresql+psycopg://user@host/database",
+    )
     parser.add_argument(
         "--draft", metavar="MESSAGE", help="write a new revision from what the tables have and it lacks"
     )
     arguments = parser.parse_args()
+    if not arguments.url:
+        parser.error("a URL is needed")
     if arguments.draft:
         new_revision(arguments.url, arguments.draft)
     else:
