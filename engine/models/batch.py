@@ -51,56 +51,62 @@ class PackedBatch:
 
 def pack(chunks: Many[Chunk], tokens_per_page: int, device: torch.device, dtype: torch.dtype) -> PackedBatch:
     """Lay out `chunks` (at least one; ids within the vocabulary, pages for every token there)."""
-    ordered = sorted(chunks, key=_row_order)
-    starts, ids, positions, pages, slots, sampled, fresh = [0], [], [], [], [], [], []
+    ordered = sorted(chunks, key=lambda chunk: (_span_class(chunk, tokens_per_page), chunk.sequence.adapter or ""))
+    starts = [0]
+    ids: list[int] = []
+    positions: list[int] = []
+    pages: list[int] = []
+    sampled: list[int] = []
+    fresh: list[int] = []
     for chunk in ordered:
         stop = chunk.start + chunk.count
         table = chunk.sequence.pages
         ids += chunk.sequence.tokens(chunk.start, stop)
-        for position in range(chunk.start, stop):
-            positions.append(position)
-            pages.append(table[position // tokens_per_page])
-            slots.append(position % tokens_per_page)
+        positions += range(chunk.start, stop)
+        pages += [table[position // tokens_per_page] for position in range(chunk.start, stop)]
         # Rows never written may hold another sequence's numbers, NaN among them, and 0 · NaN is NaN.
         if stop % tokens_per_page and (stop - 1) // tokens_per_page * tokens_per_page >= chunk.start:
             fresh.append(pages[-1])
         starts.append(starts[-1] + chunk.count)
         if chunk.sample:
             sampled.append(starts[-1] - 1)
-    groups = _spans(ordered, starts)
-    tables = [_page_table(ordered[first:last], tokens_per_page) for first, last in groups]
+    slots = [position % tokens_per_page for position in positions]
+    ranges = _span_ranges(ordered, tokens_per_page)
+    tables = [_page_table(ordered[first:last], tokens_per_page) for first, last in ranges]
     parts = [ids, positions, pages, slots, sampled, fresh, *tables]
     packed = torch.tensor([number for part in parts for number in part], dtype=torch.int64).to(device)
-    split = torch.split(packed, [len(part) for part in parts])
+    on_device = torch.split(packed, [len(part) for part in parts])
     spans = [
-        _span(ordered[first:last], starts[first], starts[last], table, split[1], dtype)
-        for (first, last), table in zip(groups, split[6:], strict=True)
+        _span(ordered[first:last], starts[first], starts[last], table, on_device[1], dtype)
+        for (first, last), table in zip(ranges, on_device[6:], strict=True)
     ]
-    return PackedBatch(ordered, starts, *split[:6], spans)
+    all_ids, all_positions, all_pages, all_slots, samples, fresh_pages = on_device[:6]
+    return PackedBatch(ordered, starts, all_ids, all_positions, all_pages, all_slots, samples, fresh_pages, spans)
 
 
-def _length_class(chunk: Chunk) -> int:
-    return max(len(chunk.sequence.pages).bit_length(), SMALL_BIT_LENGTH)
+def _pages_used(chunk: Chunk, tokens_per_page: int) -> int:
+    return (chunk.start + chunk.count - 1) // tokens_per_page + 1
 
 
-def _row_order(chunk: Chunk) -> tuple[bool, int, str]:
-    decode = chunk.count == 1
-    return (not decode, _length_class(chunk) if decode else 0, chunk.sequence.adapter or "")
+def _span_class(chunk: Chunk, tokens_per_page: int) -> tuple[bool, int]:
+    """Row order: decodes by length class, then prefill chunks."""
+    if chunk.count > 1:
+        return True, 0
+    return False, max(_pages_used(chunk, tokens_per_page).bit_length(), SMALL_BIT_LENGTH)
 
 
-def _spans(ordered: list[Chunk], starts: list[int]) -> list[tuple[int, int]]:
-    """Ranges of chunks that attend together: decodes of a length class, prefill chunks each alone."""
-    keys = [(_length_class(chunk) if chunk.count == 1 else -1 - i) for i, chunk in enumerate(ordered)]
-    spans, first = [], 0
-    for _, members in groupby(keys):
+def _span_ranges(ordered: list[Chunk], tokens_per_page: int) -> list[tuple[int, int]]:
+    """Ranges of chunks that attend together: the decodes of a length class; each prefill chunk alone."""
+    ranges, first = [], 0
+    for (prefill, _), members in groupby(ordered, key=lambda chunk: _span_class(chunk, tokens_per_page)):
         last = first + len(list(members))
-        spans.append((first, last))
+        ranges += [(i, i + 1) for i in range(first, last)] if prefill else [(first, last)]
         first = last
-    return spans
+    return ranges
 
 
 def _page_table(chunks: list[Chunk], tokens_per_page: int) -> list[int]:
-    used = [(chunk.start + chunk.count - 1) // tokens_per_page + 1 for chunk in chunks]
+    used = [_pages_used(chunk, tokens_per_page) for chunk in chunks]
     most = max(used)
     table: list[int] = []
     for chunk, count in zip(chunks, used, strict=True):

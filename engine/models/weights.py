@@ -64,9 +64,8 @@ def _load_layer(reader: _Reader, config: DecoderConfig, index: int) -> LayerWeig
     bias = None
     if config.qkv_bias:
         bias = torch.cat([reader.tensor(f"{attention}{n}_proj.bias", out) for n, out in outs.items()])
-    gate_up = [
-        reader.tensor(f"{prefix}mlp.{n}_proj.weight", config.intermediate, config.hidden) for n in ("gate", "up")
-    ]
+    mlp = prefix + "mlp."
+    gate_up = [reader.tensor(f"{mlp}{n}_proj.weight", config.intermediate, config.hidden) for n in ("gate", "up")]
     device = reader.device
     return LayerWeights(
         input_norm=reader.tensor(prefix + "input_layernorm.weight", config.hidden),
@@ -77,7 +76,7 @@ def _load_layer(reader: _Reader, config: DecoderConfig, index: int) -> LayerWeig
         o=_as_multiplier(reader.tensor(attention + "o_proj.weight", config.hidden, config.q_size), device),
         post_norm=reader.tensor(prefix + "post_attention_layernorm.weight", config.hidden),
         gate_up=_as_multiplier(torch.cat(gate_up), device),
-        down=_as_multiplier(reader.tensor(prefix + "mlp.down_proj.weight", config.hidden, config.intermediate), device),
+        down=_as_multiplier(reader.tensor(mlp + "down_proj.weight", config.hidden, config.intermediate), device),
     )
 
 
