@@ -1,0 +1,34 @@
+"""A request as the scheduler remembers it: the sequence that others see, and what nobody else need know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.prefix import Chain
+from engine.step import Sequence
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Waiting until `running`; gone once ended. A running one holds pages, a place and its adapter."""
+
+    sequence: Sequence
+    tier: int  # rank; 0 is served first
+    number: int  # order of arrival
+    chain: Chain
+    running: bool = False
+    aborting: bool = False  # aborted while its step is being executed
+    shared: int = 0  # pages that it found in the prefix cache when it last joined
+    published: int = 0  # of its pages, those found in the prefix cache or offered to it
+    peak: int = 0  # the most tokens it ever had computed: below it, computing is recomputing
+    charged: int = 0  # tokens that its share has been charged for, or need not be
+
+    def remaining(self) -> int:
+        """Tokens whose KV is still to be computed before the next id can be drawn; 1 is a decode."""
+        return self.sequence.token_count() - self.sequence.computed
+
+    def lost_work(self) -> float:
+        """Computed tokens lost per page freed, were it preempted now. What it shares is neither lost nor freed."""
+        own_pages = len(self.sequence.pages) - self.shared
+        own_tokens = self.sequence.computed - self.shared * self.chain.tokens_per_page
+        return own_tokens / own_pages

@@ -1,0 +1,541 @@
+"""Which tokens the next step computes: decodes first, then prefill, tier by tier, preempting for whoever must not wait.
+
+Deterministic, on the caller's clock, for one thread. It must never load a tensor library, nor know a tenant.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass, field
+
+from engine.arena import Arena
+from engine.entry import Entry
+from engine.floors import Floors
+from engine.prefix import NAMESPACE_QUOTA, Chain, PrefixCache
+from engine.protocol import FinishReason, RefusalCode
+from engine.queues import TierQueue
+from engine.residency import Residency
+from engine.step import AdapterTable, Chunk, Sequence, Step, StepResult
+from engine.tiers import Tier, check_tiers
+
+# A model with work runs again after at most so many steps of better ranked models, and one of each that waits longer.
+MODEL_WAIT_STEPS_MAX = 4
+# What a refusal for a full queue advises.
+QUEUE_FULL_RETRY_S = 1.0
+
+
+@dataclass(slots=True, frozen=True)
+class ModelLimits:
+    """What the scheduler must know of a model. `digest` names its contents in the prefix cache; "" is its name."""
+
+    context_tokens: int
+    tokens_per_page: int
+    digest: str = ""
+    vocab_size: int | None = None  # None: the ids of prompts are not checked
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """Why a request will never run."""
+
+    code: RefusalCode
+    message: str
+    retry_after_s: float | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Ended:
+    """The one ending of a request. `message` says what failed when `reason` is "error"."""
+
+    sequence: Sequence
+    reason: FinishReason
+    message: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class StepOutcome:
+    """What a step made: ids in the order of its chunks, and requests that ended with or before it."""
+
+    tokens: list[tuple[Sequence, int]] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+
+
+class Plan:
+    """A step being put together. What is planned may be dropped again until the step begins."""
+
+    def __init__(self, model: str, tokens: int) -> None:
+        self.model = model
+        self.tokens_left = tokens
+        self.chunks: dict[Entry, Chunk] = {}
+        self.step: Step | None = None
+
+    def add(self, entry: Entry, count: int) -> None:
+        sequence = entry.sequence
+        start = sequence.computed
+        self.chunks[entry] = Chunk(sequence, start, count, start + count == sequence.token_count())
+        self.tokens_left -= count
+        assert self.tokens_left >= 0
+
+    def drop(self, entry: Entry) -> None:
+        chunk = self.chunks.pop(entry, None)
+        if chunk:
+            self.tokens_left += chunk.count
+
+
+class Scheduler:
+    """Owns the arena's bookkeeping and every request from submit to its one ending. The caller repeats
+    `schedule`, execute, `complete`; between a schedule and its complete it may submit and abort."""
+
+    def __init__(
+        self,
+        tiers: Ordered[Tier],
+        models: Mapping[str, ModelLimits],
+        arena: Arena,
+        adapters: AdapterTable,
+        clock: Callable[[], float],
+        *,
+        step_tokens_max: int = 512,
+        prefill_tokens_min: int = 64,
+        sequences_max: int = 64,
+        namespace_quota: float = NAMESPACE_QUOTA,
+    ) -> None:
+        """`tiers` high to low. Raises ValueError when the limits cannot be kept together."""
+        check_tiers(tiers)
+        if sequences_max < 1 or prefill_tokens_min < 1:
+            raise ValueError("sequences_max and prefill_tokens_min must be at least 1")
+        if sequences_max + prefill_tokens_min > step_tokens_max:
+            raise ValueError(
+                f"a step of {step_tokens_max} tokens (step_tokens_max) cannot hold a token of each of {sequences_max} "
+                f"sequences (sequences_max) and {prefill_tokens_min} of prefill (prefill_tokens_min)"
+            )
+        self.tiers = tuple(tiers)
+        self.models = dict(models)
+        self.arena = arena
+        self.prefix = PrefixCache(arena, namespace_quota)
+        self.tokens_made = 0
+        self.preemptions = 0
+        self._clock = clock
+        self._adapters = adapters
+        self._residency = Residency(adapters, arena)
+        self._floors = Floors(tiers, arena)
+        self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
+        self._step_tokens_max = step_tokens_max
+        self._sequences_max = sequences_max
+        self._entries: dict[tuple[int, int], Entry] = {}
+        self._queues = [TierQueue() for _ in tiers]
+        self._running: list[list[Entry]] = [[] for _ in tiers]  # oldest first
+        self._live = {model: [0] * len(tiers) for model in models}  # requests by model and tier
+        self._last_step = dict.fromkeys(models, 0)
+        self._claims: dict[str, Entry] = {}  # model → its best request that waits for room
+        self._uses: Counter[str] = Counter()  # adapter → live requests
+        self._unloading: set[str] = set()
+        self._failed: list[Ended] = []
+        self._arrivals = 0
+        self._steps = 0
+        self._plan: Plan | None = None
+
+    # ---- requests
+
+    def submit(self, sequence: Sequence) -> Refusal | None:
+        """Queue it, or say why not. Once queued it ends exactly once."""
+        refusal = self._refuse(sequence)
+        if refusal:
+            return refusal
+        limits = self.models[sequence.model]
+        self._arrivals += 1
+        chain = Chain(limits.digest or sequence.model, sequence.adapter, sequence.namespace, limits.tokens_per_page)
+        entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, chain)
+        live = self._live[sequence.model]
+        if not any(live):
+            self._last_step[sequence.model] = self._steps
+        live[entry.tier] += 1
+        self._entries[sequence.gateway, sequence.handle] = entry
+        if sequence.adapter is not None:
+            self._uses[sequence.adapter] += 1
+        self._queues[entry.tier].add(entry)
+        return None
+
+    def abort(self, gateway: int, handle: int) -> Ended | None:
+        """End it now; None when it is not there, or ends with the step being executed."""
+        entry = self._entries.get((gateway, handle))
+        return self._abort(entry) if entry else None
+
+    def abort_gateway(self, gateway: int) -> list[Ended]:
+        """`abort` for all requests of a stream."""
+        entries = [entry for (owner, _), entry in self._entries.items() if owner == gateway]
+        return [ended for entry in entries if (ended := self._abort(entry))]
+
+    def unload_adapter(self, digest: str) -> bool:
+        """Take it out of the arena: now (True), or when its last request ends; until then new ones are refused."""
+        if self._uses[digest]:
+            self._unloading.add(digest)
+            return False
+        self._residency.remove(digest)
+        return True
+
+    # ---- steps
+
+    def schedule(self) -> Step | None:
+        """The next step; None when there is no work. `complete` must follow before the next call."""
+        assert self._plan is None, "the step before was not completed"
+        while self._entries:
+            before = (len(self._entries), self.running)
+            for model in self._models_by_turn():
+                plan = Plan(model, self._step_tokens_max)
+                self._claims.pop(model, None)
+                self._plan_decodes(plan)
+                for tier in range(len(self.tiers)):
+                    self._plan_prefills(plan, tier)
+                    self._admit(plan, tier)
+                if plan.chunks:
+                    return self._begin(plan)
+            # All that ran was preempted: the next round finds the arena empty.
+            assert before != (len(self._entries), self.running), "there is work, and no step can be made of it"
+        return None
+
+    def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
+        """Take in what the step made. `seconds` is what it took; its requests share it by tokens computed."""
+        plan, self._plan = self._plan, None
+        assert plan is not None
+        assert plan.step is step, "not the step being executed"
+        assert len(result.ids) == len(step.chunks)
+        now = self._clock()
+        outcome = StepOutcome(ended=self.take_failed())
+        token_s = seconds / sum(chunk.count for chunk in step.chunks)
+        for index, chunk in enumerate(step.chunks):
+            sequence = chunk.sequence
+            entry = self._entries[sequence.gateway, sequence.handle]
+            sequence.device_s += token_s * chunk.count
+            message = result.errors.get(index, "")
+            reason: FinishReason | None = "error"
+            if index not in result.errors:
+                self._advance(entry, chunk)
+                reason = self._take_id(entry, chunk, result.ids[index], now, outcome.tokens)
+            if entry.aborting:
+                reason, message = "aborted", ""
+            if reason:
+                outcome.ended.append(self._end(entry, reason, message))
+        return outcome
+
+    def take_failed(self) -> list[Ended]:
+        """Requests that ended because they turned out never to fit, since last asked. `complete` takes them too; ask
+        when `schedule` returned None."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    # ---- what is going on
+
+    def has_work(self) -> bool:
+        return bool(self._entries)
+
+    @property
+    def running(self) -> int:
+        return sum(len(running) for running in self._running)
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """By tier."""
+        return {tier.name: len(queue) for tier, queue in zip(self.tiers, self._queues, strict=True)}
+
+    def check_integrity(self) -> None:
+        """AssertionError says what is wrong. For idle moments and tests."""
+        references = self._residency.held_pages()
+        running = [entry for entries in self._running for entry in entries]
+        for entry in self._entries.values():
+            sequence = entry.sequence
+            assert entry.running == (entry in running)
+            assert entry.running or not sequence.pages, f"{sequence.request_id} holds pages and does not run"
+            references.update(sequence.pages)
+        assert len(running) + sum(self.waiting.values()) == len(self._entries)
+        self.arena.check_integrity(references)
+        self.prefix.check_integrity()
+
+    # ---- planning
+
+    def _models_by_turn(self) -> list[str]:
+        """Models with work: those kept waiting too long, then by the best tier, then whose last step is oldest."""
+
+        def turn(model: str) -> tuple[int, int, int]:
+            last = self._last_step[model]
+            if self._steps - last > MODEL_WAIT_STEPS_MAX:
+                return (0, 0, last)
+            return (1, next(rank for rank, live in enumerate(self._live[model]) if live), last)
+
+        return sorted((model for model, live in self._live.items() if any(live)), key=turn)
+
+    def _plan_decodes(self, plan: Plan) -> None:
+        for running in self._running:
+            for entry in tuple(running):
+                if not entry.running or entry.sequence.model != plan.model or entry.remaining() != 1:
+                    continue
+                if self._grow(plan, entry):
+                    plan.add(entry, 1)
+
+    def _plan_prefills(self, plan: Plan, tier: int) -> None:
+        for entry in self._running[tier]:
+            if not plan.tokens_left:
+                return
+            if entry.sequence.model == plan.model and entry not in plan.chunks:
+                self._plan_prefill(plan, entry)
+
+    def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
+        count = min(entry.remaining(), plan.tokens_left)
+        plan.add(entry, count)
+        # Charged now, so that the next head in this step is chosen knowing of it.
+        self._queues[entry.tier].charge(entry, entry.sequence.computed + count)
+
+    def _admit(self, plan: Plan, tier: int) -> None:
+        """Let waiting requests join while the step has tokens for them. Nobody overtakes one that waits for room."""
+        queue = self._queues[tier]
+        while plan.tokens_left:
+            entry = queue.head(plan.model)
+            if entry is None or self._overtakes(entry):
+                return
+            if self._join(plan, entry):
+                self._plan_prefill(plan, entry)
+            elif self.running:
+                self._claims.setdefault(plan.model, entry)
+                return
+            else:
+                self._failed.append(self._end(entry, "error", "the request does not fit beside its adapter"))
+
+    def _overtakes(self, entry: Entry) -> bool:
+        """It would take room for which a better one waits: not if its tier's floor has that room."""
+        for claim in self._claims.values():
+            same_tier = claim.tier == entry.tier and claim.sequence.model != entry.sequence.model
+            if claim.tier < entry.tier or same_tier:
+                pages = self._pages(entry, entry.sequence.token_count())
+                return self._floors.over(entry.tier) + pages + self._adapter_pages(entry) > 0
+        return False
+
+    def _begin(self, plan: Plan) -> Step:
+        self._steps += 1
+        self._last_step[plan.model] = self._steps
+        now = self._clock()
+        for entry in plan.chunks:
+            if entry.sequence.started_at is None:
+                entry.sequence.started_at = now
+        chunks = sorted(plan.chunks.values(), key=lambda chunk: chunk.count > 1)
+        plan.step = Step(self._steps, plan.model, chunks)
+        self._plan = plan
+        return plan.step
+
+    # ---- room
+
+    def _join(self, plan: Plan, entry: Entry) -> bool:
+        """Give a waiting request a place, its adapter, and pages for all its tokens; or none of these."""
+        sequence, holder = entry.sequence, self.tiers[entry.tier].name
+        if not self._has_place(entry):
+            return False
+        page_tokens = entry.chain.tokens_per_page
+        # At least one token is computed, so that there are logits to draw from.
+        cached = self.prefix.match(entry.chain, sequence.tokens, (sequence.token_count() - 1) // page_tokens)
+        self.arena.retain(cached, holder)
+        missing = self._pages(entry, sequence.token_count()) - len(cached)
+        if not self._make_room_to_join(plan, entry, missing):
+            self.arena.release(reversed(cached), holder)
+            return False
+        if self.running >= self._sequences_max:
+            victim = self._place_victim(entry)
+            assert victim is not None
+            self._preempt(plan, victim)
+        self._queues[entry.tier].remove(entry)
+        self._residency.join(sequence.adapter, holder)
+        sequence.pages = cached + self.arena.allocate(missing, holder)
+        sequence.computed = len(cached) * page_tokens
+        entry.shared = entry.published = len(cached)
+        entry.peak = max(entry.peak, sequence.computed)
+        entry.charged = max(entry.charged, sequence.computed)
+        if not sequence.preemptions:
+            sequence.cached_tokens = sequence.computed
+            self.prefix.queries += len(sequence.prompt_ids)
+            self.prefix.hits += sequence.computed
+        entry.running = True
+        bisect.insort(self._running[entry.tier], entry, key=lambda other: other.number)
+        return True
+
+    def _grow(self, plan: Plan, entry: Entry) -> bool:
+        """A page for the next token of a running request. When there is none it is preempted itself."""
+        sequence = entry.sequence
+        if sequence.computed < len(sequence.pages) * entry.chain.tokens_per_page:
+            return True
+        while self._floors.spare(entry.tier) < 1:
+            if self._residency.evict(keep=sequence.adapter):
+                continue
+            victim = self._page_victim(entry.tier) or self._running[entry.tier][-1]
+            self._preempt(plan, victim)
+            if victim is entry:
+                return False
+        sequence.pages += self.arena.allocate(1, self.tiers[entry.tier].name)
+        return True
+
+    def _make_room_to_join(self, plan: Plan, entry: Entry, missing: int) -> bool:
+        """Evict idle adapters, then preempt lower tiers, until `missing` pages and those of the adapter are there, and
+        one more for each running request that would otherwise soon preempt the newcomer."""
+        adapter = entry.sequence.adapter
+        headroom = sum(len(running) for running in self._running[: entry.tier + 1])
+        wanted = missing + self._adapter_pages(entry) + headroom
+        if self._floors.spare(entry.tier, reclaim=True) + self._residency.idle_pages() < wanted:
+            return False
+        # Evicting an adapter may change what the own one needs: they share pages.
+        while self._floors.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
+            if self._residency.evict(keep=adapter):
+                continue
+            victim = self._page_victim(entry.tier)
+            if victim:
+                self._preempt(plan, victim)
+            elif self.running or not self._residency.evict(keep=None):
+                return False
+        return True
+
+    def _page_victim(self, tier: int) -> Entry | None:
+        """Whom to preempt so that `tier` gets pages: in the lowest tier that borrows."""
+        for rank in range(len(self.tiers) - 1, tier, -1):
+            if self._running[rank] and self._floors.borrows(rank):
+                return _cheapest(self._running[rank])
+        return None
+
+    def _place_victim(self, entry: Entry) -> Entry | None:
+        """Whom to preempt for a place: floors are of pages, and do not count."""
+        for rank in range(len(self.tiers) - 1, entry.tier, -1):
+            if self._running[rank] and self.tiers[rank].preemptible:
+                return _cheapest(self._running[rank])
+        return None
+
+    def _has_place(self, entry: Entry) -> bool:
+        return self.running < self._sequences_max or self._place_victim(entry) is not None
+
+    def _preempt(self, plan: Plan, entry: Entry) -> None:
+        """Back to the front of its queue, its ids kept; its full pages stay in the prefix cache while there is room."""
+        plan.drop(entry)
+        self._leave(entry)
+        entry.sequence.computed = 0
+        entry.sequence.preemptions += 1
+        self.preemptions += 1
+        self._queues[entry.tier].put_back(entry)
+
+    def _leave(self, entry: Entry) -> None:
+        """Give up place, adapter and pages."""
+        sequence, holder = entry.sequence, self.tiers[entry.tier].name
+        entry.running = False
+        self._running[entry.tier].remove(entry)
+        # Last page first: of a chain the end is evicted before the beginning.
+        self.arena.release(reversed(sequence.pages), holder)
+        sequence.pages = []
+        self._residency.leave(sequence.adapter, holder)
+
+    # ---- results and endings
+
+    def _advance(self, entry: Entry, chunk: Chunk) -> None:
+        """The chunk's KV is computed: count it, and let others find the pages that are full now."""
+        sequence = entry.sequence
+        computed = chunk.start + chunk.count
+        sequence.computed = computed
+        sequence.recomputed_tokens += max(0, min(entry.peak, computed) - chunk.start)
+        entry.peak = max(entry.peak, computed)
+        self._queues[entry.tier].charge(entry, computed)
+        while entry.published < computed // entry.chain.tokens_per_page:
+            page = sequence.pages[entry.published]
+            self.prefix.publish(entry.chain, sequence.tokens, entry.published, page)
+            entry.published += 1
+
+    def _take_id(
+        self, entry: Entry, chunk: Chunk, token: int | None, now: float, made: list[tuple[Sequence, int]]
+    ) -> FinishReason | None:
+        """Append the id that a sampling chunk made; why the request ends with it, or None."""
+        if not chunk.sample:
+            return None
+        assert token is not None, "a sampling chunk yields an id or an error"
+        sequence = entry.sequence
+        sequence.output_ids.append(token)
+        made.append((sequence, token))
+        self.tokens_made += 1
+        if sequence.first_token_at is None:
+            sequence.first_token_at = now
+        if token in sequence.stop_ids:
+            return "stop"
+        return "length" if len(sequence.output_ids) >= sequence.max_tokens else None
+
+    def _abort(self, entry: Entry) -> Ended | None:
+        if self._plan is not None and entry in self._plan.chunks:
+            entry.aborting = True
+            return None
+        return self._end(entry, "aborted")
+
+    def _end(self, entry: Entry, reason: FinishReason, message: str = "") -> Ended:
+        sequence = entry.sequence
+        if entry.running:
+            self._leave(entry)
+        else:
+            self._queues[entry.tier].remove(entry)
+        del self._entries[sequence.gateway, sequence.handle]
+        self._live[sequence.model][entry.tier] -= 1
+        if self._claims.get(sequence.model) is entry:
+            del self._claims[sequence.model]
+        if sequence.adapter is not None:
+            self._uses[sequence.adapter] -= 1
+            if not self._uses[sequence.adapter]:
+                del self._uses[sequence.adapter]
+                if sequence.adapter in self._unloading:
+                    self._unloading.remove(sequence.adapter)
+                    self._residency.remove(sequence.adapter)
+        return Ended(sequence, reason, message)
+
+    # ---- refusals
+
+    def _refuse(self, sequence: Sequence) -> Refusal | None:
+        limits = self.models.get(sequence.model)
+        if limits is None:
+            return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
+        if sequence.tier not in self._rank:
+            return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
+        adapter = sequence.adapter
+        if adapter is not None and (adapter in self._unloading or not self._adapters.known(adapter, sequence.model)):
+            return Refusal("adapter_unknown", f"adapter {adapter!r} is not loaded for model {sequence.model!r}")
+        bad = self._malformed(sequence, limits)
+        if bad:
+            return Refusal("bad_request", bad)
+        rank = self._rank[sequence.tier]
+        tokens = len(sequence.prompt_ids) + sequence.max_tokens
+        if tokens > limits.context_tokens:
+            return Refusal(
+                "too_long", f"prompt and max_tokens are {tokens} tokens; the limit is {limits.context_tokens}"
+            )
+        # The last id's KV is never computed.
+        pages = -(-(tokens - 1) // limits.tokens_per_page) + self._residency.pages_needed(adapter)
+        if pages > self._floors.capacity(rank):
+            return Refusal(
+                "too_long", f"the request needs {pages} pages; its tier can have {self._floors.capacity(rank)}"
+            )
+        if len(self._queues[rank]) >= self.tiers[rank].queue_max:
+            return Refusal("queue_full", f"{len(self._queues[rank])} requests wait already", QUEUE_FULL_RETRY_S)
+        return None
+
+    def _malformed(self, sequence: Sequence, limits: ModelLimits) -> str:
+        if (sequence.gateway, sequence.handle) in self._entries:
+            return f"handle {sequence.handle} is in use"
+        if not sequence.prompt_ids:
+            return "the prompt is empty"
+        if sequence.max_tokens < 1:
+            return f"max_tokens is {sequence.max_tokens}; it must be at least 1"
+        if limits.vocab_size is not None and not 0 <= min(sequence.prompt_ids) <= max(sequence.prompt_ids) < (
+            limits.vocab_size
+        ):
+            return f"the prompt has an id outside the vocabulary of {limits.vocab_size}"
+        return ""
+
+    # ---- small counts
+
+    def _pages(self, entry: Entry, tokens: int) -> int:
+        return -(-tokens // entry.chain.tokens_per_page)
+
+    def _adapter_pages(self, entry: Entry) -> int:
+        return self._residency.pages_needed(entry.sequence.adapter)
+
+
+def _cheapest(entries: list[Entry]) -> Entry:
+    """The one whose preemption loses least work per page freed; of equals the youngest."""
+    return min(entries, key=lambda entry: (entry.lost_work(), -entry.number))

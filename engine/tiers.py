@@ -1,0 +1,59 @@
+"""What a service tier promises, and the tiers that ship. Order in a list is rank: the first is served first.
+
+Plain data. It must never know a tenant, a price, or what is running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+TierName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
+
+
+class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tier. `service_tier` is what callers write for it."""
+
+    name: TierName
+    service_tier: TierName
+    # Share of the arena that other tiers cannot preempt it from, and that those it could not preempt leave to it.
+    floor: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    # Targets for the first token and between tokens. Prefill shrinks to keep the latter; the former is for whoever
+    # measures the promise.
+    ttft_base_ms: Milliseconds = 1000.0
+    ttft_per_1k_prompt_tokens_ms: Milliseconds = 1000.0
+    inter_token_ms: Milliseconds = 100.0
+    # May be preempted by higher tiers above its floor; in exchange it may use their floors while they do not.
+    preemptible: bool = True
+    queue_max: Annotated[int, Meta(ge=1)] = 256  # waiting requests; over it new ones are refused
+    queue_target_ms: Milliseconds | None = None  # a longer predicted wait is refused; None: queue_max alone
+
+
+# The targets fit a laptop CPU.
+SHIPPED_TIERS: tuple[Tier, ...] = (
+    Tier(name="premium", service_tier="priority", floor=0.30, preemptible=False, queue_target_ms=5000.0),
+    Tier(name="standard", service_tier="default", floor=0.10, queue_target_ms=20000.0),
+    Tier(name="batch", service_tier="flex", floor=0.05),
+)
+
+
+def check_tiers(tiers: Sequence[Tier]) -> None:
+    """Raises ValueError with the reason when the tiers cannot be kept together."""
+    if not tiers:
+        raise ValueError("there must be at least one tier")
+    for what, names in (("name", [t.name for t in tiers]), ("service_tier", [t.service_tier for t in tiers])):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two tiers have the {what} {twice[0]!r}")
+    for tier in tiers:
+        if not 0 <= tier.floor <= 1:
+            raise ValueError(f"the floor of tier {tier.name!r} is {tier.floor:g}; it is a share between 0 and 1")
+        if tier.queue_max < 1:
+            raise ValueError(f"queue_max of tier {tier.name!r} is {tier.queue_max}; it must be at least 1")
+    floors = sum(tier.floor for tier in tiers)
+    if floors > 1:
+        raise ValueError(f"the floors of all tiers add up to {floors:g}; the limit is 1, the whole arena")
