@@ -50,17 +50,26 @@ def lora_shrink(x: torch.Tensor, segments: Sequence[LoraSegment]) -> list[list[t
 def lora_expand(y: torch.Tensor, shrunk: Sequence[Sequence[torch.Tensor]], segments: Sequence[LoraSegment]) -> None:
     """y[rows of s, columns of t] += scale_t · h[s][t] · B_tᵀ, in place. What no tile covers is not touched.
 
-    y [tokens, outputs of the stacked modules together].
+    y [tokens, outputs of the stacked modules together], contiguous within a row.
     """
     for (rows, tiles), small in zip(segments, shrunk, strict=True):
         for tile, h in zip(tiles, small, strict=True):
-            stop = tile.column + tile.b.shape[1]
+            width = tile.b.shape[1]
             if isinstance(rows, slice):
-                y[rows, tile.column : stop].addmm_(h, tile.b, alpha=tile.scale)
+                _block(y, rows.start, rows.stop, tile.column, width).addmm_(h, tile.b, alpha=tile.scale)
             else:
-                y[:, tile.column : stop].index_add_(0, rows, torch.mm(h, tile.b), alpha=tile.scale)
+                block = _block(y, 0, y.shape[0], tile.column, width)
+                block.index_add_(0, rows, torch.mm(h, tile.b), alpha=tile.scale)
 
 
 def lora(x: torch.Tensor, y: torch.Tensor, segments: Sequence[LoraSegment]) -> None:
     """y[rows of s, columns of t] += scale_t · (x[rows of s] · A_tᵀ) · B_tᵀ, in place. Shapes as above."""
     lora_expand(y, lora_shrink(x, segments), segments)
+
+
+def _block(y: torch.Tensor, start: int, stop: int, column: int, width: int) -> torch.Tensor:
+    """y[start:stop, column : column + width], in one call: slicing twice takes as long as a small product."""
+    assert 0 <= start <= stop <= y.shape[0]
+    assert column + width <= y.shape[1]
+    row = y.stride(0)
+    return y.as_strided((stop - start, width), (row, 1), y.storage_offset() + start * row + column)
