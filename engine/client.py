@@ -13,6 +13,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from engine.protocol import (
     PROTOCOL_VERSION,
@@ -65,6 +66,7 @@ class EngineLost:
 
 Ending = Finished | Refused | EngineLost
 OnConnect = Callable[[Hello], Awaitable[None]]
+Answer = TypeVar("Answer")
 
 
 class Generation:
@@ -170,10 +172,11 @@ class _Link(asyncio.Protocol):
         for generation in self.generations.values():
             generation.end(EngineLost(message))
         self.generations.clear()
-        for waiting in (self.hello, *self.statuses, *self.adapters.values()):
-            if not waiting.done():
-                waiting.set_exception(EngineUnavailable(message))
-                waiting.exception()  # retrieved: nobody may be waiting any more
+        _fail(self.hello, message)
+        for status in self.statuses:
+            _fail(status, message)
+        for change in self.adapters.values():
+            _fail(change, message)
         self.statuses.clear()
         self.adapters.clear()
 
@@ -245,6 +248,12 @@ class _Link(asyncio.Protocol):
         self._why = self._why or why
         if self._transport is not None:
             self._transport.abort()
+
+
+def _fail(waiting: asyncio.Future[Answer], message: str) -> None:
+    if not waiting.done():
+        waiting.set_exception(EngineUnavailable(message))
+        waiting.exception()  # retrieved: nobody may be waiting any more
 
 
 class EngineClient:

@@ -36,7 +36,7 @@ OUTBOX_BYTES_MAX = 8 * 1024 * 1024
 HEARTBEAT_S = 1.0
 PAUSE_CHECK_S = 0.005
 PARENT_CHECK_S = 0.25
-FLUSH_S = 0.5
+FLUSH_S = 0.3
 SOCKET_PATH_BYTES_MAX = 107
 
 _log = logging.getLogger(__name__)
@@ -114,16 +114,18 @@ class Server:
     for the loop's thread."""
 
     def __init__(
-        self, path: Path, hello: Hello, inbox: Inbox, progress: Progress, orphaned: Callable[[], None] | None = None
+        self, path: Path, hello: Hello, inbox: Inbox, progress: Progress, ended: Callable[[str], None]
     ) -> None:
-        """`orphaned` is called once, from the I/O thread, when the process that started this one is gone."""
+        """`ended(why)` is called from the I/O thread when the process that started this one is gone, or when the
+        thread itself cannot go on."""
         self.inbox = inbox
         self._path = path
         self._hello = encode(hello)
         self._progress = progress
-        self._orphaned = orphaned
+        self._ended = ended
         self._parent = os.getppid()
         self._streams: dict[int, _Stream] = {}
+        self._all_lost = asyncio.Event()  # of interest to `_close` alone
         self._next_number = 1
         self._paused = False
         self._loop = asyncio.new_event_loop()
@@ -167,6 +169,8 @@ class Server:
         fields = {"gateway": stream.number, "unfinished": len(stream.live), "error": error}
         _log.info("stream.lost", extra={"fields": fields})
         self.inbox.put(GatewayGone(stream.number))
+        if not self._streams:
+            self._all_lost.set()
 
     def pause_if_full(self) -> None:
         """Stop reading all streams while the loop is behind: the gateways' own bounded buffers fill instead."""
@@ -206,13 +210,16 @@ class Server:
         try:
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(self._end_tasks())
+            self._heart.cancel()
+            self._loop.run_until_complete(asyncio.wait([self._heart]))
             self._loop.close()
 
     async def _open(self) -> None:
         assert self._socket is not None
-        # Kept on self: the loop holds tasks weakly.
-        self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._watch_parent())]
+        # Kept: the loop holds its tasks weakly.
+        self._heart = asyncio.create_task(self._beat())
+        self._heart.add_done_callback(lambda _: self._ended("the I/O thread's heart stopped"))
+        self._watch_parent()
         self._listener = await self._loop.create_unix_server(self._accept, sock=self._socket)
 
     async def _beat(self) -> None:
@@ -223,32 +230,30 @@ class Server:
             for stream in list(self._streams.values()):
                 stream.write(frame)
 
-    async def _watch_parent(self) -> None:
+    def _watch_parent(self) -> None:
         # Asked, not signalled: PR_SET_PDEATHSIG follows the parent's *thread*, and stdin may be no pipe.
-        while os.getppid() == self._parent:
-            await asyncio.sleep(PARENT_CHECK_S)
+        if os.getppid() == self._parent:
+            self._loop.call_later(PARENT_CHECK_S, self._watch_parent)
+            return
         _log.warning("engine.orphaned", extra={"fields": {"parent": self._parent}})
-        if self._orphaned is not None:
-            self._orphaned()
+        self._ended("the parent process is gone")
 
     async def _close(self) -> None:
         self._listener.close()
+        self._all_lost.clear()
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
         for stream in list(self._streams.values()):
             if stream.transport is not None:
                 stream.transport.close()
-        deadline = self._loop.time() + FLUSH_S
-        while self._streams and self._loop.time() < deadline:
-            await asyncio.sleep(0.005)
+        if not self._streams:
+            self._all_lost.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self._all_lost.wait()
         for stream in list(self._streams.values()):
             stream.cut("the engine stops, and it has not read everything")
-
-    async def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def listen(path: Path) -> socket.socket:

@@ -110,7 +110,8 @@ class AdapterTable(Protocol):
 class Runner(Protocol):
     """Computes steps. Two exist: `runner.TorchRunner` and `fake.FakeRunner`."""
 
-    adapters: AdapterTable
+    @property
+    def adapters(self) -> AdapterTable: ...
 
     def execute(self, step: Step) -> StepResult: ...
 

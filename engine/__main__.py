@@ -1,0 +1,169 @@
+"""`python -m engine --socket PATH --config FILE.json [--fake]`: one engine process, from start to clean stop.
+
+Progress goes to stderr as JSON lines; one {"event":"ready",…} line to stdout. It ends on SIGTERM or SIGINT, and when
+the process that started it is gone. With --fake it must never load a tensor library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from engine import log
+from engine.arena import Arena
+from engine.config import ConfigError, EngineConfig, load
+from engine.fake import build_fake_runner
+from engine.inbox import Inbox, Progress, Stop
+from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo
+from engine.scheduler import ModelLimits, Scheduler
+from engine.server import Server, SocketInUse
+from engine.step import Runner
+from engine.worker import Worker
+
+# From a signal to the end of the process, whatever the loop is doing.
+STOP_S_MAX = 1.5
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
+_log = logging.getLogger("engine.main")
+
+
+class ServedRunner(Runner, Protocol):
+    """A runner, with the models it serves and the arena that they share."""
+
+    models: dict[str, ModelInfo]
+    pages: int
+    page_bytes: int
+
+
+class Stopper:
+    """Turns the first reason to stop into a Stop for the loop, and ends the process if the loop does not obey."""
+
+    def __init__(self) -> None:
+        self.inbox: Inbox | None = None  # None while the models load: then there is nobody to answer
+        self._once = threading.Lock()
+
+    def listen(self) -> None:
+        """Wait for the stop signals on a thread of its own: a handler would wait for the step to end. The signals are
+        blocked here, and so in every thread that comes later."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        threading.Thread(target=self._wait, name="engine-signals", daemon=True).start()
+
+    def ask(self, why: str) -> None:
+        """From any thread; only the first counts."""
+        if not self._once.acquire(blocking=False):
+            return
+        if self.inbox is None:
+            os._exit(0)
+        self.inbox.put(Stop(why))
+        timer = threading.Timer(STOP_S_MAX, self._give_up)
+        timer.daemon = True
+        timer.start()
+
+    def _wait(self) -> None:
+        while True:
+            self.ask(signal.Signals(signal.sigwait(STOP_SIGNALS)).name)
+
+    def _give_up(self) -> None:
+        _log.error("engine.stop_forced", extra={"fields": {"after_s": STOP_S_MAX}})
+        os._exit(1)
+
+
+def build(config: EngineConfig, fake: bool) -> ServedRunner:
+    """Raises ConfigError when a model cannot be served."""
+    if fake:
+        return build_fake_runner(config)
+    # Only here is torch loaded.
+    from engine.models.config import ModelRefused
+    from engine.runner import build_runner
+
+    try:
+        return build_runner(config)
+    except (ModelRefused, OSError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper: Stopper, began: float) -> None:
+    """Until the stopper says so. Raises SocketInUse."""
+    tiers = [tier.name for tier in config.tiers]
+    hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), list(runner.models.values()), tiers)
+    scheduler = build_scheduler(config, runner)
+    inbox, progress = Inbox(), Progress()
+    server = Server(socket_path, hello, inbox, progress, ended=stopper.ask)
+    worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=progress, send=server.send)
+    stopper.inbox = inbox
+    server.start()
+    ready = {
+        "event": "ready",
+        "epoch": hello.epoch,
+        "socket": str(socket_path),
+        "pid": os.getpid(),
+        "models": sorted(runner.models),
+        "started_s": round(time.monotonic() - began, 3),
+    }
+    sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
+    sys.stdout.flush()
+    try:
+        worker.run()
+    finally:
+        server.stop()
+    _log.info("engine.stopped")
+
+
+def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
+    """Raises ConfigError when the limits cannot be kept together."""
+    limits = {
+        info.name: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
+        for info in runner.models.values()
+    }
+    try:
+        return Scheduler(
+            config.tiers,
+            limits,
+            Arena(runner.pages, runner.page_bytes),
+            runner.adapters,
+            time.monotonic,
+            step_tokens_max=config.step_tokens_max,
+            prefill_tokens_min=config.prefill_tokens_min,
+            sequences_max=config.sequences_max,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The process's exit status: 0 after a clean stop, 1 after a failure, 2 for what cannot be served."""
+    parser = argparse.ArgumentParser(prog="python -m engine", description="One Laneway engine process.")
+    parser.add_argument("--socket", type=Path, required=True, help="Unix socket to listen on")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, see engine/config.py")
+    parser.add_argument("--fake", action="store_true", help="no model: deterministic ids at the configured speed")
+    arguments = parser.parse_args(argv)
+    began = time.monotonic()
+    log.configure()
+    stopper = Stopper()
+    stopper.listen()
+    try:
+        config = load(arguments.config)
+        names = [model.name for model in config.models]
+        _log.info("engine.loading", extra={"fields": {"models": names, "fake": arguments.fake}})
+        serve(arguments.socket, config, build(config, arguments.fake), stopper, began)
+    except (ConfigError, SocketInUse) as error:
+        _log.error("engine.cannot_start", extra={"fields": {"reason": str(error)}})
+        return 2
+    except Exception:  # noqa: BLE001 - the process's edge: logged, and the exit status says it
+        _log.exception("engine.failed")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

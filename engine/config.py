@@ -1,0 +1,94 @@
+"""The engine's own configuration: one JSON file, typed, with limits; unknown fields are refused.
+
+It says what the engine process serves and how large it may grow. It must never hold a tenant, a key or a price.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.tiers import SHIPPED_TIERS, Tier, check_tiers
+
+CONFIG_BYTES_MAX = 1024 * 1024
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the field."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: a name that is not a field is refused."""
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """One base model. `path` is a directory with config.json, model.safetensors and tokenizer.json; the fake reads of
+    it only the shape and the words, and does without when it is empty or not there."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    path: str = ""
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # None: computed over config and weights
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+
+
+class FakeFaults(Section, frozen=True, kw_only=True):
+    """Faults on demand, for tests: a prompt that contains the id makes it happen."""
+
+    chunk_error_id: int | None = None  # its chunk fails, alone
+    step_error_id: int | None = None  # the whole step raises
+    stall_id: int | None = None  # the step takes stall_s
+    stall_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
+
+
+class FakeConfig(Section, frozen=True, kw_only=True):
+    """Speed and shape of the engine without a model."""
+
+    step_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
+    prefill_ms_per_1k_tokens: Annotated[float, Meta(ge=0, le=600_000)] = 20.0
+    stop_after: Annotated[int, Meta(ge=1)] | None = None  # the n-th id is a stop id of the request; None: never
+    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] = 8192  # where the model's config.json is not there
+    vocab_size: Annotated[int, Meta(ge=16, le=16_777_216)] = 49152  # likewise
+    tokens_per_page: Annotated[int, Meta(ge=1, le=4096)] = 16
+    pages: Annotated[int, Meta(ge=1, le=16_777_216)] = 65536
+    adapter_pages: Annotated[int, Meta(ge=1, le=65536)] = 1  # each adapter's
+    faults: FakeFaults = FakeFaults()
+
+
+class EngineConfig(Section, frozen=True, kw_only=True):
+    models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1, max_length=64)]
+    tiers: Annotated[tuple[Tier, ...], Meta(min_length=1, max_length=16)] = SHIPPED_TIERS  # high to low
+    arena_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024, le=2**48)] = 512 * 1024 * 1024
+    step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
+    prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
+    sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 64
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: as many as there are cores
+    fake: FakeConfig = FakeConfig()
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        if len(set(names)) != len(names):
+            raise ValueError("two models have the same name")
+        check_tiers(self.tiers)
+        if self.prefill_tokens_min > self.step_tokens_max:
+            raise ValueError("prefill_tokens_min is over step_tokens_max")
+
+
+def parse(data: bytes, source: str = "the configuration") -> EngineConfig:
+    """Raises ConfigError."""
+    if len(data) > CONFIG_BYTES_MAX:
+        raise ConfigError(f"{source}: {len(data)} bytes; the limit is {CONFIG_BYTES_MAX}")
+    try:
+        return msgspec.json.decode(data, type=EngineConfig)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def load(path: Path) -> EngineConfig:
+    """Raises ConfigError."""
+    try:
+        return parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,110 @@
+"""Adapters becoming known and forgotten, beside the steps: files are read on a thread, all else between two steps.
+
+It knows who waits for which change. It must never place weights in the arena: when and where is the scheduler's.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from engine.inbox import Call, Inbox
+from engine.protocol import AdapterState, LoadAdapter, UnloadAdapter
+from engine.step import Runner
+
+# Loads and unloads that wait; more are answered "failed".
+CHANGES_MAX = 4096
+
+_log = logging.getLogger(__name__)
+Answer = Callable[[int, AdapterState], None]
+
+
+class AdapterChanges:
+    """For the loop's thread only, except the reading of files, which it does on a thread of its own."""
+
+    def __init__(self, runner: Runner, unload: Callable[[str], bool], inbox: Inbox, answer: Answer) -> None:
+        """`unload(digest)` is the scheduler's: True once no request uses it; `answer(gateway, state)` sends."""
+        self._runner = runner
+        self._unload = unload
+        self._inbox = inbox
+        self._answer = answer
+        # By digest, the gateways to answer; one that asked twice is there twice.
+        self._loading: dict[str, list[int]] = {}
+        self._retiring: dict[str, list[int]] = {}
+        self._waiting = 0  # of both, together
+        self._files: queue.SimpleQueue[LoadAdapter] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def load(self, gateway: int, frame: LoadAdapter) -> None:
+        """Answers "loaded" at once when it is known, else when its files are read."""
+        digest = frame.digest
+        if self._waiting >= CHANGES_MAX:
+            self._answer(gateway, AdapterState(digest, "failed", f"{CHANGES_MAX} changes of adapters wait already"))
+        elif digest in self._loading:
+            self._loading[digest].append(gateway)
+            self._waiting += 1
+        elif digest in self._retiring:
+            self._answer(gateway, AdapterState(digest, "failed", "it is being unloaded"))
+        elif self._runner.adapters.known(digest, frame.model):
+            self._answer(gateway, AdapterState(digest, "loaded"))
+        else:
+            self._loading[digest] = [gateway]
+            self._waiting += 1
+            self._read(frame)
+
+    def unload(self, gateway: int, frame: UnloadAdapter) -> None:
+        """From now on requests for it are refused; forgotten, and answered "unloaded", once no request uses it. One
+        that is unknown is "unloaded" at once."""
+        digest = frame.digest
+        if self._waiting >= CHANGES_MAX:
+            self._answer(gateway, AdapterState(digest, "failed", f"{CHANGES_MAX} changes of adapters wait already"))
+        elif digest in self._loading:
+            self._answer(gateway, AdapterState(digest, "failed", "it is being loaded"))
+        else:
+            self._retiring.setdefault(digest, []).append(gateway)
+            self._waiting += 1
+            self._forget_if_unused(digest)
+
+    def request_ended(self, digest: str) -> None:
+        """A request that used it is over."""
+        if digest in self._retiring:
+            self._forget_if_unused(digest)
+
+    def _forget_if_unused(self, digest: str) -> None:
+        if self._unload(digest):
+            self._runner.unload_adapter(digest)
+            self._settle(self._retiring, digest, "unloaded")
+
+    def _settle(
+        self, changes: dict[str, list[int]], digest: str, state: Literal["loaded", "unloaded", "failed"], why: str = ""
+    ) -> None:
+        for gateway in changes.pop(digest, ()):
+            self._waiting -= 1
+            self._answer(gateway, AdapterState(digest, state, why))
+
+    def _read(self, frame: LoadAdapter) -> None:
+        self._files.put(frame)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._read_files, name="adapter-files", daemon=True)
+            self._thread.start()
+
+    def _read_files(self) -> None:
+        while True:
+            frame = self._files.get()
+            message = ""
+            try:
+                self._runner.load_adapter(frame.digest, frame.model, frame.path)
+            except (ValueError, OSError) as error:
+                message = str(error) or type(error).__name__
+            except Exception as error:  # noqa: BLE001 - the thread's edge: one adapter fails alone, and loudly
+                _log.exception("adapter.load_failed", extra={"fields": {"digest": frame.digest}})
+                message = f"{type(error).__name__}: {error}"
+            self._inbox.put(Call(functools.partial(self._loaded, frame.digest, message)))
+
+    def _loaded(self, digest: str, message: str) -> None:
+        _log.info("adapter.read", extra={"fields": {"digest": digest, "error": message}})
+        self._settle(self._loading, digest, "failed" if message else "loaded", message)

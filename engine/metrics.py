@@ -1,0 +1,176 @@
+"""What the engine counts, under vLLM's names where vLLM has one and `laneway_*` where not, in Prometheus text format.
+
+Labels come from known sets only: model, tier, reason, code. It must never know a tenant, a request's id or its text.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+FIRST_TOKEN_BUCKETS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+INTER_TOKEN_BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+REQUEST_BUCKETS_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0)
+LORA_INFO_ADAPTERS_MAX = 64
+_DIGEST_SHOWN = 16
+
+
+class Histogram:
+    """Counts by upper bound. Plain numbers, as it is told once a token; one thread."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        labels = [*(str(bound) for bound in self.bounds), "+Inf"]
+        return list(zip(labels, (float(n) for n in itertools.accumulate(self.counts)), strict=True))
+
+
+@dataclass(slots=True, frozen=True)
+class Gauges:
+    """The state at one moment, read from the scheduler."""
+
+    running: int
+    waiting: dict[str, int]  # by tier
+    pages_total: int
+    pages_free: int
+    pages_cached: int
+    pages_adapters: int
+    cache_queries: int  # prompt tokens looked up in the prefix cache, and of them found
+    cache_hits: int
+    preemptions: int
+    adapters_resident: list[str]
+
+
+class EngineMetrics(Collector):
+    """Written by the loop's thread, which also renders it."""
+
+    def __init__(self, models: Iterable[str], tiers: Iterable[str]) -> None:
+        pairs = list(itertools.product(models, tiers))
+        self.first_token = {pair: Histogram(FIRST_TOKEN_BUCKETS_S) for pair in pairs}
+        self.inter_token = {pair: Histogram(INTER_TOKEN_BUCKETS_S) for pair in pairs}
+        self.request = {pair: Histogram(REQUEST_BUCKETS_S) for pair in pairs}
+        self.queue = {pair: Histogram(REQUEST_BUCKETS_S) for pair in pairs}
+        self.step = Histogram(INTER_TOKEN_BUCKETS_S)
+        self.prompt_tokens: collections.Counter[tuple[str, str]] = collections.Counter(dict.fromkeys(pairs, 0))
+        self.generation_tokens: collections.Counter[tuple[str, str]] = collections.Counter(dict.fromkeys(pairs, 0))
+        self.finished: collections.Counter[str] = collections.Counter(stop=0, length=0, aborted=0, error=0)
+        self.refused: collections.Counter[str] = collections.Counter()
+        self.tokens_lost = 0  # made for gateways that were gone before the request ended
+        self.step_errors = 0  # steps in which the runner itself raised
+        self.chunk_errors = 0  # chunks that failed alone
+        self.request_errors = 0  # frames whose handling raised: our own mistakes
+        self._models = sorted({model for model, _ in pairs})
+        self._gauges: Gauges | None = None
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def render(self, gauges: Gauges) -> bytes:
+        """Prometheus text format."""
+        self._gauges = gauges
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        if self._gauges is None:
+            return
+        yield from self._state(self._gauges)
+        yield from self._totals(self._gauges)
+        for name, text, histograms in (
+            ("vllm:time_to_first_token_seconds", "From arrival to the first id.", self.first_token),
+            ("vllm:inter_token_latency_seconds", "Between two ids of a request.", self.inter_token),
+            ("vllm:e2e_request_latency_seconds", "From arrival to the ending.", self.request),
+            ("vllm:request_queue_time_seconds", "From arrival until its first chunk began.", self.queue),
+        ):
+            family = HistogramMetricFamily(name, text, labels=["model_name", "tier"])
+            for (model, tier), histogram in histograms.items():
+                family.add_metric([model, tier], histogram.cumulative(), histogram.sum)
+            yield family
+        steps = HistogramMetricFamily("laneway_step_seconds", "One forward of one model.")
+        steps.add_metric([], self.step.cumulative(), self.step.sum)
+        yield steps
+
+    def _state(self, now: Gauges) -> Iterator[Metric]:
+        # One scheduler serves all models: the totals stand at the first, so that a sum over models is right.
+        model = self._models[0] if self._models else ""
+        used = now.pages_total - now.pages_free - now.pages_cached
+        for name, text, value in (
+            ("vllm:num_requests_running", "Requests in the batch.", now.running),
+            ("vllm:num_requests_waiting", "Requests in the queues.", sum(now.waiting.values())),
+            ("vllm:kv_cache_usage_perc", "Share of the arena in use; 1 is all.", used / max(1, now.pages_total)),
+        ):
+            yield _one(GaugeMetricFamily(name, text, labels=["model_name"]), [model], value)
+        waiting = GaugeMetricFamily("laneway_requests_waiting", "Requests in a tier's queue.", labels=["tier"])
+        for tier, count in now.waiting.items():
+            waiting.add_metric([tier], count)
+        yield waiting
+        pages = GaugeMetricFamily("laneway_pages", "Pages of the arena by what they hold.", labels=["state"])
+        sequences = used - now.pages_adapters
+        for state, count in (
+            ("free", now.pages_free), ("cached", now.pages_cached),
+            ("adapters", now.pages_adapters), ("sequences", sequences),
+        ):  # fmt: skip
+            pages.add_metric([state], count)
+        yield pages
+        resident = now.adapters_resident
+        shown = ",".join(digest[:_DIGEST_SHOWN] for digest in resident[-LORA_INFO_ADAPTERS_MAX:])
+        lora = GaugeMetricFamily(
+            "vllm:lora_requests_info",
+            "Adapters in the arena, by the beginning of their digests.",
+            labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        )
+        yield _one(lora, [str(len(resident)), shown, ""], time.time())
+
+    def _totals(self, now: Gauges) -> Iterator[Metric]:
+        model = self._models[0] if self._models else ""
+        for name, text, total in (
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", now.cache_queries),
+            ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", now.cache_hits),
+            ("vllm:num_preemptions", "Preemptions.", now.preemptions),
+        ):
+            yield _one(CounterMetricFamily(name, text, labels=["model_name"]), [model], total)
+        for name, text, by_pair in (
+            ("vllm:prompt_tokens", "Prompt tokens of requests that began.", self.prompt_tokens),
+            ("vllm:generation_tokens", "Ids made.", self.generation_tokens),
+        ):
+            family = CounterMetricFamily(name, text, labels=["model_name", "tier"])
+            for (name_of, tier), count in by_pair.items():
+                family.add_metric([name_of, tier], count)
+            yield family
+        for name, text, label, by_label in (
+            ("vllm:request_success", "Requests that ran, by ending.", "finished_reason", self.finished),
+            ("laneway_requests_refused", "Requests that never ran.", "code", self.refused),
+        ):
+            family = CounterMetricFamily(name, text, labels=[label])
+            for value, count in by_label.items():
+                family.add_metric([value], count)
+            yield family
+        for name, text, total in (
+            ("laneway_tokens_lost", "Ids made for gateways that went away before the ending.", self.tokens_lost),
+            ("laneway_step_errors", "Steps in which the runner raised.", self.step_errors),
+            ("laneway_chunk_errors", "Chunks that failed alone.", self.chunk_errors),
+            ("laneway_request_errors", "Frames whose handling raised.", self.request_errors),
+        ):
+            yield _one(CounterMetricFamily(name, text), [], total)
+
+
+def _one(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], value: float) -> Metric:
+    family.add_metric(labels, value)
+    return family

@@ -1,0 +1,356 @@
+"""The engine's loop: commands in, one step, answers out; then again. Synchronous, on the process's main thread.
+
+It turns frames into sequences and outcomes into frames. It must never schedule, compute or touch a socket itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine.inbox import Call, Command, GatewayGone, Inbox, Progress, Received, Stop
+from engine.loading import AdapterChanges
+from engine.metrics import EngineMetrics, Gauges
+from engine.protocol import (
+    Abort,
+    AdapterState,
+    Finished,
+    FinishReason,
+    Hello,
+    LoadAdapter,
+    RefusalCode,
+    Refused,
+    Status,
+    StatusReport,
+    Submit,
+    Tokens,
+    UnloadAdapter,
+    Usage,
+    encode,
+)
+from engine.scheduler import Ended, Scheduler, StepOutcome
+from engine.server import Outgoing
+from engine.step import Runner, Sequence, Step, StepResult
+
+# Idle for so long, the loop looks its books over once.
+INTEGRITY_AFTER_S = 1.0
+MESSAGE_CHARS_MAX = 500
+
+_log = logging.getLogger(__name__)
+
+
+class BadRequest(Exception):
+    """This request cannot be served; `code` and the message go into its Refused."""
+
+    def __init__(self, code: RefusalCode, message: str) -> None:
+        super().__init__(message)
+        self.code: RefusalCode = code
+
+
+@dataclass(slots=True)
+class _Mail:
+    """What one round of the loop has for one gateway, in order: ids, then endings."""
+
+    handles: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    frames: list[bytes] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+
+
+class Worker:
+    """Owns the scheduler and the runner. Everything here is for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        hello: Hello,
+        scheduler: Scheduler,
+        runner: Runner,
+        inbox: Inbox,
+        progress: Progress,
+        send: Callable[[list[Outgoing]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hello = hello
+        self._scheduler = scheduler
+        self._runner = runner
+        self._inbox = inbox
+        self._progress = progress
+        self._send = send
+        self._clock = clock
+        self._metrics = EngineMetrics([model.name for model in hello.models], hello.tiers)
+        self._changes = AdapterChanges(runner, scheduler.unload_adapter, inbox, self._answer_adapter)
+        self._gateways: set[int] = set()
+        self._last_token_at: dict[Sequence, float] = {}
+        self._mail: dict[int, _Mail] = {}
+        self._checked = False  # the books, since the last step
+        self._stopping = False
+
+    def run(self) -> None:
+        """Until a Stop comes. An exception out of here is our own mistake, and ends the process."""
+        while not self._stopping:
+            commands = self._inbox.take(self._patience())
+            for command in commands:
+                self._obey(command)
+            if self._stopping:
+                pass
+            elif self._scheduler.has_work():
+                self._step()
+            elif not commands:
+                self._scheduler.check_integrity()
+                self._checked = True
+            self._post()
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
+        if self._scheduler.has_work():
+            return 0.0
+        return None if self._checked else INTEGRITY_AFTER_S
+
+    def _step(self) -> None:
+        scheduler, progress = self._scheduler, self._progress
+        progress.busy = True
+        self._checked = False
+        step = scheduler.schedule()
+        if step is not None:
+            began = self._clock()
+            result = self._execute(step)
+            seconds = self._clock() - began
+            self._metrics.step.observe(seconds)
+            self._publish(step, scheduler.complete(step, result, seconds))
+            progress.step = step.number
+        else:
+            for ended in scheduler.take_failed():
+                self._end(ended)
+        progress.running = scheduler.running
+        progress.waiting = sum(scheduler.waiting.values())
+        progress.busy = scheduler.has_work()
+
+    def _execute(self, step: Step) -> StepResult:
+        try:
+            result = self._runner.execute(step)
+        except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
+            self._metrics.step_errors += 1
+            _log.exception("step.failed", extra={"fields": {"step": step.number, "chunks": len(step.chunks)}})
+            message = f"the step failed: {type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX]
+            return StepResult([None] * len(step.chunks), dict.fromkeys(range(len(step.chunks)), message))
+        for index, message in result.errors.items():
+            self._metrics.chunk_errors += 1
+            fields = {"request_id": step.chunks[index].sequence.request_id, "error": message[:MESSAGE_CHARS_MAX]}
+            _log.warning("chunk.failed", extra={"fields": fields})
+        return result
+
+    # ---- commands
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Received():
+                self._gateways.add(command.gateway)
+                self._frame(command)
+            case GatewayGone():
+                self._gone(command.gateway)
+            case Call():
+                command.function()
+            case Stop():
+                self._stop(command.why)
+
+    def _frame(self, received: Received) -> None:
+        gateway, frame = received.gateway, received.frame
+        match frame:
+            case Submit():
+                self._submit(gateway, frame, received.at)
+            case Abort():
+                ended = self._scheduler.abort(gateway, frame.handle)
+                if ended is not None:
+                    self._end(ended)
+            case LoadAdapter():
+                self._changes.load(gateway, frame)
+            case UnloadAdapter():
+                self._changes.unload(gateway, frame)
+            case Status():
+                self._mail_for(gateway).frames.append(encode(self._report()))
+
+    def _submit(self, gateway: int, frame: Submit, at: float) -> None:
+        try:
+            sequence = self._sequence(gateway, frame, at)
+            refusal = self._scheduler.submit(sequence)
+            if refusal is None:
+                return
+            answer = Refused(frame.handle, refusal.code, refusal.message, refusal.retry_after_s)
+        except BadRequest as error:
+            answer = Refused(frame.handle, error.code, str(error))
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._metrics.request_errors += 1
+            _log.exception("submit.failed", extra={"fields": {"request_id": frame.request_id}})
+            message = f"internal error: {type(error).__name__}"
+            mail = self._mail_for(gateway)
+            mail.frames.append(encode(Finished(frame.handle, "error", Usage(len(frame.prompt_ids)), message)))
+            mail.ended.append(frame.handle)
+            return
+        self._refuse(gateway, answer)
+
+    def _refuse(self, gateway: int, answer: Refused) -> None:
+        self._metrics.refused[answer.code] += 1
+        mail = self._mail_for(gateway)
+        mail.frames.append(encode(answer))
+        mail.ended.append(answer.handle)
+
+    def _sequence(self, gateway: int, frame: Submit, at: float) -> Sequence:
+        """Raises BadRequest for what the scheduler does not look at."""
+        if self._stopping:
+            raise BadRequest("shutting_down", "the engine is shutting down")
+        if frame.epoch != self._hello.epoch:
+            raise BadRequest("stale_epoch", "the request names an engine process that is gone")
+        sampling = frame.sampling
+        if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+            raise BadRequest("bad_request", f"temperature is {sampling.temperature}; a number from 0 is needed")
+        if not 0 < sampling.top_p <= 1:
+            raise BadRequest("bad_request", f"top_p is {sampling.top_p}; over 0 and at most 1 is needed")
+        if sampling.top_k < 0:
+            raise BadRequest("bad_request", f"top_k is {sampling.top_k}; 0 or more is needed")
+        return Sequence(
+            handle=frame.handle,
+            gateway=gateway,
+            request_id=frame.request_id,
+            model=frame.model,
+            adapter=frame.adapter,
+            namespace=frame.namespace,
+            tier=frame.tier,
+            share=frame.share,
+            prompt_ids=frame.prompt_ids,
+            max_tokens=frame.max_tokens,
+            sampling=sampling,
+            stop_ids=frozenset(frame.stop_ids),
+            arrived_at=at,
+        )
+
+    def _gone(self, gateway: int) -> None:
+        self._gateways.discard(gateway)
+        lost = 0
+        for ended in self._scheduler.abort_gateway(gateway):
+            lost += len(ended.sequence.output_ids)
+            self._close(ended.sequence, "aborted")
+            if ended.sequence.adapter is not None:
+                self._changes.request_ended(ended.sequence.adapter)
+        self._metrics.tokens_lost += lost
+        self._mail.pop(gateway, None)
+        _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
+
+    def _stop(self, why: str) -> None:
+        self._stopping = True
+        _log.info("engine.stopping", extra={"fields": {"reason": why}})
+        for gateway in sorted(self._gateways):
+            for ended in self._scheduler.abort_gateway(gateway):
+                self._end(Ended(ended.sequence, "error", "the engine is shutting down"))
+        for command in self._inbox.take(0.0):
+            if isinstance(command, Received):
+                self._frame(command)
+
+    # ---- answers
+
+    def _publish(self, step: Step, outcome: StepOutcome) -> None:
+        now = self._clock()
+        model = step.model
+        metrics = self._metrics
+        last = self._last_token_at
+        mails: dict[int, _Mail] = {}
+        for sequence, token in outcome.tokens:
+            mail = mails.get(sequence.gateway)
+            if mail is None:
+                mail = mails[sequence.gateway] = self._mail_for(sequence.gateway)
+            mail.handles.append(sequence.handle)
+            mail.ids.append(token)
+            pair = (model, sequence.tier)
+            metrics.generation_tokens[pair] += 1
+            before = last.get(sequence)
+            if before is None:
+                metrics.first_token[pair].observe(now - sequence.arrived_at)
+            else:
+                metrics.inter_token[pair].observe(now - before)
+            last[sequence] = now
+        for mail in mails.values():
+            mail.frames.append(encode(Tokens(step.number, mail.handles, mail.ids)))
+        for ended in outcome.ended:
+            self._end(ended)
+
+    def _end(self, ended: Ended) -> None:
+        sequence = ended.sequence
+        usage = self._close(sequence, ended.reason)
+        mail = self._mail_for(sequence.gateway)
+        mail.frames.append(encode(Finished(sequence.handle, ended.reason, usage, ended.message[:MESSAGE_CHARS_MAX])))
+        mail.ended.append(sequence.handle)
+        if sequence.adapter is not None:
+            self._changes.request_ended(sequence.adapter)
+
+    def _close(self, sequence: Sequence, reason: FinishReason) -> Usage:
+        """The books of one request that has ended."""
+        now = self._clock()
+        pair = (sequence.model, sequence.tier)
+        queue_s = (now if sequence.started_at is None else sequence.started_at) - sequence.arrived_at
+        first_at = sequence.first_token_at
+        self._metrics.finished[reason] += 1
+        self._metrics.request[pair].observe(now - sequence.arrived_at)
+        self._metrics.queue[pair].observe(queue_s)
+        if sequence.started_at is not None:
+            self._metrics.prompt_tokens[pair] += len(sequence.prompt_ids)
+        self._last_token_at.pop(sequence, None)
+        return Usage(
+            prompt_tokens=len(sequence.prompt_ids),
+            cached_tokens=sequence.cached_tokens,
+            completion_tokens=len(sequence.output_ids),
+            queue_s=queue_s,
+            ttft_s=0.0 if first_at is None else first_at - sequence.arrived_at,
+            device_s=sequence.device_s,
+            preemptions=sequence.preemptions,
+            recomputed_tokens=sequence.recomputed_tokens,
+        )
+
+    def _answer_adapter(self, gateway: int, state: AdapterState) -> None:
+        self._mail_for(gateway).frames.append(encode(state))
+
+    def _mail_for(self, gateway: int) -> _Mail:
+        mail = self._mail.get(gateway)
+        if mail is None:
+            mail = self._mail[gateway] = _Mail()
+        return mail
+
+    def _post(self) -> None:
+        """Hand what this round produced to the I/O thread, all gateways at once."""
+        if self._mail:
+            batch = [Outgoing(gateway, b"".join(mail.frames), mail.ended) for gateway, mail in self._mail.items()]
+            self._mail = {}
+            self._send(batch)
+
+    def _report(self) -> StatusReport:
+        gauges = self._gauges()
+        return StatusReport(
+            epoch=self._hello.epoch,
+            step=self._progress.step,
+            running=gauges.running,
+            waiting=gauges.waiting,
+            pages_total=gauges.pages_total,
+            pages_free=gauges.pages_free,
+            pages_cached=gauges.pages_cached,
+            pages_adapters=gauges.pages_adapters,
+            adapters_resident=gauges.adapters_resident,
+            tokens_made=self._scheduler.tokens_made,
+            metrics=self._metrics.render(gauges),
+        )
+
+    def _gauges(self) -> Gauges:
+        scheduler = self._scheduler
+        return Gauges(
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            pages_total=scheduler.arena.pages,
+            pages_free=scheduler.arena.free(),
+            pages_cached=scheduler.prefix.idle_pages(),
+            pages_adapters=scheduler.arena.adapter_pages(),
+            cache_queries=scheduler.prefix.queries,
+            cache_hits=scheduler.prefix.hits,
+            preemptions=scheduler.preemptions,
+            adapters_resident=self._runner.adapters.resident(),
+        )

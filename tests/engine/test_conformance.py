@@ -1,0 +1,434 @@
+"""What every engine answers on its socket: the fake always, the real one with the model (marked `model`)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_peer import EngineProcess, Peer, framed
+
+from engine.protocol import (
+    FRAME_BYTES_MAX,
+    HEADER,
+    Abort,
+    AdapterState,
+    Finished,
+    LoadAdapter,
+    Refused,
+    Sampling,
+    Status,
+    StatusReport,
+    Submit,
+    Tokens,
+    UnloadAdapter,
+    encode,
+)
+
+Connect = Callable[[EngineProcess], Awaitable[Peer]]
+
+
+@dataclass
+class Subject:
+    """An engine under test, and what a test has to know of it."""
+
+    process: EngineProcess
+    adapter_digest: str
+    adapter_path: str
+    handles: Iterator[int]
+
+    def fresh(self) -> int:
+        return next(self.handles)
+
+
+@pytest.fixture(scope="module", params=["fake", pytest.param("real", marks=pytest.mark.model)])
+def subject(request: pytest.FixtureRequest, socket_dir: Path) -> Iterator[Subject]:
+    process: EngineProcess
+    digest, path = "a" * 64, "/nowhere"
+    if request.param == "fake":
+        config: dict[str, Any] = {"models": [{"name": "fake-model"}], "fake": {"step_ms": 2.0}}
+        process = EngineProcess(socket_dir / "conformance-fake.sock", config, "--fake")
+    else:
+        model_dir = request.getfixturevalue("model_dir")
+        pytest.skip("the real engine is not wired yet")
+        process = EngineProcess(
+            socket_dir / "conformance-real.sock", {"models": [{"name": "m", "path": str(model_dir)}]}
+        )
+    yield Subject(process, digest, path, itertools.count(1))
+    assert process.alive(), process.log()
+    assert process.stop() == 0
+
+
+@pytest.fixture
+async def peer(subject: Subject, connect: Connect) -> Peer:
+    return await connect(subject.process)
+
+
+async def run(peer: Peer, frame: Submit) -> tuple[list[int], Any]:
+    peer.send(frame)
+    return (await peer.until_ended(frame.handle))[frame.handle]
+
+
+async def test_hello_comes_first_and_is_the_same_on_every_stream(subject: Subject, connect: Connect) -> None:
+    first, second = await connect(subject.process), await connect(subject.process)
+    assert first.hello == second.hello
+    assert first.hello.version == 1
+    assert first.hello.epoch == subject.process.ready["epoch"]
+    assert first.hello.tiers == ["premium", "standard", "batch"]
+    model = first.hello.models[0]
+    assert model.context_tokens > 0
+    assert model.vocab_size > 0
+    assert model.pages > 0
+    assert len(model.digest) == 64
+
+
+async def test_a_request_streams_and_ends_once_with_its_usage(subject: Subject, peer: Peer) -> None:
+    frame = peer.submit(subject.fresh(), max_tokens=8, stop_ids=[])
+    ids, ending = await run(peer, frame)
+    assert len(ids) == 8
+    assert isinstance(ending, Finished)
+    assert ending.reason == "length"
+    assert ending.usage.prompt_tokens == len(frame.prompt_ids)
+    assert ending.usage.completion_tokens == 8
+    assert 0 <= ending.usage.queue_s <= ending.usage.ttft_s
+    assert ending.usage.device_s > 0
+    # Nothing more of that handle: what comes next is the answer to the next question.
+    peer.send(Status())
+    assert isinstance(await peer.next(), StatusReport)
+
+
+async def test_one_frame_per_step_carries_all_requests(subject: Subject, peer: Peer) -> None:
+    handles = [subject.fresh() for _ in range(8)]
+    peer.send(*(peer.submit(handle, max_tokens=30, stop_ids=[]) for handle in handles))
+    frames: list[Tokens] = []
+    ended = 0
+    while ended < len(handles):
+        frame = await peer.next()
+        if isinstance(frame, Tokens):
+            frames.append(frame)
+        elif isinstance(frame, Finished):
+            ended += 1
+    steps = [frame.step for frame in frames]
+    assert steps == sorted(set(steps)), "one frame a step"
+    assert max(len(frame.handles) for frame in frames) == 8
+    assert all(len(set(frame.handles)) == len(frame.handles) == len(frame.ids) for frame in frames)
+    assert sum(len(frame.ids) for frame in frames) == 8 * 30
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+async def test_the_same_request_gives_the_same_ids(subject: Subject, peer: Peer, temperature: float) -> None:
+    def frame(seed: int) -> Submit:
+        sampling = Sampling(temperature=temperature, seed=seed)
+        return peer.submit(subject.fresh(), max_tokens=12, sampling=sampling, stop_ids=[])
+
+    first, _ = await run(peer, frame(7))
+    # Neighbours in the batch change nothing.
+    again, *others = frame(7), frame(8), frame(9)
+    peer.send(*others, again)
+    results = await peer.until_ended(again.handle, *(other.handle for other in others))
+    assert results[again.handle][0] == first
+    assert (results[others[0].handle][0] == first) == (temperature == 0.0)
+
+
+async def test_an_id_among_the_stop_ids_ends_the_request_and_is_counted(subject: Subject, peer: Peer) -> None:
+    ids, _ = await run(peer, peer.submit(subject.fresh(), max_tokens=6, stop_ids=[]))
+    at = next(i for i, token in enumerate(ids) if i >= 1 and token not in ids[:i])
+    stopped, ending = await run(peer, peer.submit(subject.fresh(), max_tokens=6, stop_ids=[ids[at]]))
+    assert stopped == ids[: at + 1]
+    assert ending.reason == "stop"
+    assert ending.usage.completion_tokens == at + 1
+
+
+async def test_abort_ends_with_one_aborted_and_is_idempotent(subject: Subject, peer: Peer) -> None:
+    handle = subject.fresh()
+    peer.send(peer.submit(handle, max_tokens=4000, stop_ids=[]))
+    await peer.expect(Tokens)
+    peer.send(Abort(handle), Abort(handle), Abort(handle + 100_000))
+    asked = time.monotonic()
+    ending = await peer.expect(Finished)
+    assert time.monotonic() - asked < 0.25
+    assert (ending.handle, ending.reason) == (handle, "aborted")
+    assert 0 < ending.usage.completion_tokens < 4000
+    peer.send(Abort(handle), Status())
+    assert isinstance(await peer.next(), StatusReport)
+
+
+async def test_abort_straight_after_submit(subject: Subject, peer: Peer) -> None:
+    handle = subject.fresh()
+    peer.send(peer.submit(handle, max_tokens=500, stop_ids=[]), Abort(handle))
+    _, ending = (await peer.until_ended(handle))[handle]
+    assert ending.reason == "aborted"
+
+
+async def test_another_epoch_is_refused(subject: Subject, peer: Peer) -> None:
+    ids, ending = await run(peer, peer.submit(subject.fresh(), epoch="0" * 32))
+    assert isinstance(ending, Refused)
+    assert (ids, ending.code) == ([], "stale_epoch")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"model": "nobody"}, "model_unknown"),
+        ({"adapter": "f" * 64}, "adapter_unknown"),
+        ({"tier": "gold"}, "tier_unknown"),
+        ({"max_tokens": 10_000_000}, "too_long"),
+        ({"max_tokens": 2**62}, "too_long"),
+        ({"max_tokens": 0}, "bad_request"),
+        ({"max_tokens": -5}, "bad_request"),
+        ({"prompt_ids": []}, "bad_request"),
+        ({"prompt_ids": [-1]}, "bad_request"),
+        ({"prompt_ids": [2**40]}, "bad_request"),
+        ({"prompt_ids": [5] * 1_000_000}, "too_long"),
+        ({"sampling": Sampling(temperature=-1.0)}, "bad_request"),
+        ({"sampling": Sampling(temperature=float("nan"))}, "bad_request"),
+        ({"sampling": Sampling(temperature=float("inf"))}, "bad_request"),
+        ({"sampling": Sampling(top_p=0.0)}, "bad_request"),
+        ({"sampling": Sampling(top_p=1.5)}, "bad_request"),
+        ({"sampling": Sampling(top_k=-1)}, "bad_request"),
+        ({"sampling": Sampling(seed=2**63, choice=-3, temperature=0.5)}, None),
+        ({"stop_ids": [-7, 2**60]}, None),
+        ({"namespace": "", "share": "", "request_id": ""}, None),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
+)
+async def test_a_bad_request_fails_alone(subject: Subject, peer: Peer, changes: dict[str, Any], code: str) -> None:
+    bad, good = subject.fresh(), subject.fresh()
+    peer.send(peer.submit(bad, **changes), peer.submit(good))
+    results = await peer.until_ended(bad, good)
+    assert isinstance(results[good][1], Finished)
+    ending = results[bad][1]
+    assert getattr(ending, "code", None) == code, ending
+    if code is not None:
+        assert results[bad][0] == []
+        assert ending.message
+
+
+async def test_a_handle_in_use_closes_the_stream(subject: Subject, peer: Peer, connect: Connect) -> None:
+    handle = subject.fresh()
+    peer.send(peer.submit(handle, max_tokens=4000, stop_ids=[]))
+    await peer.expect(Tokens)
+    peer.send(peer.submit(handle))
+    assert await peer.closed()
+    await quiet(await connect(subject.process))
+
+
+async def quiet(peer: Peer, timeout_s: float = 5.0) -> StatusReport:
+    """Wait until nothing runs."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        peer.send(Status())
+        report = await peer.expect(StatusReport)
+        if report.running == 0 and sum(report.waiting.values()) == 0:
+            return report
+        assert time.monotonic() < deadline, report
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        framed(b""),
+        framed(b"\xc1"),
+        framed(b"hello"),
+        framed(encode(Status())[HEADER.size :] + b"more"),
+        framed(b"\x92\xa5abort\xa1x"),
+        framed(b"\x91\xa6submit"),
+        framed(b"\x91\xa5hello"),
+        HEADER.pack(FRAME_BYTES_MAX + 1),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x00" * 64,
+    ],
+    ids=["empty", "reserved", "text", "trailing", "wrong type", "short", "engine's own", "huge", "http", "zeros"],
+)
+async def test_a_malformed_frame_closes_its_stream_only(
+    subject: Subject, peer: Peer, connect: Connect, data: bytes
+) -> None:
+    other = await connect(subject.process)
+    handle = subject.fresh()
+    other.send(other.submit(handle, max_tokens=20, stop_ids=[]))
+    peer.write(data)
+    assert await peer.closed()
+    ids, ending = (await other.until_ended(handle))[handle]
+    assert len(ids) == 20
+    assert ending.reason == "length"
+    assert subject.process.events("stream.cut")[-1]["reason"].startswith("protocol error")
+
+
+async def test_random_bytes_never_hurt_the_engine(subject: Subject, connect: Connect) -> None:
+    draw = random.Random(2)
+    good = encode(Submit(1, "r", "e", "m", None, "n", "t", "s", [1, 2], 3, Sampling(), [2]))
+    closed = 0
+    for number in range(200):
+        peer = await connect(subject.process)
+        if number % 2:
+            body = bytearray(good[HEADER.size :])
+            for _ in range(draw.randint(1, 4)):
+                body[draw.randrange(len(body))] = draw.randrange(256)
+            peer.write(framed(bytes(body)))
+        else:
+            peer.write(draw.randbytes(draw.randint(1, 200)))
+        peer.write(framed(b"\xc1"))
+        closed += await peer.closed(0.05)
+        await peer.close()
+    assert closed > 100
+    assert subject.process.alive()
+    report = await quiet(await connect(subject.process))
+    assert report.epoch == subject.process.ready["epoch"]
+
+
+async def test_frames_may_come_in_pieces(subject: Subject, peer: Peer) -> None:
+    handle = subject.fresh()
+    for byte in encode(peer.submit(handle, max_tokens=3, stop_ids=[])):
+        peer.write(bytes([byte]))
+        await asyncio.sleep(0)
+    ids, _ = (await peer.until_ended(handle))[handle]
+    assert len(ids) == 3
+
+
+async def test_half_a_frame_and_silence_hold_up_nobody(subject: Subject, peer: Peer, connect: Connect) -> None:
+    peer.write(encode(peer.submit(subject.fresh()))[:-3])
+    other = await connect(subject.process)
+    _, ending = await run(other, other.submit(subject.fresh(), stop_ids=[]))
+    assert ending.reason == "length"
+
+
+async def test_end_of_file_is_death(subject: Subject, peer: Peer, connect: Connect) -> None:
+    handles = [subject.fresh() for _ in range(3)]
+    peer.send(*(peer.submit(handle, max_tokens=4000, stop_ids=[]) for handle in handles))
+    await peer.expect(Tokens)
+    await peer.close()
+    other = await connect(subject.process)
+    report = await quiet(other, timeout_s=1.0)
+    assert report.pages_free + report.pages_cached + report.pages_adapters == report.pages_total
+    lost = metric(report, "laneway_tokens_lost_total")
+    assert lost >= 1
+
+
+def metric(report: StatusReport, name: str, **labels: str) -> float:
+    """Sum of the samples of that name with those labels."""
+    total = 0.0
+    for line in report.metrics.decode().splitlines():
+        sample, _, value = line.rpartition(" ")
+        if sample.partition("{")[0] == name and all(f'{k}="{v}"' in sample for k, v in labels.items()):
+            total += float(value)
+    return total
+
+
+async def test_gateways_do_not_hear_each_other(subject: Subject, connect: Connect) -> None:
+    peers = [await connect(subject.process) for _ in range(2)]
+    handle = subject.fresh()  # the same on both: a handle is a stream's own
+    frames = [peer.submit(handle, max_tokens=25, stop_ids=[], prompt_ids=[400 + i] * 9) for i, peer in enumerate(peers)]
+    for peer, frame in zip(peers, frames, strict=True):
+        peer.send(frame)
+    peers[0].send(Abort(handle + 1))
+    results = [(await peer.until_ended(handle))[handle] for peer in peers]
+    assert [len(ids) for ids, _ in results] == [25, 25]
+    assert results[0][0] != results[1][0]
+    peers[0].send(peers[0].submit(handle + 1, max_tokens=1000, stop_ids=[]))
+    await peers[0].expect(Tokens)
+    peers[1].send(Abort(handle + 1), Status())
+    report = await peers[1].expect(StatusReport)
+    assert report.running == 1
+    subject.handles = itertools.count(handle + 2)
+
+
+async def test_the_prefix_cache_serves_its_namespace_only(subject: Subject, peer: Peer) -> None:
+    prompt = [500 + i % 97 for i in range(200)]
+
+    async def cached(namespace: str, **changes: Any) -> int:
+        frame = peer.submit(
+            subject.fresh(), prompt_ids=prompt, namespace=namespace, max_tokens=2, stop_ids=[], **changes
+        )
+        _, ending = await run(peer, frame)
+        assert isinstance(ending, Finished)
+        return ending.usage.cached_tokens
+
+    await load(peer, subject)
+    assert await cached("one") == 0
+    again = await cached("one")
+    assert 100 < again < 200
+    assert await cached("two") == 0
+    assert await cached("one", adapter=subject.adapter_digest) == 0
+    assert await cached("one") == again
+
+
+async def load(peer: Peer, subject: Subject) -> None:
+    peer.send(LoadAdapter(subject.adapter_digest, peer.hello.models[0].name, subject.adapter_path))
+    state = await peer.expect(AdapterState)
+    assert (state.digest, state.state) == (subject.adapter_digest, "loaded")
+
+
+async def test_an_adapter_is_loaded_used_and_unloaded(subject: Subject, peer: Peer) -> None:
+    model = peer.hello.models[0].name
+    await load(peer, subject)
+    asked = time.monotonic()
+    await load(peer, subject)
+    assert time.monotonic() - asked < 0.1
+    plain, _ = await run(peer, peer.submit(subject.fresh(), stop_ids=[]))
+    adapted, _ = await run(peer, peer.submit(subject.fresh(), stop_ids=[], adapter=subject.adapter_digest))
+    assert adapted != plain
+    peer.send(Status())
+    assert subject.adapter_digest in (await peer.expect(StatusReport)).adapters_resident
+    peer.send(LoadAdapter(subject.adapter_digest, "nobody", subject.adapter_path))
+    assert (await peer.expect(AdapterState)).state == "failed"
+
+    # While it is in use: no further request, and it goes with the last one.
+    user, late = subject.fresh(), subject.fresh()
+    peer.send(peer.submit(user, adapter=subject.adapter_digest, max_tokens=60, stop_ids=[]))
+    await peer.expect(Tokens)
+    peer.send(UnloadAdapter(subject.adapter_digest), peer.submit(late, adapter=subject.adapter_digest))
+    order: list[object] = []
+    while len(order) < 3:
+        frame = await peer.next()
+        if not isinstance(frame, Tokens):
+            order.append(frame)
+    refused, finished, unloaded = order
+    assert isinstance(refused, Refused)
+    assert (refused.handle, refused.code) == (late, "adapter_unknown")
+    assert isinstance(finished, Finished)
+    assert (finished.handle, finished.usage.completion_tokens) == (user, 60)
+    assert isinstance(unloaded, AdapterState)
+    assert unloaded.state == "unloaded"
+    peer.send(Status(), UnloadAdapter(subject.adapter_digest))
+    assert (await peer.expect(StatusReport)).pages_adapters == 0
+    assert (await peer.expect(AdapterState)).state == "unloaded"
+    peer.send(LoadAdapter(subject.adapter_digest, model, subject.adapter_path))
+    await peer.expect(AdapterState)
+
+
+async def test_the_status_report_adds_up(subject: Subject, peer: Peer) -> None:
+    before = await quiet(peer)
+    await run(peer, peer.submit(subject.fresh(), max_tokens=10, stop_ids=[]))
+    after = await quiet(peer)
+    assert after.tokens_made - before.tokens_made == 10
+    assert after.step > before.step
+    assert set(after.waiting) == {"premium", "standard", "batch"}
+    assert after.pages_free + after.pages_cached + after.pages_adapters == after.pages_total
+    made = "vllm:generation_tokens_total"
+    assert metric(after, made) == after.tokens_made
+    assert metric(after, made, tier="standard") - metric(before, made, tier="standard") == 10
+    first, second = "vllm:time_to_first_token_seconds_count", "vllm:inter_token_latency_seconds_count"
+    assert metric(after, first) - metric(before, first) == 1
+    assert metric(after, second) - metric(before, second) == 9
+    assert metric(after, "vllm:num_requests_running") == 0
+
+
+async def test_heartbeats_come_each_second_also_while_busy(subject: Subject, peer: Peer) -> None:
+    handle = subject.fresh()
+    peer.send(peer.submit(handle, max_tokens=4000, stop_ids=[]))
+    began = time.monotonic()
+    while time.monotonic() - began < 2.6:
+        await peer.next()
+    assert 2 <= len(peer.heartbeats) <= 3
+    busy = peer.heartbeats[-2:]
+    assert all(beat.busy and beat.running == 1 for beat in busy)
+    assert busy[0].step < busy[1].step
+    peer.send(Abort(handle))
+    await peer.until_ended(handle)
