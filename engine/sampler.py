@@ -84,7 +84,7 @@ def _draw_among(probabilities: Tensor, draws: list[Draw], count: int) -> tuple[T
 def _invert(mass: Tensor, total: Tensor, points: Tensor) -> Tensor:
     """Per row [rows], the first index whose running sum exceeds `points` of `total`; never one of probability 0."""
     index = torch.searchsorted(mass, points * total, right=True)
-    return torch.minimum(index, torch.searchsorted(mass, total)).clamp(max=mass.shape[1] - 1)[:, 0]
+    return torch.minimum(index, torch.searchsorted(mass, total.contiguous())).clamp(max=mass.shape[1] - 1)[:, 0]
 
 
 def _points(draws: list[Draw], like: Tensor) -> Tensor:
