@@ -9,10 +9,14 @@ from pathlib import Path
 
 import click
 
+from gateway.commands.adapters import adapters_group
 from gateway.commands.config import config_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
+from gateway.commands.keys import keys_group
+from gateway.commands.money import budgets_group, prices_group
 from gateway.commands.run import engine_command, gateway_command, serve_command
+from gateway.commands.tenants import tenants_group
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -34,6 +38,11 @@ for command in (
     gateway_command,
     engine_command,
     db_group,
+    tenants_group,
+    keys_group,
+    budgets_group,
+    prices_group,
+    adapters_group,
     config_group,
 ):
     main.add_command(command)

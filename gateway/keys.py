@@ -127,8 +127,9 @@ def create(
     secret = secret or make_secret(kind)
     assert is_well_formed(secret)
     assert secret.startswith(f"lw_{kind}_")
+    key_id = new_id("key")
     row = {
-        "id": new_id("key"),
+        "id": key_id,
         "tenant_id": tenant_id,
         "project_id": project_id,
         "name": name,
@@ -144,7 +145,7 @@ def create(
     }
     connection.execute(sa.insert(keys).values(row))
     revision.bump(connection)
-    return MadeKey(key=_required(connection, row["id"]), secret=secret)
+    return MadeKey(key=_required(connection, key_id), secret=secret)
 
 
 def get(connection: sa.Connection, key_id: str) -> Key | None:
@@ -226,4 +227,4 @@ def _key(row: sa.Row[Any]) -> Key:
     for name, value in values.items():
         if name.endswith("_at") and value is not None:
             values[name] = value // clock.SECOND
-    return msgspec.convert(values, Key)
+    return Key(**values)

@@ -155,4 +155,4 @@ def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> l
 
 def _adapter(row: sa.Row[Any]) -> Adapter:
     values = dict(row._mapping)
-    return msgspec.convert(values | {"created_at": values["created_at"] // clock.SECOND}, Adapter)
+    return Adapter(**values | {"created_at": values["created_at"] // clock.SECOND})

@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 import click
+import sqlalchemy as sa
 
+from adapters.header import AdapterRefused
+from billing.database import Database, DatabaseUnavailable
+from billing.errors import BillingRefused
 from gateway.commands.console import Console, fail, pass_console
 from gateway.config import Config, safe_url
+from gateway.keys import KeyRefused
+from gateway.registry import AdapterNameTaken
+
+T = TypeVar("T")
+REFUSALS = (BillingRefused, KeyRefused, AdapterRefused, AdapterNameTaken)
 
 
 @click.group("db")
@@ -26,7 +37,7 @@ def upgrade_command(console: Console) -> None:
 
 
 def upgrade(config: Config) -> None:
-    """Run the migrations in their own room, as a process. Refused with their words when they fail."""
+    """Run the migrations in their own room, as a process. Refused with their last words when they fail."""
     config.data_dir.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "migrations"],
@@ -36,5 +47,46 @@ def upgrade(config: Config) -> None:
         check=False,
     )
     if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        fail(f"the migrations of {safe_url(config.database_url)} failed: {last}")
+        fail(f"the migrations of {safe_url(config.database_url)} failed: {_last_words(done.stderr or done.stdout)}")
+
+
+def write(console: Console, change: Callable[[sa.Connection], T]) -> T:
+    """`change(connection)` in one transaction; a refusal ends the command with its sentence."""
+    return _with_database(console.config, lambda database: database.write_sync(change))
+
+
+def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
+    return _with_database(console.config, lambda database: database.read_sync(query))
+
+
+def _with_database(config: Config, work: Callable[[Database], T]) -> T:
+    database = Database(config.database_url)
+    try:
+        if database.sqlite_path is not None and not database.sqlite_path.exists():
+            fail(f"there is no database at {database.sqlite_path}; make it with: laneway db upgrade")
+        return work(database)
+    except REFUSALS as error:
+        fail(sentence(error))
+    except DatabaseUnavailable as error:
+        fail(_unavailable(config, str(error)))
+    except sa.exc.ProgrammingError as error:  # PostgreSQL's word for a table that is not there
+        fail(_unavailable(config, str(error.orig)))
+    finally:
+        database.close()
+
+
+def _unavailable(config: Config, reason: str) -> str:
+    first = reason.splitlines()[0]
+    if "no such table" in reason or "does not exist" in reason:
+        return f"{safe_url(config.database_url)} lacks tables ({first}); bring it up with: laneway db upgrade"
+    return f"{safe_url(config.database_url)} cannot be used: {first}"
+
+
+def _last_words(output: str) -> str:
+    return next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
+
+
+def sentence(error: Exception) -> str:
+    """A refusal as one sentence, with the argument that is at fault."""
+    param = getattr(error, "param", None)
+    return f"{param}: {error}" if param else str(error)

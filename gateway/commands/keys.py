@@ -1,0 +1,101 @@
+"""`laneway keys create|list|rotate|revoke`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+import msgspec
+
+from gateway import audit, keys
+from gateway.administration import Actor, Administration, tenant_of
+from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
+from gateway.commands.database import read, write
+from gateway.keys import Kind
+from gateway.views import NewKeyView
+
+COLUMNS = ("id", "kind", "prefix", "last4", "tier", "created_at", "last_used_at", "expires_at", "revoked_at", "name")
+DAY_S = 24 * 3600
+
+
+@click.group("keys")
+def keys_group() -> None:
+    """The keys that requests come with."""
+
+
+@keys_group.command("create")
+@click.option("--tenant", help="A slug or an id. Only an admin key is without.")
+@click.option("--name", default="cli", show_default=True)
+@click.option("--kind", type=click.Choice(keys.KINDS), default="live", show_default=True)
+@click.option("--tier", help="Lower than the tenant's; without it: the tenant's.")
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(keys.SCOPES), help="May be given more than once.")
+@click.option("--expires-days", type=click.FloatRange(min=0, min_open=True, max=36500))
+@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@json_option
+@pass_console
+def create_command(
+    console: Console,
+    tenant: str | None,
+    name: str,
+    kind: Kind,
+    tier: str | None,
+    scopes: tuple[str, ...],
+    expires_days: float | None,
+    default_max_tokens: int | None,
+    as_json: bool,
+) -> None:
+    """Make a key and show its secret, this once."""
+    administration = Administration(console.config, Actor(audit.CLI))
+    made = write(
+        console,
+        lambda c: administration.create_key(
+            c,
+            name=name,
+            tenant_id=None if tenant is None else tenant_of(c, tenant).id,
+            kind=kind,
+            tier=tier,
+            scopes=list(scopes) or None,
+            expires_at=None if expires_days is None else int(time.time() + expires_days * DAY_S),
+            default_max_tokens=default_max_tokens,
+        ),
+    )
+    show_row(msgspec.to_builtins(NewKeyView.of(made)), as_json=as_json)
+
+
+@keys_group.command("list")
+@click.option("--tenant", help="A slug or an id; without it: all keys.")
+@json_option
+@pass_console
+def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
+    """Keys, oldest first, without their secrets; revoked ones too."""
+    found = read(console, lambda c: keys.list_keys(c, None if tenant is None else tenant_of(c, tenant).id))
+    show_rows([msgspec.to_builtins(key) for key in found], COLUMNS, as_json=as_json)
+
+
+@keys_group.command("rotate")
+@click.argument("key_id")
+@click.option(
+    "--overlap-s",
+    type=click.IntRange(0, keys.OVERLAP_S_MAX),
+    default=DAY_S,
+    show_default=True,
+    help="How long the old one still works.",
+)
+@json_option
+@pass_console
+def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool) -> None:
+    """Make a key like KEY_ID, show its secret, and let the old one expire."""
+    administration = Administration(console.config, Actor(audit.CLI))
+    made = write(console, lambda c: administration.rotate_key(c, key_id, overlap_s=overlap_s))
+    show_row(msgspec.to_builtins(NewKeyView.of(made)), as_json=as_json)
+
+
+@keys_group.command("revoke")
+@click.argument("key_id")
+@json_option
+@pass_console
+def revoke_command(console: Console, key_id: str, as_json: bool) -> None:
+    """End a key now. Gateways refuse it within a second."""
+    administration = Administration(console.config, Actor(audit.CLI))
+    key = write(console, lambda c: administration.revoke_key(c, key_id))
+    show_row(msgspec.to_builtins(key), as_json=as_json)

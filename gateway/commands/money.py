@@ -1,0 +1,187 @@
+"""`laneway prices publish|list` and `laneway budgets set|list|remove`. Amounts of a currency are exact decimals."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import click
+import msgspec
+
+from billing import budgets, prices
+from billing.budgets import BudgetState
+from billing.clock import Period
+from billing.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
+from gateway import audit
+from gateway.administration import Actor, Administration, budget_state, tenant_of
+from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
+from gateway.commands.database import read, write
+from gateway.views import BudgetView, PriceView
+
+MILLION = 10**6
+PERIODS = ("day", "month", "total")
+
+
+class Picos(click.ParamType):
+    """A decimal amount of a currency as whole picos divided by `per`; one that is not whole is refused."""
+
+    name = "amount"
+
+    def __init__(self, per: int = 1) -> None:
+        self._per = per
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            exact = Decimal(value) * PICOS_PER_UNIT / self._per
+        except InvalidOperation:
+            self.fail(f"{value!r} is no decimal number", param, ctx)
+        if not exact.is_finite() or not 0 <= exact <= PICOS_MAX:
+            self.fail(f"{value} is not from 0 to {format_picos(PICOS_MAX, '').strip()}", param, ctx)
+        if exact != int(exact):
+            self.fail(f"{value} is {exact.normalize():f} picos, which is not a whole number", param, ctx)
+        return int(exact)
+
+
+@click.group("prices")
+def prices_group() -> None:
+    """What a token costs."""
+
+
+@prices_group.command("publish")
+@click.argument("subject")
+@click.option("--input", "input_", type=Picos(MILLION), required=True, help="For a million prompt tokens.")
+@click.option("--cached-input", type=Picos(MILLION), help="For a million cached ones; without it: as --input.")
+@click.option("--output", type=Picos(MILLION), required=True, help="For a million completion tokens.")
+@click.option("--multiplier", "multipliers", multiple=True, metavar="TIER=FACTOR", help="For example batch=0.5.")
+@click.option("--adapter", is_flag=True, help="SUBJECT is an adapter's id, not a model's name.")
+@click.option("--currency", default="USD", show_default=True)
+@json_option
+@pass_console
+def publish_command(
+    console: Console,
+    subject: str,
+    input_: int,
+    cached_input: int | None,
+    output: int,
+    multipliers: tuple[str, ...],
+    adapter: bool,
+    currency: str,
+    as_json: bool,
+) -> None:
+    """Publish prices of the model SUBJECT, in force at once. Versions never change; the newest holds."""
+    factors = dict(_pair(text) for text in multipliers)
+    kind: SubjectKind = "adapter" if adapter else "model"
+    administration = Administration(console.config, Actor(audit.CLI))
+    version = write(
+        console,
+        lambda c: administration.publish_price(
+            c,
+            subject=subject,
+            input=input_,
+            cached_input=input_ if cached_input is None else cached_input,
+            output=output,
+            multipliers=factors,
+            subject_kind=kind,
+            currency=currency,
+        ),
+    )
+    _show_prices([version], as_json=as_json)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    tier, equals, factor = text.partition("=")
+    if not equals:
+        fail(f"--multiplier {text!r}: TIER=FACTOR is needed, for example batch=0.5")
+    return tier, factor
+
+
+@prices_group.command("list")
+@json_option
+@pass_console
+def list_prices_command(console: Console, as_json: bool) -> None:
+    """Price versions, the latest first."""
+    _show_prices(read(console, prices.listing), as_json=as_json)
+
+
+def _show_prices(versions: list[PriceVersion], *, as_json: bool) -> None:
+    """A line for each tier, per million tokens; as JSON, an object for each version."""
+    if as_json:
+        show_rows([msgspec.to_builtins(PriceView.of(version)) for version in versions], (), as_json=True)
+        return
+    rows = [
+        {
+            "subject": version.subject,
+            "tier": tier,
+            **{meter: format_picos(getattr(unit, meter) * MILLION, version.currency) for meter in prices.METERS},
+            "effective_at": PriceView.of(version).effective_from,
+            "id": version.id,
+        }
+        for version in versions
+        for tier, unit in version.tiers.items()
+    ]
+    show_rows(rows, ("subject", "tier", *prices.METERS, "effective_at", "id"), as_json=False)
+
+
+@click.group("budgets")
+def budgets_group() -> None:
+    """What a tenant or a key may use."""
+
+
+@budgets_group.command("set")
+@click.argument("tenant")
+@click.option("--period", type=click.Choice(PERIODS), required=True, help="Days and months are UTC's.")
+@click.option("--money", type=Picos(), help="The limit, in the tenant's currency.")
+@click.option("--tokens", type=click.IntRange(0, PICOS_MAX), help="The limit, in tokens.")
+@click.option("--key", "key_id", help="For this key of the tenant alone.")
+@json_option
+@pass_console
+def set_command(
+    console: Console,
+    tenant: str,
+    period: Period,
+    money: int | None,
+    tokens: int | None,
+    key_id: str | None,
+    as_json: bool,
+) -> None:
+    """Set the one budget of TENANT (a slug or an id) of this period and unit."""
+    limit = tokens if money is None else money
+    if limit is None or (money is not None and tokens is not None):
+        fail("one of --money and --tokens is needed")
+    administration = Administration(console.config, Actor(audit.CLI))
+
+    def change(connection: Any) -> BudgetState:
+        budget = administration.set_budget(
+            connection,
+            tenant_id=tenant_of(connection, tenant).id,
+            unit="tokens" if money is None else "money",
+            period=period,
+            limit_amount=limit,
+            key_id=key_id,
+        )
+        return budget_state(connection, budget)
+
+    show_row(msgspec.to_builtins(BudgetView.of(write(console, change))), as_json=as_json)
+
+
+@budgets_group.command("list")
+@click.option("--tenant", help="A slug or an id; without it: all.")
+@json_option
+@pass_console
+def list_budgets_command(console: Console, tenant: str | None, as_json: bool) -> None:
+    """Budgets with what is used, held and left of them now. Money is in picos."""
+    found = read(console, lambda c: budgets.states(c, tenant_id=None if tenant is None else tenant_of(c, tenant).id))
+    columns = ("id", "scope", "scope_id", "unit", "period", "limit_amount", "used", "held", "left")
+    show_rows([msgspec.to_builtins(BudgetView.of(state)) for state in found], columns, as_json=as_json)
+
+
+@budgets_group.command("remove")
+@click.argument("budget_id")
+@pass_console
+def remove_command(console: Console, budget_id: str) -> None:
+    """Stop enforcing a budget."""
+    administration = Administration(console.config, Actor(audit.CLI))
+    write(console, lambda c: administration.remove_budget(c, budget_id))
+    click.echo(f"{budget_id} is no longer enforced")

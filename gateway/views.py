@@ -1,0 +1,155 @@
+"""How the operator's things are shown, alike over HTTP and by `--json`: moments are whole Unix seconds, money is picos.
+
+Plain answers made from billing's structs; nothing here reads a database. A key's secret is in one of them only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from billing.audit import Findings
+from billing.budgets import BudgetState
+from billing.clock import SECOND
+from billing.prices import PriceVersion, UnitPrices
+from billing.tenants import Tenant
+from billing.usage import UsageRow
+from engine.protocol import StatusReport
+from gateway.keys import Key, MadeKey
+
+Source = TypeVar("Source")
+Item = TypeVar("Item")
+
+
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    slug: str
+    name: str
+    tier: str
+    currency: str
+    status: Literal["active", "suspended"]
+    default_max_tokens: int | None
+    created_at: int
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> TenantView:
+        return cls(**msgspec.structs.asdict(tenant) | {"created_at": tenant.created_at // SECOND})
+
+
+class NewKeyView(Key, frozen=True, kw_only=True):
+    """A key and, this once, its secret."""
+
+    secret: str
+
+    @classmethod
+    def of(cls, made: MadeKey) -> NewKeyView:
+        return cls(**msgspec.structs.asdict(made.key), secret=made.secret)
+
+
+class PriceView(msgspec.Struct, frozen=True, kw_only=True):
+    """`tiers`: picos per token of each meter, the tier's multiplier applied."""
+
+    id: str
+    subject_kind: Literal["model", "adapter"]
+    subject: str
+    currency: str
+    effective_from: int
+    created_at: int
+    tiers: dict[str, UnitPrices]
+
+    @classmethod
+    def of(cls, version: PriceVersion) -> PriceView:
+        moments = {name: getattr(version, name) // SECOND for name in ("effective_from", "created_at")}
+        return cls(**msgspec.structs.asdict(version) | moments)
+
+
+class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget in its present window. `limit_amount`, `used`, `held` and `left` are tokens or picos, by `unit`."""
+
+    id: str
+    tenant_id: str
+    scope: Literal["tenant", "key"]
+    scope_id: str
+    unit: Literal["tokens", "money"]
+    period: Literal["day", "month", "total"]
+    limit_amount: int
+    used: int
+    held: int
+    left: int
+    resets_at: int | None
+    created_at: int
+
+    @classmethod
+    def of(cls, state: BudgetState) -> BudgetView:
+        budget = state.budget
+        return cls(
+            id=budget.id,
+            tenant_id=budget.tenant_id,
+            scope=budget.scope,
+            scope_id=budget.scope_id,
+            unit=budget.unit,
+            period=budget.period,
+            limit_amount=budget.limit_amount,
+            used=state.used,
+            held=state.held,
+            left=state.left,
+            resets_at=None if state.resets_at is None else state.resets_at // SECOND,
+            created_at=budget.created_at // SECOND,
+        )
+
+
+class UsageView(UsageRow, frozen=True):
+    """One settled request; `started_at` and `finished_at` in Unix seconds."""
+
+    @classmethod
+    def of(cls, row: UsageRow) -> UsageView:
+        moments = {name: getattr(row, name) // SECOND for name in ("started_at", "finished_at")}
+        return cls(**msgspec.structs.asdict(row) | moments)
+
+
+class AuditView(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not add up in the ledger. `sound` is false only for what is a fault at any moment."""
+
+    sound: bool
+    findings: Findings
+
+    @classmethod
+    def of(cls, findings: Findings) -> AuditView:
+        return cls(sound=findings.sound, findings=findings)
+
+
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: str
+    step: int
+    running: int
+    waiting: dict[str, int]
+    pages_total: int
+    pages_free: int
+    pages_cached: int
+    pages_adapters: int
+    adapters_resident: list[str]
+    tokens_made: int
+
+    @classmethod
+    def of(cls, report: StatusReport) -> EngineView:
+        return cls(**{name: getattr(report, name) for name in cls.__struct_fields__})
+
+
+class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
+    """`next_page` is what to ask for as `page` next; null at the end."""
+
+    data: list[Item]
+    has_more: bool
+    next_page: str | None
+    object: Literal["page"] = "page"
+
+
+def page(
+    items: Sequence[Source], limit: int, view: Callable[[Source], Item], cursor: Callable[[Source], str]
+) -> Page[Item]:
+    """A page of the first `limit` of `items`, of which one more was read to know whether there are more."""
+    shown = items[:limit]
+    has_more = len(items) > limit
+    return Page(data=[view(one) for one in shown], has_more=has_more, next_page=cursor(shown[-1]) if has_more else None)
