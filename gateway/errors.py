@@ -157,7 +157,9 @@ class InternalError(ApiError):
     type = "server_error"
 
     def __init__(self) -> None:
-        super().__init__("The server had an error while processing your request. Quote the x-request-id when reporting.")
+        super().__init__(
+            "The server had an error while processing your request. Quote the x-request-id when reporting."
+        )
 
 
 class OtherStatus(ApiError):

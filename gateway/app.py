@@ -1,0 +1,48 @@
+"""The ASGI application: routes over services, inside the front that gives every exchange its id and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+from litestar import Litestar, Request
+from litestar.di import Provide
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.types import ASGIApp, ControllerRouterHandler
+
+from gateway.http import Front
+from gateway.routes.chat import chat_completions
+from gateway.routes.health import live, ready
+from gateway.routes.metrics import metrics
+from gateway.routes.models import get_model, list_models
+from gateway.services import Services
+
+ROUTES: tuple[ControllerRouterHandler, ...] = (chat_completions, list_models, get_model, live, ready, metrics)
+
+
+def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
+    """The application over `services`, which its lifespan starts and stops. `routes`: those of the operator's side.
+    A handler asks for `services: Services` by that name."""
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        async with services.running():
+            yield
+
+    app = Litestar(
+        route_handlers=[*ROUTES, *routes],
+        lifespan=[lifespan],
+        dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
+        exception_handlers={Exception: _to_the_front},
+        openapi_config=OpenAPIConfig(
+            title="Laneway", version="1", path="/schema", render_plugins=[JsonRenderPlugin(path=["/", "/openapi.json"])]
+        ),
+    )
+    return Front(app, services.metrics)
+
+
+def _to_the_front(_: Request[Any, Any, Any], error: Exception) -> NoReturn:
+    """The front says every refusal in one shape; the framework must not."""
+    raise error

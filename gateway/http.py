@@ -1,0 +1,129 @@
+"""What surrounds every HTTP exchange: its id, its log line, its errors in one shape, its body within a limit.
+
+Plain ASGI, outside the web framework, so that the framework's own refusals come out in the same shape. It must never
+know what a route does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from litestar import Request
+from litestar.enums import ScopeType
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from billing.database import DatabaseUnavailable
+from billing.ids import new_id
+from gateway import errors
+from gateway.log import RequestLine, RequestRecord
+from gateway.metrics import Metrics
+
+BODY_S_MAX = 60.0
+LINE = "laneway.line"  # in the ASGI scope: this exchange's RequestLine
+STATUS_CLIENT_LEFT = 499  # nobody reads it; for the log
+
+_log = logging.getLogger(__name__)
+
+
+class Front:
+    """The outermost ASGI application."""
+
+    def __init__(self, inner: ASGIApp, metrics: Metrics) -> None:
+        self._inner = inner
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self._inner(scope, receive, send)
+            return
+        line = RequestLine(RequestRecord(request_id=new_id("req"), method=scope["method"]))
+        scope[LINE] = line  # type: ignore[literal-required]  # ASGI lets a server add keys
+        request_id = (b"x-request-id", line.record.request_id.encode())
+        record = line.record
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                message["headers"] = [*message["headers"], request_id]
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, send_named, line)
+        finally:
+            if not record.status:
+                record.status = STATUS_CLIENT_LEFT
+            self._metrics.responses.labels(record.route or "unknown", str(record.status)).inc()
+            line.release()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, line: RequestLine) -> None:
+        try:
+            await self._inner(scope, receive, send)
+        except Exception as error:  # the process's edge: counted, logged and said as a 500
+            refusal = self._as_api_error(error, line)
+            if line.record.status:  # the answer has begun: it can only be cut
+                raise
+            await self._refuse(send, refusal, line)
+
+    def _as_api_error(self, error: Exception, line: RequestLine) -> errors.ApiError:
+        match error:
+            case errors.ApiError():
+                return error
+            case DatabaseUnavailable():
+                return errors.LedgerAway("The database is away. Try again in a moment.")
+            case HTTPException():
+                return _of_framework(error)
+        self._metrics.errors.inc()
+        _log.error("http.failed", exc_info=error, extra={"fields": {"request_id": line.record.request_id}})
+        return errors.InternalError()
+
+    async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine) -> None:
+        line.record.code = error.code or error.type
+        line.record.message = error.message[:200] if error.status >= 500 else None
+        self._metrics.refusals.labels(error.code or error.type).inc()
+        body = error.body()
+        headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _of_framework(error: HTTPException) -> errors.ApiError:
+    if error.status_code == 404:
+        return errors.NotFound("There is no such endpoint.")
+    if error.status_code == 405:
+        return errors.MethodNotAllowed("This endpoint does not take this method.")
+    if error.status_code == 413:
+        return errors.RequestTooLarge("The body is too large.")
+    return errors.OtherStatus(error.status_code, error.detail)
+
+
+def line_of(request: Request[Any, Any, Any]) -> RequestLine:
+    line: RequestLine = request.scope[LINE]  # type: ignore[literal-required]
+    return line
+
+
+async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
+    """The whole body, at most `limit` bytes of it in memory. Raises RequestTooLarge, OtherStatus."""
+    too_large = errors.RequestTooLarge(f"The body is over the limit of {limit} bytes.")
+    length = request.headers.get("content-length", "0")
+    if length.isascii() and length.isdigit() and int(length) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S_MAX):
+            while True:
+                message = await request.receive()
+                if message["type"] != "http.request":
+                    raise errors.OtherStatus(STATUS_CLIENT_LEFT, "The client left.")
+                part = message["body"]
+                size += len(part)
+                if size > limit:
+                    raise too_large
+                parts.append(part)
+                if not message["more_body"]:
+                    return b"".join(parts)
+    except TimeoutError:
+        raise errors.OtherStatus(408, f"The body took over {BODY_S_MAX:g} s to arrive.") from None
