@@ -1,10 +1,12 @@
 """Adapters becoming known and forgotten, beside the steps: files are read on a thread, all else between two steps.
 
-It knows who waits for which change. It must never place weights in the arena: when and where is the scheduler's.
+It knows who waits for which change, and how many requests use an adapter. It must never place weights in the arena:
+when and where is the scheduler's.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 import logging
 import queue
@@ -26,10 +28,11 @@ Answer = Callable[[int, AdapterState], None]
 class AdapterChanges:
     """For the loop's thread only, except the reading of files, which it does on a thread of its own."""
 
-    def __init__(self, runner: Runner, unload: Callable[[str], bool], inbox: Inbox, answer: Answer) -> None:
-        """`unload(digest)` is the scheduler's: True once no request uses it; `answer(gateway, state)` sends."""
+    def __init__(self, runner: Runner, evict: Callable[[str], None], inbox: Inbox, answer: Answer) -> None:
+        """`evict(digest)` takes one that no request uses out of the arena; `answer(gateway, state)` sends."""
         self._runner = runner
-        self._unload = unload
+        self._evict = evict
+        self._uses: collections.Counter[str] = collections.Counter()  # requests in flight
         self._inbox = inbox
         self._answer = answer
         # By digest, the gateways to answer; one that asked twice is there twice.
@@ -67,17 +70,30 @@ class AdapterChanges:
         else:
             self._retiring.setdefault(digest, []).append(gateway)
             self._waiting += 1
-            self._forget_if_unused(digest)
+            if not self._uses[digest]:
+                self._forget(digest)
 
-    def request_ended(self, digest: str) -> None:
-        """A request that used it is over."""
-        if digest in self._retiring:
-            self._forget_if_unused(digest)
+    def refuses(self, digest: str) -> bool:
+        """It is being unloaded, and takes no further request."""
+        return digest in self._retiring
 
-    def _forget_if_unused(self, digest: str) -> None:
-        if self._unload(digest):
-            self._runner.unload_adapter(digest)
-            self._settle(self._retiring, digest, "unloaded")
+    def used(self, digest: str) -> None:
+        """By a request that was queued."""
+        self._uses[digest] += 1
+
+    def released(self, digest: str) -> None:
+        """That request has ended."""
+        self._uses[digest] -= 1
+        assert self._uses[digest] >= 0
+        if not self._uses[digest]:
+            del self._uses[digest]
+            if digest in self._retiring:
+                self._forget(digest)
+
+    def _forget(self, digest: str) -> None:
+        self._evict(digest)
+        self._runner.unload_adapter(digest)
+        self._settle(self._retiring, digest, "unloaded")
 
     def _settle(
         self, changes: dict[str, list[int]], digest: str, state: Literal["loaded", "unloaded", "failed"], why: str = ""

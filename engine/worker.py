@@ -82,7 +82,7 @@ class Worker:
         self._send = send
         self._clock = clock
         self._metrics = EngineMetrics([model.name for model in hello.models], hello.tiers)
-        self._changes = AdapterChanges(runner, scheduler.unload_adapter, inbox, self._answer_adapter)
+        self._changes = AdapterChanges(runner, scheduler.remove_adapter, inbox, self._answer_adapter)
         self._gateways: set[int] = set()
         self._last_token_at: dict[Sequence, float] = {}
         self._mail: dict[int, _Mail] = {}
@@ -126,7 +126,7 @@ class Worker:
             for ended in scheduler.take_failed():
                 self._end(ended)
         progress.running = scheduler.running
-        progress.waiting = sum(scheduler.waiting.values())
+        progress.waiting = sum(scheduler.waiting().values())
         progress.busy = scheduler.has_work()
 
     def _execute(self, step: Step) -> StepResult:
@@ -178,6 +178,8 @@ class Worker:
             sequence = self._sequence(gateway, frame, at)
             refusal = self._scheduler.submit(sequence)
             if refusal is None:
+                if sequence.adapter is not None:
+                    self._changes.used(sequence.adapter)
                 return
             answer = Refused(frame.handle, refusal.code, refusal.message, refusal.retry_after_s)
         except BadRequest as error:
@@ -211,6 +213,8 @@ class Worker:
             raise BadRequest("bad_request", f"top_p is {sampling.top_p}; over 0 and at most 1 is needed")
         if sampling.top_k < 0:
             raise BadRequest("bad_request", f"top_k is {sampling.top_k}; 0 or more is needed")
+        if frame.adapter is not None and self._changes.refuses(frame.adapter):
+            raise BadRequest("adapter_unknown", "the adapter is being unloaded")
         return Sequence(
             handle=frame.handle,
             gateway=gateway,
@@ -234,7 +238,7 @@ class Worker:
             lost += len(ended.sequence.output_ids)
             self._close(ended.sequence, "aborted")
             if ended.sequence.adapter is not None:
-                self._changes.request_ended(ended.sequence.adapter)
+                self._changes.released(ended.sequence.adapter)
         self._metrics.tokens_lost += lost
         self._mail.pop(gateway, None)
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
@@ -283,7 +287,7 @@ class Worker:
         mail.frames.append(encode(Finished(sequence.handle, ended.reason, usage, ended.message[:MESSAGE_CHARS_MAX])))
         mail.ended.append(sequence.handle)
         if sequence.adapter is not None:
-            self._changes.request_ended(sequence.adapter)
+            self._changes.released(sequence.adapter)
 
     def _close(self, sequence: Sequence, reason: FinishReason) -> Usage:
         """The books of one request that has ended."""
@@ -344,7 +348,7 @@ class Worker:
         scheduler = self._scheduler
         return Gauges(
             running=scheduler.running,
-            waiting=scheduler.waiting,
+            waiting=scheduler.waiting(),
             pages_total=scheduler.arena.pages,
             pages_free=scheduler.arena.free(),
             pages_cached=scheduler.prefix.idle_pages(),
