@@ -22,6 +22,7 @@ class TierQueue:
         self._served: dict[str, int] = {}  # share → tokens charged, lifted when it comes back after a pause
         self._waiting: Counter[str] = Counter()  # share → its requests that wait and never ran
         self._lines: dict[str, _Line] = {}  # by model
+        self._fresh: OrderedDict[int, Entry] = OrderedDict()  # by order of arrival, those that never ran
         self._last_left: str | None = None  # the share whose leaving emptied the queue
         self._count = 0
 
@@ -37,6 +38,7 @@ class TierQueue:
                 self._forget_shares()
         self._waiting[share] += 1
         self._line(entry).add(entry)
+        self._fresh[entry.number] = entry
         self._count += 1
 
     def put_back(self, entry: Entry) -> None:
@@ -48,6 +50,10 @@ class TierQueue:
         line = self._lines.get(model)
         return line.head(self._served) if line else None
 
+    def oldest(self) -> Entry | None:
+        """Who waits longest without having run."""
+        return next(iter(self._fresh.values()), None)
+
     def remove(self, entry: Entry) -> None:
         """It runs now, or has ended."""
         line = self._line(entry)
@@ -57,6 +63,7 @@ class TierQueue:
             return
         share = entry.sequence.share
         line.remove(entry)
+        del self._fresh[entry.number]
         self._waiting[share] -= 1
         if not self._waiting[share]:
             del self._waiting[share]

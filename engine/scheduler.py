@@ -6,16 +6,18 @@ Deterministic, on the caller's clock, for one thread. It must never load a tenso
 from __future__ import annotations
 
 import bisect
-from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 
+from engine.admission import Admission, ModelLimits, Refusal
 from engine.arena import Arena
 from engine.entry import Entry
 from engine.floors import Floors
+from engine.pace import Pace
+from engine.plan import Plan
 from engine.prefix import NAMESPACE_QUOTA, Chain, PrefixCache
-from engine.protocol import FinishReason, RefusalCode
+from engine.protocol import FinishReason
 from engine.queues import TierQueue
 from engine.residency import Residency
 from engine.step import AdapterTable, Chunk, Sequence, Step, StepResult
@@ -23,27 +25,8 @@ from engine.tiers import Tier, check_tiers
 
 # A model with work runs again after at most so many steps of better ranked models, and one of each that waits longer.
 MODEL_WAIT_STEPS_MAX = 4
-# What a refusal for a full queue advises.
-QUEUE_FULL_RETRY_S = 1.0
 
-
-@dataclass(slots=True, frozen=True)
-class ModelLimits:
-    """What the scheduler must know of a model. `digest` names its contents in the prefix cache; "" is its name."""
-
-    context_tokens: int
-    tokens_per_page: int
-    digest: str = ""
-    vocab_size: int | None = None  # None: the ids of prompts are not checked
-
-
-@dataclass(slots=True, frozen=True)
-class Refusal:
-    """Why a request will never run."""
-
-    code: RefusalCode
-    message: str
-    retry_after_s: float | None = None
+__all__ = ["Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,28 +44,6 @@ class StepOutcome:
 
     tokens: list[tuple[Sequence, int]] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
-
-
-class Plan:
-    """A step being put together. What is planned may be dropped again until the step begins."""
-
-    def __init__(self, model: str, tokens: int) -> None:
-        self.model = model
-        self.tokens_left = tokens
-        self.chunks: dict[Entry, Chunk] = {}
-        self.step: Step | None = None
-
-    def add(self, entry: Entry, count: int) -> None:
-        sequence = entry.sequence
-        start = sequence.computed
-        self.chunks[entry] = Chunk(sequence, start, count, start + count == sequence.token_count())
-        self.tokens_left -= count
-        assert self.tokens_left >= 0
-
-    def drop(self, entry: Entry) -> None:
-        chunk = self.chunks.pop(entry, None)
-        if chunk:
-            self.tokens_left += chunk.count
 
 
 class Scheduler:
@@ -118,20 +79,20 @@ class Scheduler:
         self.tokens_made = 0
         self.preemptions = 0
         self._clock = clock
-        self._adapters = adapters
         self._residency = Residency(adapters, arena)
         self._floors = Floors(tiers, arena)
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
+        self._pace = Pace()
         self._step_tokens_max = step_tokens_max
+        self._prefill_tokens_min = prefill_tokens_min
         self._sequences_max = sequences_max
         self._entries: dict[tuple[int, int], Entry] = {}
         self._queues = [TierQueue() for _ in tiers]
+        self._admission = Admission(self.tiers, self.models, self._floors, adapters, self._queues, clock)
         self._running: list[list[Entry]] = [[] for _ in tiers]  # oldest first
         self._live = {model: [0] * len(tiers) for model in models}  # requests by model and tier
         self._last_step = dict.fromkeys(models, 0)
         self._claims: dict[str, Entry] = {}  # model → its best request that waits for room
-        self._uses: Counter[str] = Counter()  # adapter → live requests
-        self._unloading: set[str] = set()
         self._failed: list[Ended] = []
         self._arrivals = 0
         self._steps = 0
@@ -141,7 +102,9 @@ class Scheduler:
 
     def submit(self, sequence: Sequence) -> Refusal | None:
         """Queue it, or say why not. Once queued it ends exactly once."""
-        refusal = self._refuse(sequence)
+        if (sequence.gateway, sequence.handle) in self._entries:
+            return Refusal("bad_request", f"handle {sequence.handle} is in use")
+        refusal = self._admission.refusal(sequence)
         if refusal:
             return refusal
         limits = self.models[sequence.model]
@@ -153,8 +116,6 @@ class Scheduler:
             self._last_step[sequence.model] = self._steps
         live[entry.tier] += 1
         self._entries[sequence.gateway, sequence.handle] = entry
-        if sequence.adapter is not None:
-            self._uses[sequence.adapter] += 1
         self._queues[entry.tier].add(entry)
         return None
 
@@ -168,13 +129,10 @@ class Scheduler:
         entries = [entry for (owner, _), entry in self._entries.items() if owner == gateway]
         return [ended for entry in entries if (ended := self._abort(entry))]
 
-    def unload_adapter(self, digest: str) -> bool:
-        """Take it out of the arena: now (True), or when its last request ends; until then new ones are refused."""
-        if self._uses[digest]:
-            self._unloading.add(digest)
-            return False
+    def remove_adapter(self, digest: str) -> None:
+        """Take it out of the arena. No request uses it: the caller lets its last one end first."""
+        assert all(entry.sequence.adapter != digest for entry in self._entries.values()), f"{digest} is in use"
         self._residency.remove(digest)
-        return True
 
     # ---- steps
 
@@ -187,6 +145,7 @@ class Scheduler:
                 plan = Plan(model, self._step_tokens_max)
                 self._claims.pop(model, None)
                 self._plan_decodes(plan)
+                self._leave_time_to_decode(plan)
                 for tier in range(len(self.tiers)):
                     self._plan_prefills(plan, tier)
                     self._admit(plan, tier)
@@ -204,10 +163,11 @@ class Scheduler:
         assert len(result.ids) == len(step.chunks)
         now = self._clock()
         outcome = StepOutcome(ended=self.take_failed())
-        token_s = seconds / sum(chunk.count for chunk in step.chunks)
-        for index, chunk in enumerate(step.chunks):
+        tokens = sum(chunk.count for chunk in step.chunks)
+        self._pace.observe(tokens, seconds)
+        token_s = seconds / tokens
+        for index, (entry, chunk) in enumerate(plan.chunks.items()):
             sequence = chunk.sequence
-            entry = self._entries[sequence.gateway, sequence.handle]
             sequence.device_s += token_s * chunk.count
             message = result.errors.get(index, "")
             reason: FinishReason | None = "error"
@@ -235,7 +195,6 @@ class Scheduler:
     def running(self) -> int:
         return sum(len(running) for running in self._running)
 
-    @property
     def waiting(self) -> dict[str, int]:
         """By tier."""
         return {tier.name: len(queue) for tier, queue in zip(self.tiers, self._queues, strict=True)}
@@ -249,7 +208,7 @@ class Scheduler:
             assert entry.running == (entry in running)
             assert entry.running or not sequence.pages, f"{sequence.request_id} holds pages and does not run"
             references.update(sequence.pages)
-        assert len(running) + sum(self.waiting.values()) == len(self._entries)
+        assert len(running) + sum(self.waiting().values()) == len(self._entries)
         self.arena.check_integrity(references)
         self.prefix.check_integrity()
 
@@ -273,6 +232,13 @@ class Scheduler:
                     continue
                 if self._grow(plan, entry):
                     plan.add(entry, 1)
+
+    def _leave_time_to_decode(self, plan: Plan) -> None:
+        """Shrink what is left for prefill towards the strictest inter-token target among those that decode."""
+        if plan.chunks:
+            target_s = min(self.tiers[entry.tier].inter_token_ms for entry in plan.chunks) / 1000
+            within = self._pace.tokens_within(target_s, self._step_tokens_max) - len(plan.chunks)
+            plan.tokens_left = min(plan.tokens_left, max(within, self._prefill_tokens_min))
 
     def _plan_prefills(self, plan: Plan, tier: int) -> None:
         for entry in self._running[tier]:
@@ -318,10 +284,8 @@ class Scheduler:
         for entry in plan.chunks:
             if entry.sequence.started_at is None:
                 entry.sequence.started_at = now
-        chunks = sorted(plan.chunks.values(), key=lambda chunk: chunk.count > 1)
-        plan.step = Step(self._steps, plan.model, chunks)
         self._plan = plan
-        return plan.step
+        return plan.begin(self._steps)
 
     # ---- room
 
@@ -434,7 +398,8 @@ class Scheduler:
         sequence = entry.sequence
         computed = chunk.start + chunk.count
         sequence.computed = computed
-        sequence.recomputed_tokens += max(0, min(entry.peak, computed) - chunk.start)
+        if chunk.start < entry.peak:
+            sequence.recomputed_tokens += min(entry.peak, computed) - chunk.start
         entry.peak = max(entry.peak, computed)
         self._queues[entry.tier].charge(entry, computed)
         while entry.published < computed // entry.chain.tokens_per_page:
@@ -475,57 +440,7 @@ class Scheduler:
         self._live[sequence.model][entry.tier] -= 1
         if self._claims.get(sequence.model) is entry:
             del self._claims[sequence.model]
-        if sequence.adapter is not None:
-            self._uses[sequence.adapter] -= 1
-            if not self._uses[sequence.adapter]:
-                del self._uses[sequence.adapter]
-                if sequence.adapter in self._unloading:
-                    self._unloading.remove(sequence.adapter)
-                    self._residency.remove(sequence.adapter)
         return Ended(sequence, reason, message)
-
-    # ---- refusals
-
-    def _refuse(self, sequence: Sequence) -> Refusal | None:
-        limits = self.models.get(sequence.model)
-        if limits is None:
-            return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
-        if sequence.tier not in self._rank:
-            return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
-        adapter = sequence.adapter
-        if adapter is not None and (adapter in self._unloading or not self._adapters.known(adapter, sequence.model)):
-            return Refusal("adapter_unknown", f"adapter {adapter!r} is not loaded for model {sequence.model!r}")
-        bad = self._malformed(sequence, limits)
-        if bad:
-            return Refusal("bad_request", bad)
-        rank = self._rank[sequence.tier]
-        tokens = len(sequence.prompt_ids) + sequence.max_tokens
-        if tokens > limits.context_tokens:
-            return Refusal(
-                "too_long", f"prompt and max_tokens are {tokens} tokens; the limit is {limits.context_tokens}"
-            )
-        # The last id's KV is never computed.
-        pages = -(-(tokens - 1) // limits.tokens_per_page) + self._residency.pages_needed(adapter)
-        if pages > self._floors.capacity(rank):
-            return Refusal(
-                "too_long", f"the request needs {pages} pages; its tier can have {self._floors.capacity(rank)}"
-            )
-        if len(self._queues[rank]) >= self.tiers[rank].queue_max:
-            return Refusal("queue_full", f"{len(self._queues[rank])} requests wait already", QUEUE_FULL_RETRY_S)
-        return None
-
-    def _malformed(self, sequence: Sequence, limits: ModelLimits) -> str:
-        if (sequence.gateway, sequence.handle) in self._entries:
-            return f"handle {sequence.handle} is in use"
-        if not sequence.prompt_ids:
-            return "the prompt is empty"
-        if sequence.max_tokens < 1:
-            return f"max_tokens is {sequence.max_tokens}; it must be at least 1"
-        if limits.vocab_size is not None and not 0 <= min(sequence.prompt_ids) <= max(sequence.prompt_ids) < (
-            limits.vocab_size
-        ):
-            return f"the prompt has an id outside the vocabulary of {limits.vocab_size}"
-        return ""
 
     # ---- small counts
 

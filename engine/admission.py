@@ -1,0 +1,109 @@
+"""Who is refused at the door: what could never run, and what would wait longer than its tier promises.
+
+It answers before a request is queued. It must never know tenants or budgets: the gateway asked about those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+
+from engine.floors import Floors
+from engine.protocol import RefusalCode
+from engine.queues import TierQueue
+from engine.step import AdapterTable, Sequence
+from engine.tiers import Tier
+
+# What a refusal advises when nothing better is known.
+RETRY_AFTER_MIN_S = 1.0
+
+
+@dataclass(slots=True, frozen=True)
+class ModelLimits:
+    """What the scheduler must know of a model. `digest` names its contents in the prefix cache; "" is its name."""
+
+    context_tokens: int
+    tokens_per_page: int
+    digest: str = ""
+    vocab_size: int | None = None  # None: the ids of prompts are not checked
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """Why a request will not run."""
+
+    code: RefusalCode
+    message: str
+    retry_after_s: float | None = None
+
+
+class Admission:
+    def __init__(
+        self,
+        tiers: Ordered[Tier],
+        models: Mapping[str, ModelLimits],
+        floors: Floors,
+        adapters: AdapterTable,
+        queues: Ordered[TierQueue],
+        clock: Callable[[], float],
+    ) -> None:
+        self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
+        self._tiers = tiers
+        self._models = models
+        self._floors = floors
+        self._adapters = adapters
+        self._queues = queues
+        self._clock = clock
+
+    def refusal(self, sequence: Sequence) -> Refusal | None:
+        """None: it may be queued."""
+        limits = self._models.get(sequence.model)
+        if limits is None:
+            return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
+        if sequence.tier not in self._rank:
+            return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
+        if sequence.adapter is not None and not self._adapters.known(sequence.adapter, sequence.model):
+            return Refusal("adapter_unknown", f"adapter {sequence.adapter!r} is not loaded for {sequence.model!r}")
+        rank = self._rank[sequence.tier]
+        return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(rank)
+
+    def _too_long(self, sequence: Sequence, limits: ModelLimits, rank: int) -> Refusal | None:
+        tokens = len(sequence.prompt_ids) + sequence.max_tokens
+        if tokens > limits.context_tokens:
+            message = f"prompt and max_tokens are {tokens} tokens; the limit is {limits.context_tokens}"
+            return Refusal("too_long", message)
+        # The last id's KV is never computed.
+        pages = -(-(tokens - 1) // limits.tokens_per_page)
+        if sequence.adapter is not None:
+            pages += self._adapters.pages_needed(sequence.adapter)
+        capacity = self._floors.capacity(rank)
+        if pages > capacity:
+            return Refusal("too_long", f"the request needs {pages} pages; its tier can have {capacity}")
+        return None
+
+    def _crowded(self, rank: int) -> Refusal | None:
+        """The queue is full, or the wait of who has waited longest foretells one over the tier's target."""
+        tier, queue = self._tiers[rank], self._queues[rank]
+        oldest = queue.oldest()
+        waited_s = self._clock() - oldest.sequence.arrived_at if oldest else 0.0
+        retry_s = max(RETRY_AFTER_MIN_S, waited_s)
+        if len(queue) >= tier.queue_max:
+            return Refusal("queue_full", f"{len(queue)} requests of tier {tier.name} wait already", retry_s)
+        if tier.queue_target_ms is not None and waited_s * 1000 > tier.queue_target_ms:
+            message = (
+                f"requests of tier {tier.name} wait for {waited_s:.1f} s; its limit is {tier.queue_target_ms:g} ms"
+            )
+            return Refusal("queue_full", message, retry_s)
+        return None
+
+
+def _malformed(sequence: Sequence, limits: ModelLimits) -> Refusal | None:
+    ids = sequence.prompt_ids
+    if not ids:
+        return Refusal("bad_request", "the prompt is empty")
+    if sequence.max_tokens < 1:
+        return Refusal("bad_request", f"max_tokens is {sequence.max_tokens}; it must be at least 1")
+    if limits.vocab_size is not None and (min(ids) < 0 or max(ids) >= limits.vocab_size):
+        return Refusal("bad_request", f"the prompt has an id outside the vocabulary of {limits.vocab_size}")
+    return None
