@@ -139,9 +139,11 @@ def read_gguf(source: Path) -> Any:
 
 
 def field(reader: Any, key: str) -> Any:
-    """The value of a GGUF metadata field, or None."""
+    """The value of a GGUF metadata field. Raises ConversionError when the file lacks it."""
     found = reader.get_field(key)
-    return None if found is None else found.contents()
+    if found is None:
+        raise ConversionError(f"the GGUF file lacks the field {key}")
+    return found.contents()
 
 
 def write_model(reader: Any, directory: Path, say: Progress) -> None:
@@ -150,13 +152,15 @@ def write_model(reader: Any, directory: Path, say: Progress) -> None:
     tokenizer = build_tokenizer(reader)
     tokenizer.save(str(directory / "tokenizer.json"))
     write_json(directory / "tokenizer_config.json", tokenizer_config(reader))
-    (directory / "chat_template.jinja").write_text(chat_template(reader), encoding="utf-8")
+    (directory / "chat_template.jinja").write_text(field(reader, "tokenizer.chat_template"), encoding="utf-8")
     config = model_config(reader)
     write_json(directory / "config.json", config)
     write_json(directory / "generation_config.json", {k: config[k] for k in TOKEN_ID_FIELDS})
     tensors = dict(read_tensors(reader, config, say))
     say(f"writing {sum(t.nbytes for t in tensors.values()) / 1e6:.0f} MB of float32 weights")
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    # safetensors makes its file 0600; the engine may run as another user than the one that installs.
+    (directory / "model.safetensors").chmod(0o644)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -259,15 +263,8 @@ def tokenizer_config(reader: Any) -> dict[str, Any]:
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": field(reader, "llama.context_length"),
-        "chat_template": chat_template(reader),
+        "chat_template": field(reader, "tokenizer.chat_template"),
     }
-
-
-def chat_template(reader: Any) -> str:
-    template = field(reader, "tokenizer.chat_template")
-    if not isinstance(template, str):
-        raise ConversionError("the GGUF file has no chat template")
-    return template
 
 
 def main(arguments: list[str]) -> int:
