@@ -153,11 +153,19 @@ def get(connection: sa.Connection, key_id: str) -> Key | None:
     return None if row is None else _key(row)
 
 
-def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[Key]:
-    """All keys, or one tenant's, oldest first; the revoked ones too."""
-    query = _SELECT.order_by(keys.c.created_at, keys.c.id)
+def list_keys(
+    connection: sa.Connection, tenant_id: str | None = None, *, after: str | None = None, limit: int | None = None
+) -> list[Key]:
+    """All keys, or one tenant's, oldest first; the revoked ones too. A page begins after the key with the id `after`.
+    Raises KeyRefused when there is none."""
+    query = _SELECT.order_by(keys.c.created_at, keys.c.id).limit(limit)
     if tenant_id is not None:
         query = query.where(keys.c.tenant_id == tenant_id)
+    if after is not None:
+        created_at = connection.execute(sa.select(keys.c.created_at).where(keys.c.id == after)).scalar()
+        if created_at is None:
+            raise KeyRefused(f"there is no key {after}")
+        query = query.where(sa.tuple_(keys.c.created_at, keys.c.id) > sa.tuple_(created_at, after))
     return [_key(row) for row in connection.execute(query)]
 
 

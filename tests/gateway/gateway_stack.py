@@ -1,0 +1,259 @@
+"""A whole Laneway for tests: a fake engine process, a gateway process on a free port, a real database with tenants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import sqlalchemy as sa
+
+from billing import budgets, prices, tables, tenants
+from billing.database import Database
+from gateway import keys, registry
+from gateway.config import Config, parse
+from migrations.upgrade import upgrade
+
+MODEL = "smollm2-135m-instruct"
+TIERS = {"acme": "premium", "globex": "standard", "initech": "batch"}
+START_S_MAX = 60.0
+T = TypeVar("T")
+
+
+@dataclass
+class Stack:
+    """`start()` it, use it, `stop()` it. `fake` overrides the fake engine's settings, `toml` adds to laneway.toml."""
+
+    directory: Path
+    database_url: str
+    model_dir: Path
+    fake: dict[str, Any] = field(default_factory=dict)
+    gateway_toml: str = ""
+    toml: str = ""
+    engine: subprocess.Popen[bytes] | None = None
+    gateway: subprocess.Popen[bytes] | None = None
+    tenants: dict[str, str] = field(default_factory=dict)  # slug → id
+    keys: dict[str, str] = field(default_factory=dict)  # slug → secret
+    key_ids: dict[str, str] = field(default_factory=dict)
+    adapters: dict[str, str] = field(default_factory=dict)  # name → id
+
+    # ---- start and stop
+
+    def start(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.config_file.write_text(
+            f'[gateway]\nport = {self.port}\ndata_dir = "data"\ndatabase_url = "{self.database_url}"\n'
+            f'{self.gateway_toml}\n[[models]]\nname = "{MODEL}"\npath = "{self.model_dir}"\n{self.toml}'
+        )
+        self.config.data_dir.mkdir(exist_ok=True)
+        upgrade(self.database_url)
+        self.database = Database(self.database_url)
+        self.seed()
+        self.start_engine()
+        self.start_gateway()
+        self.wait_ready()
+
+    @property
+    def config_file(self) -> Path:
+        return self.directory / "laneway.toml"
+
+    @property
+    def config(self) -> Config:
+        return parse(self.config_file.read_bytes(), self.directory, "test", {})
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "gateway.log"
+
+    def seed(self) -> None:
+        def run(connection: sa.Connection) -> None:
+            for slug, tier in TIERS.items():
+                tenant = tenants.create(connection, slug=slug, name=slug, tier=tier)
+                made = keys.create(connection, tenant_id=tenant.id, name="test")
+                self.tenants[slug], self.keys[slug], self.key_ids[slug] = tenant.id, made.secret, made.key.id
+            prices.publish(
+                connection,
+                subject=MODEL,
+                input=100_000,
+                cached_input=50_000,
+                output=400_000,
+                multipliers={"premium": 3, "standard": 1, "batch": "0.5"},
+            )
+            for name, owner in (("acme-style", "acme"), ("globex-style", "globex"), ("shared-style", None)):
+                row = registry.register(
+                    connection,
+                    name=name,
+                    tenant_id=self.tenants[owner] if owner else None,
+                    base_model=MODEL,
+                    digest=name.encode().hex().ljust(64, "0"),  # the fake engine reads no weights
+                )
+                self.adapters[name] = row.id
+
+        self.database.write_sync(run)
+
+    def start_engine(self) -> None:
+        file = self.directory / "engine.json"
+        settings = {"step_ms": 2.0, "prefill_ms_per_1k_tokens": 1.0, **self.fake}
+        file.write_text(json.dumps({"models": [{"name": MODEL, "path": str(self.model_dir)}], "fake": settings}))
+        with (self.directory / "engine.log").open("ab") as log:
+            self.engine = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "engine",
+                    "--socket",
+                    str(self.config.socket_path),
+                    "--config",
+                    str(file),
+                    "--fake",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def start_gateway(self) -> None:
+        with self.log_file.open("ab") as log:
+            self.gateway = subprocess.Popen(
+                [sys.executable, "-m", "gateway", "--config", str(self.config_file)], stdout=log, stderr=log
+            )
+
+    def wait_ready(self, timeout_s: float = START_S_MAX) -> None:
+        deadline = time.monotonic() + timeout_s
+        why = "nothing listens"
+        while time.monotonic() < deadline:
+            assert self.gateway is not None
+            assert self.gateway.poll() is None, self.log_file.read_text()
+            try:
+                answer = httpx.get(f"{self.url}/health/ready", timeout=5)
+            except httpx.TransportError:
+                pass
+            else:
+                why = answer.text
+                if answer.status_code == 200:
+                    return
+            time.sleep(0.02)
+        raise AssertionError(f"not ready: {why}\n{self.log_file.read_text()}")
+
+    def stop(self) -> None:
+        for process in (self.gateway, self.engine):
+            if process is not None and process.poll() is None:
+                process.terminate()
+        for process in (self.gateway, self.engine):
+            if process is not None:
+                process.wait(10)
+        self.database.close()
+
+    def kill_engine(self) -> None:
+        assert self.engine is not None
+        os.kill(self.engine.pid, signal.SIGKILL)
+        self.engine.wait(5)
+
+    # ---- speaking to it
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def headers(self, tenant: str = "acme") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[tenant]}"}
+
+    def chat(self, tenant: str = "acme", **fields: Any) -> httpx.Response:
+        return httpx.post(
+            f"{self.url}/v1/chat/completions", headers=self.headers(tenant), json=body(**fields), timeout=60
+        )
+
+    # ---- looking into it
+
+    def read(self, function: Callable[[sa.Connection], T]) -> T:
+        return self.database.read_sync(function)
+
+    def write(self, function: Callable[[sa.Connection], T]) -> T:
+        return self.database.write_sync(function)
+
+    def open_holds(self) -> int:
+        query = sa.select(sa.func.count()).select_from(tables.holds).where(tables.holds.c.state == "held")
+        return self.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    def holds(self) -> int:
+        query = sa.select(sa.func.count()).select_from(tables.holds)
+        return self.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    def hold(self, request_id: str) -> sa.Row[Any]:
+        query = sa.select(tables.holds).where(tables.holds.c.request_id == request_id)
+        return self.read(lambda connection: connection.execute(query).one())
+
+    def usage(self, request_id: str) -> sa.Row[Any] | None:
+        query = sa.select(tables.usage).where(tables.usage.c.request_id == request_id)
+        return self.read(lambda connection: connection.execute(query).one_or_none())
+
+    def new_key(self, tenant: str, **fields: Any) -> keys.MadeKey:
+        """A further key; it works within 250 ms, as any administrative write does."""
+        return self.write(
+            lambda connection: keys.create(connection, tenant_id=self.tenants[tenant], name="more", **fields)
+        )
+
+    def budget(self, key: keys.Key, unit: budgets.Unit, limit: int) -> budgets.Budget:
+        assert key.tenant_id is not None
+        tenant_id = key.tenant_id
+        return self.write(
+            lambda connection: budgets.create(
+                connection,
+                tenant_id=tenant_id,
+                scope="key",
+                scope_id=key.id,
+                unit=unit,
+                period="total",
+                limit_amount=limit,
+            )
+        )
+
+    def log_lines(self, event: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log_file.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 8, **fields}
+
+
+def events(text: str) -> list[Any]:
+    """The events of a stream: decoded JSON, "[DONE]", and ":" for a comment."""
+    found: list[Any] = []
+    for block in text.split("\n\n"):
+        if block.startswith(":"):
+            found.append(":")
+        elif block == "data: [DONE]":
+            found.append("[DONE]")
+        elif block:
+            found.append(json.loads(block.removeprefix("data: ")))
+    return found
+
+
+def eventually(check: Callable[[], bool], timeout_s: float = 5.0) -> float:
+    """Wait until `check()`; return the seconds it took."""
+    began = time.monotonic()
+    while not check():
+        assert time.monotonic() - began < timeout_s, "it did not happen in time"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+async def eventually_async(check: Callable[[], bool], timeout_s: float = 5.0) -> float:
+    began = time.monotonic()
+    while not check():
+        assert time.monotonic() - began < timeout_s, "it did not happen in time"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - began
