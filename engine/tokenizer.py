@@ -91,17 +91,19 @@ class Tokenizer:
         if self._template is None:
             raise TemplateError("this model has no chat template")
         try:
-            return self._template.render(
+            text = self._template.render(
                 messages=messages,
                 tools=None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._names,
             )
+            text.encode()  # a lone surrogate is no text: UnicodeEncodeError, a ValueError
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template refuses these messages: {error.message or error}") from error
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise TemplateError(f"the chat template cannot render these messages: {error}") from error
+        return text
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._encoder.decode(list(ids), skip_special_tokens=skip_special_tokens)
