@@ -1,0 +1,279 @@
+"""The gateway's client against a real engine process that is killed, frozen, stuck, or speaks nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_peer import REPO, STOP_ID, EngineProcess, framed
+
+from engine.client import AdapterFailed, Ending, EngineClient, EngineLost, EngineUnavailable, Generation
+from engine.protocol import Finished, Hello, Refused, Sampling, encode
+
+Start = Callable[..., EngineProcess]
+DIGEST = "a" * 64
+
+
+@asynccontextmanager
+async def client_of(socket: Path, *, ready: bool = True, **settings: Any) -> AsyncIterator[EngineClient]:
+    client = EngineClient(socket, **settings)
+    await client.start()
+    try:
+        if ready:
+            await client.wait_ready(5.0)
+        yield client
+    finally:
+        await client.close()
+
+
+def submit(client: EngineClient, **changes: Any) -> Generation:
+    fields: dict[str, Any] = {
+        "request_id": "req_1",
+        "model": "fake-model",
+        "adapter": None,
+        "namespace": "ns",
+        "tier": "standard",
+        "share": "share",
+        "prompt_ids": list(range(300, 320)),
+        "max_tokens": 8,
+        "sampling": Sampling(temperature=0.0),
+        "stop_ids": [STOP_ID],
+    }
+    return client.submit(**(fields | changes))
+
+
+async def collect(generation: Generation) -> tuple[list[int], Ending]:
+    ids: list[int] = []
+    endings: list[Ending] = []
+    async for event in generation:
+        if isinstance(event, list):
+            assert not endings, "ids after the ending"
+            assert event, "an empty list of ids"
+            ids += event
+        else:
+            endings.append(event)
+    (ending,) = endings
+    return ids, ending
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - there is no event for what is awaited here
+            await asyncio.sleep(0.005)
+
+
+async def test_ids_then_one_ending(start_engine: Start) -> None:
+    async with client_of(start_engine().socket) as client:
+        generations = [submit(client, max_tokens=10, prompt_ids=[400 + i] * 5) for i in range(20)]
+        results = await asyncio.gather(*map(collect, generations))
+        for ids, ending in results:
+            assert len(ids) == 10
+            assert isinstance(ending, Finished)
+            assert ending.reason == "length"
+        assert len({tuple(ids) for ids, _ in results}) == 20
+        assert client.in_flight == 0
+        refused = await collect(submit(client, tier="gold"))
+        assert isinstance(refused[1], Refused)
+        assert refused[1].code == "tier_unknown"
+
+
+async def test_a_slow_reader_gets_several_steps_in_one_list(start_engine: Start) -> None:
+    async with client_of(start_engine().socket) as client:
+        generation = submit(client, max_tokens=50)
+        await until(lambda: generation.ending is not None)
+        events = [event async for event in generation]
+        assert len(events) == 2
+        assert len(events[0]) == 50
+
+
+async def test_abort_freezes_what_counts_as_received(start_engine: Start) -> None:
+    async with client_of(start_engine().socket) as client:
+        generation = submit(client, max_tokens=5000)
+        await until(lambda: generation.received >= 5)
+        generation.abort()
+        generation.abort()
+        received = generation.received
+        ids, ending = await collect(generation)
+        assert len(ids) == received == generation.received
+        assert isinstance(ending, Finished)
+        assert ending.reason == "aborted"
+        assert ending.usage.completion_tokens >= received
+        generation.abort()
+        assert (await client.status()).running == 0
+
+
+async def test_the_engine_killed_mid_stream(start_engine: Start) -> None:
+    engine = start_engine({"step_ms": 5.0})
+    hooks: list[tuple[str, bool]] = []
+
+    async def hook(hello: Hello) -> None:
+        hooks.append((hello.epoch, client.ready))
+        await client.load_adapter(DIGEST, "fake-model", "/nowhere")
+
+    async with client_of(engine.socket, ready=False) as client:
+        client.on_connect = hook
+        first = await client.wait_ready(5.0)
+        generations = [submit(client, max_tokens=5000, adapter=DIGEST) for _ in range(3)]
+        await until(lambda: all(generation.received for generation in generations))
+        killed = time.monotonic()
+        engine.stop(signal.SIGKILL)
+        results = await asyncio.gather(*map(collect, generations))
+        assert time.monotonic() - killed < 1.0
+        for generation, (ids, ending) in zip(generations, results, strict=True):
+            assert len(ids) == generation.received
+            assert isinstance(ending, EngineLost)
+            assert ending.message
+            generation.abort()
+        assert not client.ready
+        for attempt in (lambda: submit(client), lambda: client.status().send(None)):
+            with pytest.raises(EngineUnavailable):
+                attempt()
+        engine.start()
+        second = await client.wait_ready(5.0)
+        assert second.epoch != first.epoch
+        assert hooks == [(first.epoch, False), (second.epoch, False)]
+        _, ending = await collect(submit(client, adapter=DIGEST))
+        assert isinstance(ending, Finished)
+        assert client.connections == 2
+
+
+async def test_started_before_the_engine(start_engine: Start, socket_dir: Path) -> None:
+    engine = start_engine()
+    engine.stop()
+    async with client_of(engine.socket, ready=False) as client:
+        with pytest.raises(EngineUnavailable):
+            await client.wait_ready(0.2)
+        engine.start()
+        await client.wait_ready(3.0)
+
+
+async def test_a_frozen_engine_is_lost_after_the_silence(start_engine: Start) -> None:
+    engine = start_engine()
+    async with client_of(engine.socket, silence_s=1.5) as client:
+        await asyncio.sleep(2.5)
+        assert client.ready, "heartbeats keep an idle stream"
+        assert client.last_heartbeat is not None
+        assert not client.last_heartbeat.busy
+        generation = submit(client, max_tokens=100_000 // 16)
+        await until(lambda: generation.received > 0)
+        os.kill(engine.pid, signal.SIGSTOP)
+        try:
+            _, ending = await asyncio.wait_for(collect(generation), 4.0)
+            assert isinstance(ending, EngineLost)
+            assert "1.5 s" in ending.message
+        finally:
+            os.kill(engine.pid, signal.SIGCONT)
+        await client.wait_ready(5.0)
+        _, again = await collect(submit(client))
+        assert isinstance(again, Finished)
+
+
+async def test_a_stuck_loop_shows(start_engine: Start) -> None:
+    engine = start_engine({"faults": {"stall_id": 777, "stall_s": 3.0}})
+    async with client_of(engine.socket, stuck_s=1.0) as client:
+        assert not client.stuck
+        generation = submit(client, prompt_ids=[777])
+        await until(lambda: client.stuck)
+        assert client.ready
+        _, ending = await collect(generation)
+        assert isinstance(ending, Finished)
+        await until(lambda: not client.stuck)
+
+
+async def test_adapters(start_engine: Start) -> None:
+    async with client_of(start_engine().socket) as client:
+        await asyncio.gather(*(client.load_adapter(DIGEST, "fake-model", "/nowhere") for _ in range(5)))
+        with pytest.raises(AdapterFailed, match="nobody"):
+            await client.load_adapter("b" * 64, "nobody", "/nowhere")
+        generation = submit(client, adapter=DIGEST, max_tokens=100)
+        gone = asyncio.create_task(client.unload_adapter(DIGEST))
+        again = asyncio.create_task(client.load_adapter(DIGEST, "fake-model", "/nowhere"))
+        _, ending = await collect(generation)
+        assert isinstance(ending, Finished)
+        await gone
+        await again
+        _, ending = await collect(submit(client, adapter=DIGEST))
+        assert isinstance(ending, Finished)
+        assert DIGEST in (await client.status()).adapters_resident
+
+
+async def test_a_hook_that_fails_is_tried_again(start_engine: Start) -> None:
+    engine = start_engine()
+    calls = 0
+
+    async def hook(hello: Hello) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise RuntimeError("not yet")
+
+    async with client_of(engine.socket, on_connect=hook) as client:
+        assert calls == 3
+        assert client.connections == 1
+
+
+async def test_close_ends_what_runs(start_engine: Start) -> None:
+    engine = start_engine()
+    async with client_of(engine.socket) as client:
+        generation = submit(client, max_tokens=5000)
+        await until(lambda: generation.received > 0)
+    _, ending = await collect(generation)
+    assert isinstance(ending, EngineLost)
+    async with client_of(engine.socket) as client:
+        await asyncio.sleep(0.1)
+        assert (await client.status()).running == 0
+
+
+HELLO = Hello(1, "epoch", [], ["standard"])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        encode(Hello(99, "epoch", [], [])),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        encode(HELLO) + encode(HELLO),
+        encode(HELLO) + framed(b"\xc1"),
+        encode(HELLO) + encode(Finished(1, "stop", usage=None)),  # type: ignore[arg-type]
+    ],
+    ids=["nothing", "other version", "http", "two hellos", "malformed", "wrong type"],
+)
+async def test_nonsense_from_an_engine_is_no_engine(socket_dir: Path, said: bytes) -> None:
+    path = socket_dir / f"nonsense-{time.monotonic_ns()}.sock"
+    connections = 0
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.write(said)
+        if not said:
+            writer.close()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(speak, path)
+    async with client_of(path, ready=False) as client:
+        await until(lambda: connections >= 3)
+        await until(lambda: not client.ready)
+    server.close()
+    await server.wait_closed()
+
+
+def test_the_client_loads_neither_torch_nor_the_engine_s_inside() -> None:
+    code = (
+        "import engine.client, sys; "
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'adapters', 'kernels') "
+        "or m in ('engine.scheduler', 'engine.worker')])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, check=True, text=True)
+    assert printed.stdout.strip() == "[]"
