@@ -11,6 +11,7 @@ from gateway import config as configuration
 from gateway import log
 from gateway.app import create_app
 from gateway.listen import serve
+from gateway.routes.admin import admin_router
 from gateway.services import Services
 
 _log = logging.getLogger("gateway.main")
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     except (configuration.ConfigError, OSError, ValueError) as error:
         _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2
-    return 0 if serve(config, services, create_app(services)) else 1
+    return 0 if serve(config, services, create_app(services, [admin_router(services)])) else 1
 
 
 if __name__ == "__main__":

@@ -153,6 +153,11 @@ def get(connection: sa.Connection, key_id: str) -> Key | None:
     return None if row is None else _key(row)
 
 
+def exists(connection: sa.Connection, secret: str) -> bool:
+    """Whether a key of this secret was ever made."""
+    return connection.execute(sa.select(keys.c.id).where(keys.c.hash == hash_secret(secret))).scalar() is not None
+
+
 def list_keys(
     connection: sa.Connection, tenant_id: str | None = None, *, after: str | None = None, limit: int | None = None
 ) -> list[Key]:

@@ -29,7 +29,7 @@ def serve_command(console: Console, demo: bool, fake: bool) -> None:
             if demo:
                 from gateway.demo import Demo  # what only the demo needs is loaded only for it
 
-                Demo(console.config, fake=fake, say=click.echo).run(console.file)
+                Demo(console.config, say=click.echo).run(specs(console.config, console.file, fake=fake))
             else:
                 _serve(console, fake=fake)
     except supervisor.CannotStart as error:

@@ -1,0 +1,87 @@
+"""/v1/admin/*: the operator's routes, for keys with the admin scope, and how their refusals are said.
+
+The guard comes before anything of the request is read. It must never do what the command line cannot: both are doors
+to `gateway.administration`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from litestar import Request, Router
+from litestar.connection import ASGIConnection
+from litestar.di import Provide
+from litestar.exceptions import ValidationException
+from litestar.handlers import BaseRouteHandler
+
+from billing.errors import AlreadyExists, BillingRefused, NotFound
+from gateway import errors
+from gateway.access import admit
+from gateway.administration import Actor, Administration
+from gateway.http import line_of
+from gateway.keys import ADMIN, KeyRefused
+from gateway.routes.admin_money import BudgetController, PriceController
+from gateway.routes.admin_people import KeyController, TenantController
+from gateway.routes.admin_reports import audit_findings, engine_status, usage_requests, usage_totals
+from gateway.services import Services
+
+BODY_BYTES_MAX = 64 * 1024
+
+
+def admin_router(services: Services) -> Router:
+    """Everything below /v1/admin."""
+
+    async def operators_only(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        assert isinstance(connection, Request)
+        caller = await admit(services, connection, ADMIN)
+        if caller.tenant_id is not None:
+            raise errors.InsufficientScope("This key is a tenant's; an operator's is needed.")
+        connection.state.actor = Actor(caller.key_id, line_of(connection).record.request_id)
+
+    return Router(
+        path="/v1/admin",
+        route_handlers=[
+            TenantController,
+            KeyController,
+            PriceController,
+            BudgetController,
+            usage_totals,
+            usage_requests,
+            audit_findings,
+            engine_status,
+        ],
+        guards=[operators_only],
+        dependencies={"administration": Provide(administration, sync_to_thread=False)},
+        exception_handlers={
+            ValidationException: _say_validation,
+            BillingRefused: _say_billing,
+            KeyRefused: _say_key,
+        },
+        request_max_body_size=BODY_BYTES_MAX,
+        tags=["admin"],
+    )
+
+
+def administration(request: Request[Any, Any, Any], services: Services) -> Administration:
+    return Administration(services.config, request.state.actor)
+
+
+def _say_validation(_: Request[Any, Any, Any], error: ValidationException) -> NoReturn:
+    """The first thing that is wrong, with its field."""
+    first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
+    param = first.get("key") if isinstance(first, dict) else None
+    message = first.get("message") if isinstance(first, dict) else None
+    raise errors.InvalidRequest(message or error.detail, param=param) from error
+
+
+def _say_billing(_: Request[Any, Any, Any], error: BillingRefused) -> NoReturn:
+    kinds: dict[type[BillingRefused], type[errors.ApiError]] = {
+        NotFound: errors.NotFound,
+        AlreadyExists: errors.Conflict,
+    }
+    kind = kinds.get(type(error), errors.InvalidRequest)
+    raise kind(error.message, param=error.param) from error
+
+
+def _say_key(_: Request[Any, Any, Any], error: KeyRefused) -> NoReturn:
+    raise errors.InvalidRequest(str(error)) from error

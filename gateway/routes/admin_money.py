@@ -1,0 +1,130 @@
+"""/v1/admin/prices and /v1/admin/budgets. Money is integer picos: 10⁻¹² of a currency unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, Protocol, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, delete, get, post
+from msgspec import Meta
+
+from billing import budgets, prices
+from billing.budgets import BudgetState
+from billing.clock import SECOND
+from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
+from gateway.administration import Administration, budget_state, tenant_of
+from gateway.errors import InvalidRequest
+from gateway.routes.admin_people import PAGE_DEFAULT, After, Limit, TenantFilter
+from gateway.services import Services
+from gateway.views import BudgetView, Page, PriceView, page
+
+PicosPerToken = Annotated[int, Meta(ge=0, le=UNIT_PRICE_PICOS_MAX)]
+
+
+class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
+    """Picos per token of a model (by name) or an adapter (by id), times each tier's multiplier ("3", "0.5"; a tier not
+    named has 1). `effective_from` in Unix seconds; without it, at once."""
+
+    subject: str
+    input: PicosPerToken
+    output: PicosPerToken
+    cached_input: PicosPerToken | None = None  # without it: as input
+    multipliers: dict[str, str] = {}
+    subject_kind: SubjectKind = "model"
+    currency: str = "USD"
+    effective_from: Annotated[int, Meta(ge=0, le=2**40)] | None = None
+
+
+class BudgetSetting(msgspec.Struct, forbid_unknown_fields=True):
+    """The one budget of this unit and period that the tenant, or the key `key_id` of it, has. Tokens or picos."""
+
+    tenant: str
+    unit: Literal["tokens", "money"]
+    period: Literal["day", "month", "total"]
+    limit_amount: Annotated[int, Meta(ge=0, le=PICOS_MAX)]
+    key_id: str | None = None
+
+
+class Identified(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+Listed = TypeVar("Listed", bound=Identified)
+
+
+def after_id(items: Sequence[Listed], after: str | None) -> Sequence[Listed]:
+    """Those behind the one with the id `after`. Raises InvalidRequest when it is not among them."""
+    if after is None:
+        return items
+    for index, item in enumerate(items):
+        if item.id == after:
+            return items[index + 1 :]
+    raise InvalidRequest(f"'page' is {after!r}, which is not on this list.", param="page")
+
+
+class PriceController(Controller):
+    path = "/prices"
+
+    @post("/", opt={"route": "/v1/admin/prices"})
+    async def publish_price(self, services: Services, administration: Administration, data: NewPrice) -> PriceView:
+        """Publish a price version. Versions never change; the newest in force holds."""
+        fields = msgspec.structs.asdict(data)
+        if data.cached_input is None:
+            fields["cached_input"] = data.input
+        if data.effective_from is not None:
+            fields["effective_from"] = data.effective_from * SECOND
+        return PriceView.of(await services.database.write(lambda c: administration.publish_price(c, **fields)))
+
+    @get("/", opt={"route": "/v1/admin/prices"})
+    async def list_prices(
+        self, services: Services, subject: str | None = None, limit: Limit = PAGE_DEFAULT, after: After = None
+    ) -> Page[PriceView]:
+        """Price versions, the latest to come into force first: the newest thousand."""
+        found = await services.database.read(lambda c: prices.listing(c, subject=subject))
+        return page(after_id(found, after), limit, PriceView.of, lambda version: version.id)
+
+
+class BudgetController(Controller):
+    path = "/budgets"
+
+    @post("/", opt={"route": "/v1/admin/budgets"}, status_code=200)
+    async def set_budget(self, services: Services, administration: Administration, data: BudgetSetting) -> BudgetView:
+        """Make a budget or change its limit; it counts for the very next request."""
+
+        def change(connection: sa.Connection) -> BudgetState:
+            budget = administration.set_budget(
+                connection,
+                tenant_id=tenant_of(connection, data.tenant).id,
+                unit=data.unit,
+                period=data.period,
+                limit_amount=data.limit_amount,
+                key_id=data.key_id,
+            )
+            return budget_state(connection, budget)
+
+        return BudgetView.of(await services.database.write(change))
+
+    @get("/", opt={"route": "/v1/admin/budgets"})
+    async def list_budgets(
+        self,
+        services: Services,
+        tenant: TenantFilter = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[BudgetView]:
+        """Budgets with what is used, held and left of them in their present windows."""
+
+        def query(connection: sa.Connection) -> list[BudgetView]:
+            tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+            return [BudgetView.of(state) for state in budgets.states(connection, tenant_id=tenant_id)]
+
+        found = await services.database.read(query)
+        return page(after_id(found, after), limit, lambda view: view, lambda view: view.id)
+
+    @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
+    async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:
+        """Stop enforcing a budget."""
+        await services.database.write(lambda c: administration.remove_budget(c, budget_id))

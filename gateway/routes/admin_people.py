@@ -1,0 +1,144 @@
+"""/v1/admin/tenants and /v1/admin/keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, get, patch, post
+from litestar.params import Parameter
+from msgspec import UNSET, Meta, UnsetType
+
+from billing import tenants
+from gateway import keys
+from gateway.administration import Administration, key_of, tenant_of
+from gateway.keys import OVERLAP_S_MAX, Key, Kind
+from gateway.services import Services
+from gateway.views import NewKeyView, Page, TenantView, page
+
+PAGE_DEFAULT, PAGE_MAX = 100, 500
+Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX)]
+After = Annotated[str | None, Parameter(query="page", description="`next_page` of the page before")]
+TenantFilter = Annotated[str | None, Parameter(query="tenant", description="an id or a slug")]
+Tokens = Annotated[int, Meta(ge=1, le=2**24)]
+
+
+class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
+    """`slug` names it in /t/<slug>/v1; `tier` is the highest that its keys may have; the currency is for ever."""
+
+    slug: str
+    tier: str
+    name: str | None = None
+    currency: str = "USD"
+    default_max_tokens: Tokens | None = None
+
+
+class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is given changes. Keys of a suspended tenant are refused."""
+
+    name: str | None = None
+    tier: str | None = None
+    status: Literal["active", "suspended"] | None = None
+    default_max_tokens: Tokens | UnsetType | None = UNSET
+
+
+class NewKey(msgspec.Struct, forbid_unknown_fields=True):
+    """`tenant`: an id or a slug; an admin key is without. `tier` may only lower the tenant's. `expires_at`: Unix s."""
+
+    tenant: str | None = None
+    name: str = "api"
+    kind: Kind = "live"
+    tier: str | None = None
+    scopes: list[str] | None = None
+    expires_at: Annotated[int, Meta(ge=0, le=2**40)] | None = None
+    default_max_tokens: Tokens | None = None
+
+
+class Rotation(msgspec.Struct, forbid_unknown_fields=True):
+    """How long the old key still works."""
+
+    overlap_s: Annotated[int, Meta(ge=0, le=OVERLAP_S_MAX)] = 24 * 3600
+
+
+class TenantController(Controller):
+    path = "/tenants"
+
+    @post("/", opt={"route": "/v1/admin/tenants"})
+    async def create_tenant(self, services: Services, administration: Administration, data: NewTenant) -> TenantView:
+        """Make a tenant."""
+        fields = msgspec.structs.asdict(data)
+        return TenantView.of(await services.database.write(lambda c: administration.create_tenant(c, **fields)))
+
+    @get("/", opt={"route": "/v1/admin/tenants"})
+    async def list_tenants(
+        self, services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
+    ) -> Page[TenantView]:
+        """Tenants in the order of their slugs."""
+        found = await services.database.read(lambda c: tenants.listing(c, after=after or "", limit=limit + 1))
+        return page(found, limit, TenantView.of, lambda tenant: tenant.slug)
+
+    @get("/{tenant:str}", opt={"route": "/v1/admin/tenants/{tenant}"})
+    async def get_tenant(self, services: Services, tenant: str) -> TenantView:
+        """One tenant, by id or slug."""
+        return TenantView.of(await services.database.read(lambda c: tenant_of(c, tenant)))
+
+    @patch("/{tenant:str}", opt={"route": "/v1/admin/tenants/{tenant}"})
+    async def change_tenant(
+        self, services: Services, administration: Administration, tenant: str, data: TenantChange
+    ) -> TenantView:
+        """Change a tenant, suspend it or take it back."""
+        fields = msgspec.structs.asdict(data)
+        return TenantView.of(
+            await services.database.write(lambda c: administration.update_tenant(c, tenant_of(c, tenant).id, **fields))
+        )
+
+
+class KeyController(Controller):
+    path = "/keys"
+
+    @post("/", opt={"route": "/v1/admin/keys"})
+    async def create_key(self, services: Services, administration: Administration, data: NewKey) -> NewKeyView:
+        """Make a key. The answer has its secret, this once."""
+        fields: dict[str, Any] = msgspec.structs.asdict(data)
+        tenant = fields.pop("tenant")
+
+        def change(connection: sa.Connection) -> keys.MadeKey:
+            tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+            return administration.create_key(connection, tenant_id=tenant_id, **fields)
+
+        return NewKeyView.of(await services.database.write(change))
+
+    @get("/", opt={"route": "/v1/admin/keys"})
+    async def list_keys(
+        self,
+        services: Services,
+        tenant: TenantFilter = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[Key]:
+        """Keys without their secrets, oldest first; the revoked ones too."""
+
+        def query(connection: sa.Connection) -> list[Key]:
+            tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+            return keys.list_keys(connection, tenant_id, after=after, limit=limit + 1)
+
+        return page(await services.database.read(query), limit, lambda key: key, lambda key: key.id)
+
+    @get("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
+    async def get_key(self, services: Services, key_id: str) -> Key:
+        """One key, without its secret."""
+        return await services.database.read(lambda c: key_of(c, key_id))
+
+    @post("/{key_id:str}/rotate", opt={"route": "/v1/admin/keys/{key_id}/rotate"})
+    async def rotate_key(
+        self, services: Services, administration: Administration, key_id: str, data: Rotation
+    ) -> NewKeyView:
+        """Make a key like this one; the old one expires after `overlap_s`."""
+        made = await services.database.write(lambda c: administration.rotate_key(c, key_id, overlap_s=data.overlap_s))
+        return NewKeyView.of(made)
+
+    @post("/{key_id:str}/revoke", opt={"route": "/v1/admin/keys/{key_id}/revoke"}, status_code=200)
+    async def revoke_key(self, services: Services, administration: Administration, key_id: str) -> Key:
+        """End a key now; every gateway refuses it within a second."""
+        return await services.database.write(lambda c: administration.revoke_key(c, key_id))

@@ -1,0 +1,105 @@
+"""/v1/admin/usage, audit and engine: what was used, whether the books add up, and what the engine is doing."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import sqlalchemy as sa
+from litestar import get
+from litestar.params import Parameter
+
+from billing import audit, usage
+from billing.clock import SECOND
+from billing.usage import Filter, Totals, UsageRow
+from engine.client import EngineUnavailable
+from gateway.administration import tenant_of
+from gateway.errors import EngineAway, InvalidRequest
+from gateway.routes.admin_people import PAGE_DEFAULT, After, Limit, TenantFilter
+from gateway.services import Services
+from gateway.views import AuditView, EngineView, Page, UsageView, page
+
+Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds")]
+Name = Annotated[str | None, Parameter(max_length=256)]
+
+
+@get("/usage", opt={"route": "/v1/admin/usage"})
+async def usage_totals(
+    services: Services,
+    tenant: TenantFilter = None,
+    key_id: Name = None,
+    model: Name = None,
+    adapter: Name = None,
+    tier: Name = None,
+    start_time: Moment = None,
+    end_time: Moment = None,
+) -> Totals:
+    """Sums over settled requests; every given value must match; start_time ≤ finished < end_time. Cost in picos."""
+    which = _filter(key_id, model, adapter, tier, start_time, end_time)
+    return await services.database.read(lambda c: usage.totals(c, _of_tenant(c, which, tenant)))
+
+
+@get("/usage/requests", opt={"route": "/v1/admin/usage/requests"})
+async def usage_requests(
+    services: Services,
+    tenant: TenantFilter = None,
+    key_id: Name = None,
+    model: Name = None,
+    adapter: Name = None,
+    tier: Name = None,
+    start_time: Moment = None,
+    end_time: Moment = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[UsageView]:
+    """Settled requests, one by one, in the ledger's order."""
+    if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise InvalidRequest(f"'page' is {after!r}, which is no page.", param="page")
+    which = _filter(key_id, model, adapter, tier, start_time, end_time)
+
+    def query(connection: sa.Connection) -> list[UsageRow]:
+        narrowed = _of_tenant(connection, which, tenant)
+        return usage.page(connection, narrowed, after=int(after or 0), limit=limit + 1)
+
+    found = await services.database.read(query)
+    return page(found, limit, UsageView.of, lambda row: str(row.sequence))
+
+
+@get("/audit", opt={"route": "/v1/admin/audit"})
+async def audit_findings(services: Services) -> AuditView:
+    """Compute every sum of the ledger again and say what differs."""
+    return AuditView.of(await services.database.read(audit.reconcile))
+
+
+@get("/engine", opt={"route": "/v1/admin/engine"})
+async def engine_status(services: Services) -> EngineView:
+    """What the engine is doing now."""
+    try:
+        return EngineView.of(await services.engine.status())
+    except EngineUnavailable as error:
+        raise EngineAway("No engine is connected.") from error
+
+
+def _filter(
+    key_id: str | None,
+    model: str | None,
+    adapter: str | None,
+    tier: str | None,
+    start_time: int | None,
+    end_time: int | None,
+) -> Filter:
+    return Filter(
+        key_id=key_id,
+        model=model,
+        adapter=adapter,
+        tier=tier,
+        start=None if start_time is None else start_time * SECOND,
+        end=None if end_time is None else end_time * SECOND,
+    )
+
+
+def _of_tenant(connection: sa.Connection, which: Filter, tenant: str | None) -> Filter:
+    """Narrowed to a tenant given by id or slug. Raises NotFound."""
+    if tenant is None:
+        return which
+    return msgspec.structs.replace(which, tenant_id=tenant_of(connection, tenant).id)
