@@ -113,16 +113,15 @@ def build_runner(config: EngineConfig, device: torch.device | None = None) -> To
     page_bytes = PAGE_TOKENS * max(shape.kv_elements_per_token() for shape in shapes.values()) * dtype.itemsize
     pages = config.arena_bytes // page_bytes
     for name, shape in shapes.items():
-        _check_page(name, shape, page_bytes, pages, dtype)
+        check_page(name, shape.kv_elements_per_token() * dtype.itemsize, page_bytes, pages)
     arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
     models = {model.name: _load(model, shapes[model.name], arena, dtype) for model in config.models}
     bases = {model.name: _base_shape(Path(model.path)) for model in config.models}
     return TorchRunner(models, arena, TilePool(arena, dtype, bases))
 
 
-def _check_page(name: str, shape: DecoderConfig, page_bytes: int, pages: int, dtype: torch.dtype) -> None:
-    """Log tokens per page and the waste. Raises ModelRefused when pages do not suit this model."""
-    token_bytes = shape.kv_elements_per_token() * dtype.itemsize
+def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> None:
+    """Log tokens per page and the waste. Raises ModelRefused when pages do not suit the model."""
     tokens = page_bytes // token_bytes
     if tokens < PAGE_TOKENS_MIN:
         raise ModelRefused(

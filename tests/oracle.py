@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ def save_tiny_adapter(model: Any, directory: Path, *, seed: int = 0, **lora: Any
     import peft
 
     torch.manual_seed(seed)
-    wrapped = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora))
+    with peft_on_transformers_5():
+        wrapped = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora))
     with torch.no_grad():
         for name, parameter in wrapped.named_parameters():
             if "lora_" in name:
@@ -80,8 +83,17 @@ def load(directory: Path, adapter: Path | None = None) -> Any:
     hf.utils.logging.disable_progress_bar()
     model = hf.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     if adapter is not None:
-        model = peft.PeftModel.from_pretrained(model, adapter)
+        with peft_on_transformers_5():
+            model = peft.PeftModel.from_pretrained(model, adapter)
     return model.eval()
+
+
+@contextmanager
+def peft_on_transformers_5() -> Iterator[None]:
+    """peft 0.21 asks transformers for a name that 5.23 calls deprecated."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        yield
 
 
 @torch.inference_mode()
