@@ -176,6 +176,7 @@ class Server:
         """Stop reading all streams while the loop is behind: the gateways' own bounded buffers fill instead."""
         if not self._paused and self.inbox.full():
             self._paused = True
+            _log.warning("inbox.full", extra={"fields": {"streams": len(self._streams)}})
             for stream in self._streams.values():
                 if stream.transport is not None:
                     stream.transport.pause_reading()

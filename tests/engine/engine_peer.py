@@ -97,7 +97,11 @@ class Peer:
     @classmethod
     async def connect(cls, socket: Path) -> Peer:
         peer = cls(*await asyncio.open_unix_connection(str(socket)))
-        hello = await peer.next()
+        try:
+            hello = await peer.next()
+        except EOFError:
+            await peer.close()
+            raise
         assert isinstance(hello, Hello)
         peer.hello = hello
         return peer
@@ -107,6 +111,10 @@ class Peer:
 
     def send(self, *frames: ToEngine) -> None:
         self.write(b"".join(encode(frame) for frame in frames))
+
+    async def drain(self) -> None:
+        """Wait until the engine has read most of what was written."""
+        await self._writer.drain()
 
     async def next(self, timeout_s: float = 20.0) -> FromEngine:
         """The next frame that is no heartbeat. Raises EOFError when the engine closed the stream."""

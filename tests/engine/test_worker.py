@@ -1,0 +1,394 @@
+"""The engine process: faults inside a step, limits, start and stop. Always the fake: what fails here is made to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_peer import REPO, EngineProcess, Peer
+
+from engine.config import ConfigError, parse
+from engine.inbox import INBOX_BYTES_MAX
+from engine.protocol import Abort, Finished, Refused, Status, StatusReport, Tokens, encode
+from engine.server import OUTBOX_BYTES_MAX, STREAMS_MAX
+from engine.tiers import SHIPPED_TIERS
+
+Start = Callable[..., EngineProcess]
+Connect = Callable[[EngineProcess], Awaitable[Peer]]
+CHUNK_FAILS, STEP_FAILS, STALLS = 701, 702, 703
+FAULTS = {"chunk_error_id": CHUNK_FAILS, "step_error_id": STEP_FAILS, "stall_id": STALLS}
+
+
+def sample(report: StatusReport, name: str) -> float:
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in report.metrics.decode().splitlines()
+        if line.partition("{")[0].partition(" ")[0] == name
+    )
+
+
+async def status(peer: Peer) -> StatusReport:
+    peer.send(Status())
+    return await peer.expect(StatusReport)
+
+
+# ---- faults in a step
+
+
+async def test_a_chunk_that_fails_ends_its_request_alone(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine({"faults": FAULTS})
+    peer = await connect(engine)
+    peer.send(peer.submit(1, max_tokens=40), peer.submit(2, prompt_ids=[5, CHUNK_FAILS]), peer.submit(3, max_tokens=40))
+    results = await peer.until_ended(1, 2, 3)
+    assert [len(results[handle][0]) for handle in (1, 2, 3)] == [40, 0, 40]
+    assert results[2][1].reason == "error"
+    assert results[2][1].message == "the chunk was made to fail"
+    assert sample(await status(peer), "laneway_chunk_errors_total") == 1
+    assert engine.events("chunk.failed")[0]["request_id"] == "req_2"
+
+
+async def test_a_step_that_raises_ends_its_requests_and_the_loop_goes_on(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine({"faults": FAULTS})
+    peer, other = await connect(engine), await connect(engine)
+    peer.send(peer.submit(1, max_tokens=4000))
+    await peer.expect(Tokens)
+    other.send(other.submit(9, prompt_ids=[STEP_FAILS]))
+    (_, ending), (_, first) = (await other.until_ended(9))[9], (await peer.until_ended(1))[1]
+    for end in (ending, first):
+        assert end.reason == "error"
+        assert "the step was made to fail" in end.message
+    assert first.usage.completion_tokens > 0
+    peer.send(peer.submit(2))
+    assert (await peer.until_ended(2))[2][1].reason == "length"
+    report = await status(peer)
+    assert sample(report, "laneway_step_errors_total") == 1
+    assert report.pages_free + report.pages_cached == report.pages_total
+
+
+async def test_heartbeats_go_on_while_a_step_takes_long(start_engine: Start, connect: Connect) -> None:
+    peer = await connect(start_engine({"faults": FAULTS | {"stall_s": 3.2}}))
+    peer.send(peer.submit(1, prompt_ids=[STALLS]))
+    await peer.until_ended(1)
+    beats = peer.heartbeats
+    assert len(beats) >= 3
+    assert all(beat.busy for beat in beats[-2:])
+    assert beats[-1].step == beats[-2].step
+
+
+# ---- limits
+
+
+async def test_a_full_queue_refuses_with_when_to_try_again(start_engine: Start, connect: Connect) -> None:
+    tiers = [{"name": tier.name, "service_tier": tier.service_tier, "queue_max": 2} for tier in SHIPPED_TIERS]
+    peer = await connect(start_engine({"step_ms": 20.0}, tiers=tiers, sequences_max=1))
+    peer.send(peer.submit(1, max_tokens=4000))
+    await peer.expect(Tokens)
+    peer.send(*(peer.submit(handle) for handle in (2, 3, 4)))
+    refused = await peer.expect(Refused)
+    assert (refused.handle, refused.code) == (4, "queue_full")
+    assert refused.retry_after_s is not None
+    assert refused.retry_after_s > 0
+    report = await status(peer)
+    assert report.waiting["standard"] == 2
+    assert report.running == 1
+    peer.send(Abort(1))
+    results = await peer.until_ended(1, 2, 3)
+    assert [results[handle][1].reason for handle in (1, 2, 3)] == ["aborted", "length", "length"]
+
+
+async def test_more_requests_than_the_inbox_holds_all_end(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine({"faults": FAULTS | {"stall_s": 2.0}})
+    peer, other = await connect(engine), await connect(engine)
+    peer.send(peer.submit(1, prompt_ids=[STALLS]))
+    await asyncio.sleep(0.2)
+    big = "x" * 4_000_000
+    handles = range(2, 2 + INBOX_BYTES_MAX // len(big) + 8)
+    for handle in handles:
+        peer.send(peer.submit(handle, request_id=big, max_tokens=1))
+        await peer.drain()
+    results = await peer.until_ended(1, *handles)
+    assert {ending.reason for _, ending in results.values()} == {"length"}
+    assert engine.events("inbox.full")
+    other.send(other.submit(1))
+    assert (await other.until_ended(1))[1][1].reason == "length"
+
+
+async def test_a_gateway_that_does_not_read_is_cut(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine({"step_ms": 0.0, "context_tokens": 200_000}, sequences_max=400)
+    deaf, other = await connect(engine), await connect(engine)
+    # It never reads: reports of a few KB each fill the socket's buffer, then the outbox.
+    size = len(encode(await status(other)))
+    deaf._reader._transport.pause_reading()  # type: ignore[attr-defined]
+    request = encode(Status())
+    for _ in range((OUTBOX_BYTES_MAX + 2_000_000) // size // 100 + 1):
+        deaf.write(request * 100)
+        await asyncio.sleep(0)
+    deadline = time.monotonic() + 20
+    while not engine.events("stream.cut"):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    assert "does not read" in engine.events("stream.cut")[0]["reason"]
+    other.send(other.submit(1))
+    assert (await other.until_ended(1))[1][1].reason == "length"
+
+
+async def test_one_stream_too_many_is_closed(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine()
+    peers = [await connect(engine) for _ in range(STREAMS_MAX)]
+    with pytest.raises(EOFError):
+        await Peer.connect(engine.socket)
+    await peers[0].close()
+    await asyncio.sleep(0.1)
+    peer = await connect(engine)
+    peer.send(peer.submit(1))
+    await peer.until_ended(1)
+
+
+async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine()
+    peer, other = await connect(engine), await connect(engine)
+    peer.send(peer.submit(1), peer.submit(2, max_tokens=4000))
+    await peer.expect(Finished)
+    await peer.close()
+    deadline = time.monotonic() + 1.0
+    while (report := await status(other)).running:
+        assert time.monotonic() < deadline
+    # All but the eight of the request that was finished.
+    assert sample(report, "laneway_tokens_lost_total") == report.tokens_made - 8
+    assert engine.events("gateway.gone")[0]["tokens_lost"] == report.tokens_made - 8
+
+
+# ---- the fake's settings
+
+
+async def test_the_fake_takes_its_time_and_stops_when_told(start_engine: Start, connect: Connect) -> None:
+    fake = {"step_ms": 10.0, "prefill_ms_per_1k_tokens": 100.0, "stop_after": 5}
+    peer = await connect(start_engine(fake, step_tokens_max=2048))
+    began = time.monotonic()
+    peer.send(peer.submit(1, prompt_ids=[300] * 1000, max_tokens=50))
+    ids, ending = (await peer.until_ended(1))[1]
+    took = time.monotonic() - began
+    assert ending.reason == "stop"
+    assert len(ids) == 5
+    assert ids[-1] == 2
+    assert 0.15 <= took < 0.30
+    assert 0.11 <= ending.usage.ttft_s < 0.16
+    assert abs(ending.usage.device_s - 0.15) < 0.03
+    peer.send(peer.submit(2, max_tokens=50, stop_ids=[]))
+    assert len((await peer.until_ended(2))[2][0]) == 50
+
+
+@pytest.mark.model
+async def test_the_fake_draws_words_of_the_model_s_own_tokenizer(
+    start_engine: Start, connect: Connect, model_dir: Path
+) -> None:
+    from engine.tokenizer import Tokenizer
+
+    engine = start_engine(models=[{"name": "smol", "path": str(model_dir)}])
+    peer = await connect(engine)
+    shape = json.loads((model_dir / "config.json").read_text())
+    assert peer.hello.models[0].vocab_size == shape["vocab_size"]
+    assert peer.hello.models[0].context_tokens == shape["max_position_embeddings"]
+    peer.send(peer.submit(1, max_tokens=40))
+    ids, _ = (await peer.until_ended(1))[1]
+    words = Tokenizer.load(model_dir).decode(ids).split()
+    assert len(words) == 40
+    assert all(word.isalpha() for word in words)
+
+
+async def test_the_fake_holds_no_tensor_library(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine()
+    peer = await connect(engine)
+    peer.send(peer.submit(1))
+    await peer.until_ended(1)
+    mapped = maps(engine.pid)
+    assert "libtorch" not in mapped
+    assert "site-packages/numpy" not in mapped
+
+
+def maps(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+async def test_idle_it_sleeps(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine()
+    await connect(engine)
+    await asyncio.sleep(1.2)  # its books are looked over once, after a second
+
+    def cpu_ticks() -> int:
+        fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = cpu_ticks()
+    await asyncio.sleep(1.5)
+    assert cpu_ticks() - before <= 2, "hundredths of a second in one and a half"
+
+
+# ---- start and stop
+
+
+async def test_the_socket_is_the_owner_s_alone_and_goes_with_the_engine(start_engine: Start) -> None:
+    engine = start_engine()
+    assert stat.S_IMODE(engine.socket.stat().st_mode) == 0o600
+    assert engine.ready["pid"] == engine.pid
+    assert engine.stop() == 0
+    assert not engine.socket.exists()
+
+
+async def test_sigterm_ends_what_runs_and_says_so(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine()
+    peer = await connect(engine)
+    peer.send(peer.submit(1, max_tokens=4000))
+    await peer.expect(Tokens)
+    began = time.monotonic()
+    engine.process.terminate()
+    _, ending = (await peer.until_ended(1))[1]
+    assert ending.reason == "error"
+    assert ending.message == "the engine is shutting down"
+    assert ending.usage.completion_tokens > 0
+    assert await peer.closed()
+    assert await asyncio.to_thread(engine.process.wait, 5) == 0
+    assert time.monotonic() - began < 1.0
+
+
+async def test_sigterm_in_a_step_that_hangs(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine({"faults": FAULTS | {"stall_s": 60.0}})
+    peer = await connect(engine)
+    peer.send(peer.submit(1, prompt_ids=[STALLS]))
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    engine.process.terminate()
+    assert await asyncio.to_thread(engine.process.wait, 5) == 1
+    assert time.monotonic() - began < 2.0
+    assert engine.events("engine.stop_forced")
+
+
+async def test_a_dead_engine_s_socket_is_replaced(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine()
+    engine.stop(signal.SIGKILL)
+    assert engine.socket.exists()
+    engine.start()
+    peer = await connect(engine)
+    peer.send(peer.submit(1))
+    await peer.until_ended(1)
+
+
+def run_engine(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "engine", *arguments]
+    return subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=20)
+
+
+async def test_a_living_engine_s_socket_is_not_taken(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine()
+    config = str(engine.socket.with_suffix(".json"))
+    second = run_engine("--socket", str(engine.socket), "--config", config, "--fake")
+    assert second.returncode == 2
+    assert "another engine listens" in second.stderr
+    await connect(engine)
+    plain = engine.socket.with_suffix(".txt")
+    plain.write_text("mine")
+    third = run_engine("--socket", str(plain), "--config", config, "--fake")
+    assert third.returncode == 2
+    assert plain.read_text() == "mine"
+
+
+@pytest.fixture
+def pid_of_orphan(socket_dir: Path) -> Iterator[Callable[[], tuple[subprocess.Popen[bytes], int]]]:
+    """A parent that starts an engine and waits; it and the engine's pid."""
+    pids: list[int] = []
+
+    def start() -> tuple[subprocess.Popen[bytes], int]:
+        config = socket_dir / "orphan.json"
+        config.write_text('{"models": [{"name": "fake-model"}]}')
+        code = f"""
+            import subprocess, sys
+            engine = subprocess.Popen([sys.executable, "-m", "engine", "--socket", {str(socket_dir / "orphan.sock")!r},
+                "--config", {str(config)!r}, "--fake"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            print(engine.stdout.readline().decode(), flush=True)
+            engine.wait()
+        """
+        argv = [sys.executable, "-c", textwrap.dedent(code)]
+        parent = subprocess.Popen(argv, cwd=REPO, stdout=subprocess.PIPE)
+        assert parent.stdout is not None
+        pids.append(json.loads(parent.stdout.readline())["pid"])
+        return parent, pids[-1]
+
+    yield start
+    for pid in pids:
+        if Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGKILL)
+
+
+async def test_an_engine_does_not_outlive_its_parent(
+    pid_of_orphan: Callable[[], tuple[subprocess.Popen[bytes], int]],
+) -> None:
+    parent, pid = pid_of_orphan()
+    parent.kill()
+    parent.wait()
+    assert parent.stdout is not None
+    parent.stdout.close()
+    deadline = time.monotonic() + 2.0
+    while state(pid) != "Z":
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+MODELS: dict[str, Any] = {"models": [{"name": "m"}]}
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({}, "models"),
+        ({"models": []}, "models"),
+        (MODELS | {"colour": "red"}, "colour"),
+        (MODELS | {"fake": {"step_ms": -1}}, "step_ms"),
+        (MODELS | {"fake": {"speed": 1}}, "speed"),
+        (MODELS | {"arena_bytes": 1}, "arena_bytes"),
+        (MODELS | {"prefill_tokens_min": 600}, "prefill_tokens_min"),
+        ({"models": [{"name": "m"}, {"name": "m"}]}, "two models"),
+        ({"models": [{"name": "m", "dtype": "int4"}]}, "dtype"),
+        ({"models": [{"name": "m", "digest": "XYZ"}]}, "digest"),
+        (MODELS | {"tiers": []}, "tiers"),
+        (MODELS | {"tiers": [{"name": "a", "service_tier": "b", "floor": 2}]}, "floor"),
+    ],
+    ids=lambda value: "",
+)
+def test_a_bad_configuration_is_refused_by_name(config: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse(json.dumps(config).encode())
+
+
+def test_a_bad_configuration_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "engine.json"
+    path.write_text(json.dumps(MODELS | {"colour": "red"}))
+    done = run_engine("--socket", str(tmp_path / "s"), "--config", str(path), "--fake")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert line["event"] == "engine.cannot_start"
+    assert "colour" in line["reason"]
+    path.write_text(json.dumps(MODELS | {"sequences_max": 512}))
+    done = run_engine("--socket", str(tmp_path / "s"), "--config", str(path), "--fake")
+    assert done.returncode == 2
+    assert "sequences_max" in done.stderr
+    done = run_engine("--socket", str(tmp_path / "s"), "--config", str(tmp_path / "none.json"), "--fake")
+    assert done.returncode == 2
