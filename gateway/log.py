@@ -8,6 +8,9 @@ import time
 
 import msgspec
 
+# Machines ask these all the time; their lines are for whoever looks for them.
+QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
+
 _requests = logging.getLogger("gateway.request")
 
 
@@ -55,7 +58,8 @@ class RequestLine:
         assert self._holders >= 0, "released more often than held"
         if self._holders == 0:
             self.record.total_s = self.age_s()
-            _requests.info("request", extra={"fields": self.record})
+            level = logging.DEBUG if self.record.route in QUIET_ROUTES else logging.INFO
+            _requests.log(level, "request", extra={"fields": self.record})
 
     def age_s(self) -> float:
         return round(time.monotonic() - self.started, 6)

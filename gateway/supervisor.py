@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ STEADY_S = 10.0
 # From SIGTERM to SIGKILL. The gateway gets its configured grace (2.5 s) and this margin; together under 5 s.
 STOP_MARGIN_S = 0.5
 STOP_ENGINE_S = 1.8
-PROBE_EVERY_S = 0.05
+PROBE_EVERY_S = 0.1
 LINE_BYTES_MAX = 1024 * 1024
 PR_SET_PDEATHSIG = 1
 
@@ -53,12 +53,22 @@ class ChildSpec:
 class Child:
     """A process that is kept alive: `pid` and `ready` are of its present life."""
 
-    def __init__(self, spec: ChildSpec, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spec: ChildSpec,
+        say: Callable[[str], None],
+        changed: Callable[[], None],
+        needs: Sequence[Child] = (),
+    ) -> None:
+        """`changed` is called at each new pid. `needs`: without these it cannot be ready, so before they are it is not
+        asked."""
         self.spec = spec
         self.pid = 0
         self.ready = asyncio.Event()
         self.restarts = 0
         self._say = say
+        self._changed = changed
+        self._needs = needs
         self._process: asyncio.subprocess.Process | None = None
         self._stopped = False
 
@@ -75,6 +85,7 @@ class Child:
             preexec_fn=die_with_parent(self.spec.orphan_signal),
         )
         self.pid = process.pid
+        self._changed()
         if self._stopped:  # while it was being started
             self.kill()
         watch = asyncio.create_task(self._read_lines(process) if piped else self._probe_health())
@@ -124,22 +135,29 @@ class Child:
                 sys.stdout.flush()
 
     async def _probe_health(self) -> None:
+        for other in self._needs:
+            await other.ready.wait()
+        await self.until_healthy()
+        self.ready.set()
+
+    async def until_healthy(self) -> None:
         assert self.spec.health is not None
         while True:
             if await healthy(*self.spec.health):
-                self.ready.set()
                 return
             await asyncio.sleep(PROBE_EVERY_S)
 
 
 class Supervisor:
-    """Keeps its children alive until told to stop, then stops them in the order given: who asks before who answers.
-    `changed(pids)` is called when all are ready, and again whenever one is back under a new pid."""
+    """Keeps its children alive until told to stop; then those with a health check, who ask, stop before the others,
+    who answer. `changed(pids)` is called when all are ready, and again at each new pid."""
 
     def __init__(
         self, specs: list[ChildSpec], say: Callable[[str], None], changed: Callable[[dict[str, int]], None]
     ) -> None:
-        self.children = [Child(spec, say) for spec in specs]
+        speakers = [Child(spec, say, self._tell) for spec in specs if spec.health is None]
+        askers = [Child(spec, say, self._tell, speakers) for spec in specs if spec.health is not None]
+        self.children = [*askers, *speakers]
         self._say = say
         self._changed = changed
         self._stopping = asyncio.Event()
@@ -211,15 +229,25 @@ class Supervisor:
             wait_s = min(wait_s * 2, BACKOFF_MAX_S)
             child.restarts += 1
 
-    async def _announce(self, child: Child, life: asyncio.Task[str]) -> None:
-        """Tell the new pid once it is ready, or leave it when it died first."""
-        began = time.monotonic()
-        ready = asyncio.create_task(child.ready.wait())
-        await asyncio.wait([ready, life], return_when=asyncio.FIRST_COMPLETED)
-        if ready.done():
+    def _tell(self) -> None:
+        if self._started:
             self._changed(self.pids())
+
+    async def _announce(self, child: Child, life: asyncio.Task[str]) -> None:
+        """Say when there is service again, or nothing when the child died before."""
+        began = time.monotonic()
+        serving = asyncio.create_task(self._serving(child))
+        await asyncio.wait([serving, life], return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
             self._say(f"the {child.spec.name} is back (pid {child.pid}) after {time.monotonic() - began:.1f} s")
-        ready.cancel()
+        serving.cancel()
+
+    async def _serving(self, child: Child) -> None:
+        await child.ready.wait()
+        for other in self.children:
+            if other.spec.health is not None:
+                await other.until_healthy()
 
 
 def engine_spec(socket_path: Path, config_file: Path, *, fake: bool, environ: dict[str, str]) -> ChildSpec:
