@@ -7,6 +7,8 @@ import logging
 import sys
 from pathlib import Path
 
+import prometheus_client
+
 from gateway import config as configuration
 from gateway import log
 from gateway.app import create_app
@@ -25,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     log.configure()
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         config = configuration.load(arguments.config)
         services = Services(config, configuration.server_secret(config))

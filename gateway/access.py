@@ -17,7 +17,6 @@ async def admit(services: Services, request: Request[Any, Any, Any], scope: str 
     """The caller, with `scope`. On a path below /t/<tenant>/ the key must be that tenant's, else the path does not
     exist. Raises LedgerAway while revocations cannot be seen, InvalidApiKey, InsufficientScope, NotFound."""
     line = line_of(request)
-    line.record.route = request.route_handler.opt.get("route", "")
     if not services.watch.fresh:
         raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.")
     caller = await services.callers.identify(request.headers.get("authorization"))

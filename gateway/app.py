@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 from litestar import Litestar, Request
 from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ASGIApp, ControllerRouterHandler
 
 from gateway.http import Front
@@ -17,6 +16,7 @@ from gateway.routes.chat import chat_completions
 from gateway.routes.health import live, ready
 from gateway.routes.metrics import metrics
 from gateway.routes.models import get_model, list_models
+from gateway.routes.schema import SchemaPlugin
 from gateway.services import Services
 
 ROUTES: tuple[ControllerRouterHandler, ...] = (chat_completions, list_models, get_model, live, ready, metrics)
@@ -35,9 +35,10 @@ def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = (
         route_handlers=[*ROUTES, *routes],
         lifespan=[lifespan],
         dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
+        logging_config=None,
         exception_handlers={Exception: _to_the_front},
         openapi_config=OpenAPIConfig(
-            title="Laneway", version="1", path="/schema", render_plugins=[JsonRenderPlugin(path=["/", "/openapi.json"])]
+            title="Laneway", version="1", path="/schema", render_plugins=[SchemaPlugin(path=["/", "/openapi.json"])]
         ),
     )
     return Front(app, services.metrics)

@@ -53,9 +53,10 @@ class Front:
         try:
             await self._answer(scope, receive, send_named, line)
         finally:
+            record.route = _route(scope)
             if not record.status:
                 record.status = STATUS_CLIENT_LEFT
-            self._metrics.responses.labels(record.route or "unknown", str(record.status)).inc()
+            self._metrics.responses.labels(record.route, str(record.status)).inc()
             line.release()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, line: RequestLine) -> None:
@@ -87,6 +88,12 @@ class Front:
         headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _route(scope: Scope) -> str:
+    """The route that took it, of the known ones: a path that somebody made up is no label."""
+    handler = scope.get("route_handler")
+    return "unknown" if handler is None else str(handler.opt.get("route") or min(handler.paths))
 
 
 def _of_framework(error: HTTPException) -> errors.ApiError:

@@ -9,6 +9,7 @@ import uvicorn
 from litestar.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from billing.ids import new_id
 from gateway import errors
 from gateway.config import Config
 from gateway.services import Services
@@ -23,34 +24,53 @@ class RequestHeadTooLarge(errors.RequestTooLarge):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """The parser keeps an unfinished head in memory for ever; here it is refused above HEAD_BYTES_MAX."""
+    """The parser keeps an unfinished head in memory for ever; here one is refused above HEAD_BYTES_MAX."""
 
-    _head_bytes = 0
+    _in_head = True
+    _unparsed_bytes = 0  # of a head that is not complete
+    _field_bytes = 0  # of its complete fields
+    _refused = False
 
     def on_message_begin(self) -> None:
-        self._head_bytes = 0
+        self._in_head = True
+        self._unparsed_bytes = self._field_bytes = 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._field_bytes += len(name) + len(value)
+        if self._field_bytes <= HEAD_BYTES_MAX:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._head_bytes = -1
-        super().on_headers_complete()
+        self._in_head = False
+        if self._field_bytes + len(self.url) > HEAD_BYTES_MAX:
+            self._refused = True
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._head_bytes = 0
-        super().on_message_complete()
+        if not self._refused:
+            super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        if self._head_bytes >= 0:
-            self._head_bytes += len(data)
+        if self._refused:
+            return
         super().data_received(data)
-        if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refuse_head()
+        if self._in_head:
+            self._unparsed_bytes += len(data)
+        if self._refused or (self._in_head and self._unparsed_bytes > HEAD_BYTES_MAX):
+            self._refused = True
+            self._refuse()
 
-    def _refuse_head(self) -> None:
+    def _refuse(self) -> None:
         body = RequestHeadTooLarge(f"The request's head is over the limit of {HEAD_BYTES_MAX} bytes.").body()
         head = (
             "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            f"x-request-id: {new_id('req')}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.close()

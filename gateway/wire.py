@@ -29,6 +29,7 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 Content = str | Annotated[list[TextPart], Meta(min_length=1, max_length=PARTS_MAX)]
+Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARS_MAX)]
 EmptyList = Annotated[list[Any], Meta(max_length=0)]
 
 
@@ -67,7 +68,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """POST /v1/chat/completions. What is typed Any must be neutral, see NEUTRAL."""
+    """What to answer, and how. A field typed Any must have one of its NEUTRAL values."""
 
     messages: Annotated[
         list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage],
@@ -79,7 +80,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=SEED_MIN, le=SEED_MAX)] | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=STOPS_MAX)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     service_tier: str | None = None
@@ -201,15 +202,6 @@ def _check(request: ChatRequest) -> None:
         request.max_tokens != request.max_completion_tokens
     ):
         raise InvalidRequest("'max_tokens' and 'max_completion_tokens' disagree.", param="max_tokens")
-    _check_stops(request.stops())
-
-
-def _check_stops(stops: list[str]) -> None:
-    if len(stops) > STOPS_MAX:
-        raise InvalidRequest(f"'stop' has {len(stops)} sequences; at most {STOPS_MAX} are allowed.", param="stop")
-    for stop in stops:
-        if not 1 <= len(stop) <= STOP_CHARS_MAX:
-            raise InvalidRequest(f"A sequence in 'stop' must have 1 to {STOP_CHARS_MAX} characters.", param="stop")
 
 
 def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
@@ -267,18 +259,18 @@ class Usage(msgspec.Struct, frozen=True):
 FinishReason = Literal["stop", "length"]
 
 
-class AnswerMessage(msgspec.Struct, frozen=True):
-    content: str
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
+    content: str
     refusal: None = None
     annotations: tuple[()] = ()
 
 
-class Choice(msgspec.Struct, frozen=True):
-    message: AnswerMessage
-    finish_reason: FinishReason
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
+    message: AnswerMessage
     logprobs: None = None
+    finish_reason: FinishReason
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,13 +20,13 @@ class Health(msgspec.Struct):
     problems: dict[str, str]
 
 
-@get("/health/live", opt={"route": "/health/live"}, sync_to_thread=False)
+@get("/health/live", sync_to_thread=False)
 def live() -> dict[str, bool]:
     """The process runs."""
     return {"live": True}
 
 
-@get("/health/ready", opt={"route": "/health/ready"})
+@get("/health/ready")
 async def ready(services: Services) -> Response[Health]:
     """Whether requests can be served now: 200, or 503 with what is wrong."""
     problems: dict[str, str] = {}

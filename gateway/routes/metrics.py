@@ -13,7 +13,7 @@ ENGINE_S_MAX = 2.0
 TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@get("/metrics", opt={"route": "/metrics"})
+@get("/metrics")
 async def metrics(services: Services) -> Response[bytes]:
     """Prometheus text format. Without an engine, the gateway's part alone."""
     text = services.metrics.text()

@@ -108,21 +108,18 @@ class Stack:
         file = self.directory / "engine.json"
         settings = {"step_ms": 2.0, "prefill_ms_per_1k_tokens": 1.0, **self.fake}
         file.write_text(json.dumps({"models": [{"name": MODEL, "path": str(self.model_dir)}], "fake": settings}))
+        argv = [
+            sys.executable,
+            "-m",
+            "engine",
+            "--socket",
+            str(self.config.socket_path),
+            "--config",
+            str(file),
+            "--fake",
+        ]
         with (self.directory / "engine.log").open("ab") as log:
-            self.engine = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "engine",
-                    "--socket",
-                    str(self.config.socket_path),
-                    "--config",
-                    str(file),
-                    "--fake",
-                ],
-                stdout=log,
-                stderr=log,
-            )
+            self.engine = subprocess.Popen(argv, stdout=log, stderr=log)
 
     def start_gateway(self) -> None:
         with self.log_file.open("ab") as log:
