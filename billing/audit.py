@@ -115,13 +115,15 @@ class Findings(msgspec.Struct, frozen=True):
     wrong_counters: list[str]  # budget windows that differ from their holds
     overshot: list[str]  # budget windows over their limit (also when it was lowered)
     oversettled: list[str]  # settled above what was held, or a usage row without its settled hold
+    unrecorded: list[str]  # settled holds without a usage row
     orphaned: list[str]  # open holds of gateways without a living lease
     open_holds: int  # not a fault while requests run
 
     @property
     def sound(self) -> bool:
         """Everything that is a fault at any moment is absent. `orphaned` and `overshot` may be passing states."""
-        return not (self.unbalanced or self.cost_difference_picos or self.wrong_counters or self.oversettled)
+        faults = (self.unbalanced, self.wrong_counters, self.oversettled, self.unrecorded)
+        return not any(faults) and self.cost_difference_picos == 0
 
 
 def reconcile(connection: sa.Connection, clock: Clock = database_now) -> Findings:
@@ -147,6 +149,11 @@ def reconcile(connection: sa.Connection, clock: Clock = database_now) -> Finding
             )
         )
     )
+    unrecorded = (
+        sa.select(_holds.c.request_id)
+        .outerjoin(usage, usage.c.request_id == _holds.c.request_id)
+        .where(_holds.c.state == "settled", usage.c.request_id.is_(None))
+    )
     alive = sa.select(_leases.c.gateway_id).where(_leases.c.expires_at > clock(connection))
     orphaned = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive))
     open_holds = sa.select(sa.func.count()).select_from(_holds).where(_holds.c.state == "held")
@@ -158,6 +165,7 @@ def reconcile(connection: sa.Connection, clock: Clock = database_now) -> Finding
         wrong_counters=wrong,
         overshot=overshot,
         oversettled=list(connection.execute(oversettled.limit(FINDINGS_MAX)).scalars()),
+        unrecorded=list(connection.execute(unrecorded.limit(FINDINGS_MAX)).scalars()),
         orphaned=list(connection.execute(orphaned.limit(FINDINGS_MAX)).scalars()),
         open_holds=int(connection.execute(open_holds).scalar_one()),
     )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from billing import tables
+from billing.bulk import BulkInsert, among
 from billing.clock import Period, window_end, window_start
 
 Unit = Literal["tokens", "money"]
@@ -34,27 +34,22 @@ _LOCK = (
     sa.select(*_BUDGET_COLUMNS)
     .where(
         sa.or_(
-            sa.and_(_budgets.c.active, _budgets.c.scope_id.in_(sa.bindparam("scope_ids", expanding=True))),
-            _budgets.c.id.in_(sa.bindparam("budget_ids", expanding=True)),
+            sa.and_(_budgets.c.active, among(_budgets.c.scope_id, "scope_ids")),
+            among(_budgets.c.id, "budget_ids"),
         )
     )
     .order_by(_budgets.c.id)
     .with_for_update()
 )
 _READ_WINDOWS = sa.select(_windows.c.budget_id, _windows.c.window_start, _windows.c.held, _windows.c.posted).where(
-    _windows.c.budget_id.in_(sa.bindparam("budget_ids", expanding=True)),
+    among(_windows.c.budget_id, "budget_ids"),
     _windows.c.window_start.in_(sa.bindparam("window_starts", expanding=True)),
 )
 
 
-def _upsert(insert: sqlite.Insert | postgresql.Insert) -> sa.Insert:
-    return insert.on_conflict_do_update(
-        index_elements=[_windows.c.budget_id, _windows.c.window_start],
-        set_={"held": insert.excluded.held, "posted": insert.excluded.posted},
-    )
-
-
-_WRITE_WINDOW = {"sqlite": _upsert(sqlite.insert(_windows)), "postgresql": _upsert(postgresql.insert(_windows))}
+_WRITE_WINDOWS = BulkInsert(
+    _windows, ("budget_id", "window_start", "held", "posted"), on_conflict=("budget_id", "window_start")
+)
 
 
 @dataclass(slots=True)
@@ -156,10 +151,5 @@ class Counters:
 
     def write(self, connection: sa.Connection) -> None:
         """Write the windows that changed."""
-        rows = [
-            {"budget_id": w.budget_id, "window_start": w.start, "held": w.held, "posted": w.posted}
-            for w in self._windows.values()
-            if w.changed
-        ]
-        if rows:
-            connection.execute(_WRITE_WINDOW[connection.dialect.name], rows)
+        changed = [(w.budget_id, w.start, w.held, w.posted) for w in self._windows.values() if w.changed]
+        _WRITE_WINDOWS.run(connection, changed)

@@ -18,14 +18,14 @@ from sqlalchemy import event, exc
 T = TypeVar("T")
 
 READERS = 4
+WRITERS = 2  # the writer thread, and a command line's thread in the same process
 BUSY_TIMEOUT_S = 10  # how long SQLite waits for another process's write, the CLI's for instance
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 10
+SILENCE_TIMEOUT_S = 10  # a PostgreSQL host that acknowledges nothing for so long is away
 LOCK_TIMEOUT_S = 10
 # A process that stops in the middle of a transaction must not keep its locks from the other gateways.
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
-
-_WRITES = "laneway_writes"
 
 
 class DatabaseUnavailable(Exception):
@@ -37,19 +37,14 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(url)
-        if self.url.get_backend_name() == "sqlite":
-            self._engine = _sqlite_engine(self.url)
+        if self.is_sqlite:
+            make = _sqlite_engine
         elif self.url.drivername == "postgresql+psycopg":
-            self._engine = _postgres_engine(self.url)
+            make = _postgres_engine
         else:
             raise ValueError(f"a database URL must begin with sqlite:/// or postgresql+psycopg://, not {url!r}")
-        self._write_engine = self._engine.execution_options(**{_WRITES: True})
-        self._read_engine = self._engine
-        if not self.is_sqlite:
-            # Every statement of one read sees the same moment, as it does in SQLite.
-            self._read_engine = self._engine.execution_options(
-                isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
+        self._write_engine = make(self.url, True)
+        self._read_engine = make(self.url, False)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
 
@@ -66,7 +61,7 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self.write_sync, function)
 
     async def read(self, function: Callable[[sa.Connection], T]) -> T:
-        """Run `function(connection)` in a reader thread, on one unchanging view of the data."""
+        """Run `function(connection)` in a reader thread, on one unchanging view of the data; writing fails."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_sync, function)
 
     def write_sync(self, function: Callable[[sa.Connection], T]) -> T:
@@ -81,7 +76,8 @@ class Database:
         """Wait for what is running, then close every connection."""
         self._writer.shutdown()
         self._readers.shutdown()
-        self._engine.dispose()
+        self._write_engine.dispose()
+        self._read_engine.dispose()
 
 
 @contextmanager
@@ -96,13 +92,13 @@ def _translated() -> Iterator[None]:
         raise
 
 
-def _sqlite_engine(url: sa.URL) -> sa.Engine:
+def _sqlite_engine(url: sa.URL, writes: bool) -> sa.Engine:
     if not url.database or url.database == ":memory:":
         raise ValueError("an SQLite database in memory cannot be shared between threads: name a file")
     engine = sa.create_engine(
         url,
         connect_args={"timeout": BUSY_TIMEOUT_S},
-        pool_size=READERS + 1,
+        pool_size=WRITERS if writes else READERS,
         max_overflow=0,
         pool_timeout=POOL_TIMEOUT_S,
     )
@@ -110,30 +106,35 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
     @event.listens_for(engine, "connect")
     def connect(dbapi_connection: Any, _record: object) -> None:
         dbapi_connection.isolation_level = None  # the driver begins nothing by itself: `begin` below does
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        pragmas = ["journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"]
+        for pragma in pragmas if writes else [*pragmas, "query_only = ON"]:
             dbapi_connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        writes = connection.get_execution_options().get(_WRITES, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
 
-def _postgres_engine(url: sa.URL) -> sa.Engine:
+def _postgres_engine(url: sa.URL, writes: bool) -> sa.Engine:
     settings = {
-        "lock_timeout": LOCK_TIMEOUT_S,
-        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_S,
+        "lock_timeout": f"{LOCK_TIMEOUT_S}s",
+        "idle_in_transaction_session_timeout": f"{IDLE_IN_TRANSACTION_TIMEOUT_S}s",
     }
+    if not writes:
+        # Every statement of one read sees the same moment, as it does in SQLite.
+        settings |= {"default_transaction_isolation": r"repeatable\ read", "default_transaction_read_only": "on"}
     return sa.create_engine(
         url,
         connect_args={
-            "connect_timeout": CONNECT_TIMEOUT_S,
-            "options": " ".join(f"-c {name}={seconds}s" for name, seconds in settings.items()),
             "application_name": "laneway",
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "tcp_user_timeout": SILENCE_TIMEOUT_S * 1000,
+            "keepalives_idle": SILENCE_TIMEOUT_S,
+            "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
         },
-        pool_size=READERS + 1,
+        pool_size=WRITERS if writes else READERS,
         max_overflow=0,
         pool_timeout=POOL_TIMEOUT_S,
         pool_pre_ping=True,

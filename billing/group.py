@@ -7,12 +7,12 @@ refused, or is our own mistake, does not touch the others of its group. It knows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
 from billing import leases, tables
+from billing.bulk import BulkInsert, BulkUpdate, Row, among
 from billing.clock import Clock, rfc3339
 from billing.counters import Budget, Counters, Window
 from billing.prices import PriceBook, PriceVersion, UnitPrices, format_picos
@@ -28,28 +28,14 @@ _CONTEXT = sa.select(
     .scalar_subquery(),
 )
 _LOCK_HOLDS = (
-    sa.select(_holds)
-    .where(_holds.c.request_id.in_(sa.bindparam("request_ids", expanding=True)))
-    .order_by(_holds.c.request_id)
-    .with_for_update()
+    sa.select(_holds).where(among(_holds.c.request_id, "request_ids")).order_by(_holds.c.request_id).with_for_update()
 )
-_READ_CHARGES = sa.select(_charges).where(_charges.c.request_id.in_(sa.bindparam("request_ids", expanding=True)))
-_INSERT_HOLDS = sa.insert(_holds)
-_INSERT_CHARGES = sa.insert(_charges)
-_INSERT_USAGE = sa.insert(tables.usage)
-_INSERT_ENTRIES = sa.insert(tables.entries)
-_END_HOLDS = (
-    sa.update(_holds)
-    .where(_holds.c.request_id == sa.bindparam("id"))
-    .values(
-        state=sa.bindparam("to_state"),
-        ended_at=sa.bindparam("at"),
-        ending=sa.bindparam("how"),
-        settled_picos=sa.bindparam("cost"),
-        lost_tokens=sa.bindparam("lost"),
-    )
-)
-
+_READ_CHARGES = sa.select(_charges).where(among(_charges.c.request_id, "request_ids"))
+_INSERT_HOLDS = BulkInsert(_holds)
+_INSERT_CHARGES = BulkInsert(_charges)
+_INSERT_USAGE = BulkInsert(tables.usage)
+_INSERT_ENTRIES = BulkInsert(tables.entries)
+_END_HOLDS = BulkUpdate(_holds, ("state", "ended_at", "ending", "settled_picos", "lost_tokens"), key="request_id")
 _UNIT_WORD = {"tokens": "token", "money": "money"}
 
 HoldResult = Held | HoldRefused | Exception
@@ -92,9 +78,6 @@ class _Hold(msgspec.Struct):
         return self.prompt_tokens + self.max_tokens
 
 
-_HOLD_COLUMNS = tuple(column.name for column in _holds.columns)
-
-
 class Group:
     """`Group(…).run(connection, holds, endings)` once per transaction; its rows are written at the end, in bulk."""
 
@@ -108,8 +91,8 @@ class Group:
         self._known: dict[str, _Hold] = {}
         self._made: dict[str, _Hold] = {}
         self._ended: dict[str, _Hold] = {}
-        self._usage_rows: list[dict[str, Any]] = []
-        self._entry_rows: list[dict[str, Any]] = []
+        self._usage_rows: list[Row] = []
+        self._entry_rows: list[Row] = []
 
     def run(
         self, connection: sa.Connection, holds: Sequence[HoldRequest], endings: Sequence[Ending]
@@ -270,28 +253,17 @@ class Group:
         self._record_entries(hold, version.currency, by_meter)
 
     def _record_usage(self, hold: _Hold, settlement: Settlement, currency: str) -> None:
-        row = msgspec.structs.asdict(settlement)
-        if row["finished_at"] is None:
-            row["finished_at"] = self._now
-        for name in ("tenant_id", "project_id", "key_id", "model", "adapter", "tier", "price_version_id"):
-            row[name] = getattr(hold, name)
+        row = msgspec.structs.asdict(hold) | msgspec.structs.asdict(settlement)
+        row["finished_at"] = self._now if settlement.finished_at is None else settlement.finished_at
         row.update(currency=currency, cost_picos=hold.settled_picos, started_at=hold.held_at)
-        self._usage_rows.append(row)
+        self._usage_rows.append([row[name] for name in _INSERT_USAGE.columns])
 
     def _record_entries(self, hold: _Hold, currency: str, by_meter: dict[str, int]) -> None:
         amounts: list[tuple[str, str | None, int]] = [("receivable", None, hold.settled_picos)]
         amounts += [("revenue", meter, -picos) for meter, picos in by_meter.items()]
         assert sum(amount for _account, _meter, amount in amounts) == 0
         self._entry_rows += [
-            {
-                "transaction_id": hold.request_id,
-                "tenant_id": hold.tenant_id,
-                "account": account,
-                "meter": meter,
-                "amount_picos": amount,
-                "currency": currency,
-                "recorded_at": self._now,
-            }
+            (hold.request_id, hold.tenant_id, account, meter, amount, currency, self._now)
             for account, meter, amount in amounts
             if amount
         ]
@@ -299,22 +271,18 @@ class Group:
     # ---- rows --------------------------------------------------------------------------------------------------
 
     def _write(self, connection: sa.Connection) -> None:
-        made = list(self._made.values())
-        if made:
-            connection.execute(_INSERT_HOLDS, [{name: getattr(h, name) for name in _HOLD_COLUMNS} for h in made])
-        charges = [
-            {"request_id": hold.request_id, "budget_id": budget_id, "window_start": start}
-            for hold in made
-            for budget_id, start in hold.charges
-        ]
-        if charges:
-            connection.execute(_INSERT_CHARGES, charges)
-        if self._ended:
-            connection.execute(_END_HOLDS, [_ending_row(hold) for hold in self._ended.values()])
-        if self._usage_rows:
-            connection.execute(_INSERT_USAGE, self._usage_rows)
-        if self._entry_rows:
-            connection.execute(_INSERT_ENTRIES, self._entry_rows)
+        made = self._made.values()
+        _INSERT_HOLDS.run(connection, [msgspec.structs.astuple(hold)[:-1] for hold in made])  # all but its charges
+        _INSERT_CHARGES.run(connection, [(hold.request_id, *charge) for hold in made for charge in hold.charges])
+        _END_HOLDS.run(
+            connection,
+            [
+                (hold.state, hold.ended_at, hold.ending, hold.settled_picos, hold.lost_tokens, hold.request_id)
+                for hold in self._ended.values()
+            ],
+        )
+        _INSERT_USAGE.run(connection, self._usage_rows)
+        _INSERT_ENTRIES.run(connection, self._entry_rows)
         self._counters.write(connection)
 
 
@@ -348,14 +316,3 @@ def _refusal(
 def _outcome(hold: _Hold) -> Ended:
     assert hold.state in ("settled", "voided", "expired")
     return Ended(hold.request_id, hold.state, hold.settled_picos)  # type: ignore[arg-type]
-
-
-def _ending_row(hold: _Hold) -> dict[str, Any]:
-    return {
-        "id": hold.request_id,
-        "to_state": hold.state,
-        "at": hold.ended_at,
-        "how": hold.ending,
-        "cost": hold.settled_picos,
-        "lost": hold.lost_tokens,
-    }

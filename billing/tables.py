@@ -143,7 +143,7 @@ hold_charges = sa.Table(
     "hold_charges",
     metadata,
     sa.Column("request_id", sa.ForeignKey("holds.request_id"), primary_key=True),
-    sa.Column("budget_id", sa.ForeignKey("budgets.id"), primary_key=True),
+    sa.Column("budget_id", sa.String(64), primary_key=True),  # the window's row has the foreign key
     sa.Column("window_start", sa.BigInteger, nullable=False),
 )
 

@@ -168,7 +168,6 @@ def upgrade() -> None:
         sa.Column("request_id", sa.String(length=64), nullable=False),
         sa.Column("budget_id", sa.String(length=64), nullable=False),
         sa.Column("window_start", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["budget_id"], ["budgets.id"], name=op.f("fk_hold_charges_budget_id_budgets")),
         sa.ForeignKeyConstraint(["request_id"], ["holds.request_id"], name=op.f("fk_hold_charges_request_id_holds")),
         sa.PrimaryKeyConstraint("request_id", "budget_id", name=op.f("pk_hold_charges")),
     )

@@ -1,0 +1,109 @@
+"""A migrated database with one tenant and one price, short ways to ask, and the books' examination."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from billing import audit, budgets, prices, tenants
+from billing.clock import Period
+from billing.counters import Unit
+from billing.database import Database
+from billing.requests import HoldRequest, Settlement
+from migrations.upgrade import upgrade
+
+INPUT, CACHED, OUTPUT = 100, 10, 400  # picos a token in tier standard
+MULTIPLIERS = {"premium": "3", "standard": 1, "batch": "0.5"}
+
+
+@dataclass
+class Books:
+    """What most tests need: a database, a tenant with a priced model, and short ways to ask."""
+
+    database: Database
+    tenant: tenants.Tenant
+    url: str
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def budget(
+        self, limit: int, *, unit: Unit = "tokens", period: Period = "total", key: str | None = None
+    ) -> budgets.Budget:
+        return self.database.write_sync(
+            lambda connection: budgets.create(
+                connection,
+                tenant_id=self.tenant.id,
+                scope="key" if key else "tenant",
+                scope_id=key or self.tenant.id,
+                unit=unit,
+                period=period,
+                limit_amount=limit,
+            )
+        )
+
+    def request(
+        self,
+        *,
+        prompt: int = 10,
+        most: int = 90,
+        key: str = "key_a",
+        tier: str = "standard",
+        request_id: str | None = None,
+        adapter: str | None = None,
+        model: str = "model-a",
+        tenant_id: str | None = None,
+    ) -> HoldRequest:
+        return HoldRequest(
+            request_id or f"req_{next(self.numbers)}",
+            tenant_id or self.tenant.id,
+            key,
+            model,
+            adapter,
+            tier,
+            prompt,
+            most,
+        )
+
+    def state(self, budget: budgets.Budget) -> tuple[int, int]:
+        """Used and held of a budget in its present window."""
+        states = self.database.read_sync(lambda connection: budgets.states(connection, scope_id=budget.scope_id))
+        return next((state.used, state.held) for state in states if state.budget.id == budget.id)
+
+    def findings(self) -> audit.Findings:
+        return self.database.read_sync(audit.reconcile)
+
+    def assert_sound(self, open_holds: int = 0) -> None:
+        findings = self.findings()
+        assert findings.sound, findings
+        assert findings.overshot == []
+        assert findings.open_holds == open_holds
+
+
+def settlement(request: HoldRequest | str, completion: int, *, prompt: int = 10, cached: int = 0) -> Settlement:
+    return Settlement(
+        request_id=request if isinstance(request, str) else request.request_id,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=completion,
+        made_tokens=completion,
+        ending="stop",
+    )
+
+
+def make_books(url: str) -> Books:
+    upgrade(url)
+    database = Database(url)
+    tenant = database.write_sync(
+        lambda connection: tenants.create(connection, slug="acme", name="Acme", tier="premium")
+    )
+    database.write_sync(
+        lambda connection: prices.publish(
+            connection,
+            subject="model-a",
+            input=INPUT,
+            cached_input=CACHED,
+            output=OUTPUT,
+            multipliers=MULTIPLIERS,
+        )
+    )
+    return Books(database, tenant, url)
