@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,9 @@ def missing_service(name: str, reason: str) -> None:
     pytest.skip(f"!!! {name} NOT AVAILABLE, THIS TEST DID NOT RUN: {reason}")
 
 
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """SQLAlchemy URL of a fresh, empty PostgreSQL database; dropped afterwards."""
+@contextmanager
+def fresh_postgres() -> Iterator[str]:
+    """A new, empty PostgreSQL database; dropped afterwards."""
     import sqlalchemy as sa
 
     admin = sa.create_engine(POSTGRES_ADMIN, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
@@ -40,6 +41,20 @@ def postgres_url() -> Iterator[str]:
     yield str(sa.make_url(POSTGRES_ADMIN).set(database=name).render_as_string(hide_password=False))
     with admin.connect() as connection:
         connection.execute(sa.text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """SQLAlchemy URL of a fresh, empty PostgreSQL database; dropped afterwards."""
+    with fresh_postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def shared_postgres_url() -> Iterator[str]:
+    """One PostgreSQL database for the whole run: to make one takes half a second. Its users clean up themselves."""
+    with fresh_postgres() as url:
+        yield url
 
 
 @pytest.fixture
