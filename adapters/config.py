@@ -17,7 +17,7 @@ CONFIG_BYTES_MAX = 1024 * 1024
 RANK_MAX = 256
 PATTERN_CHARS_MAX = 1024
 PATTERNS_MAX = 4096
-# Of `*`, `+` and `{…}` in one pattern, and none inside another: matching stays polynomial in a name of ~40 characters.
+# Of `*`, `+` and `{…}` in one pattern: a name has about 40 characters, and each may multiply the ways to match it.
 PATTERN_REPEATS_MAX = 4
 
 Value = TypeVar("Value", int, float)
@@ -229,26 +229,27 @@ def _check_pattern(key: str, pattern: str) -> None:
     except (re.error, RecursionError, OverflowError) as error:
         raise AdapterRefused(f"{shown} is not a regular expression: {error}") from error
     if not _cheap(pattern):
-        raise AdapterRefused(f"{shown} repeats a repetition, or more than {PATTERN_REPEATS_MAX} times")
+        raise AdapterRefused(f"{shown} repeats an ambiguous group, or more than {PATTERN_REPEATS_MAX} times")
 
 
 def _cheap(pattern: str) -> bool:
-    """At most PATTERN_REPEATS_MAX repetitions, and none of a group that holds one."""
+    """At most PATTERN_REPEATS_MAX repetitions, and none of a group that can match one text in several ways. That stops
+    accidents and the classic attacks; somebody who may add adapters could still write a slower pattern."""
     plain = re.sub(r"\[\^?\]?(?:\\.|[^\]\\])*\]", "_", re.sub(r"\\[^\[\]]", "_", pattern))
-    repeats, groups, closed = 0, [False], False  # closed: the atom before was a group with a repetition in it
+    repeats, groups, before, ambiguous = 0, [False], "", False  # ambiguous: the atom before is such a group
     for char in plain:
         if char in "*+{":
             repeats += 1
-            if closed or repeats > PATTERN_REPEATS_MAX:
+            if ambiguous or repeats > PATTERN_REPEATS_MAX:
                 return False
+            groups[-1] = True
+        elif char == "|" or (char == "?" and before != "("):
             groups[-1] = True
         elif char == "(":
             groups.append(False)
-        elif char == ")" and len(groups) > 1:
-            closed = groups.pop()
-            groups[-1] = groups[-1] or closed
-            continue
-        closed = False
+        ambiguous = char == ")" and len(groups) > 1 and groups.pop()
+        groups[-1] = groups[-1] or ambiguous
+        before = char
     return True
 
 
