@@ -175,7 +175,7 @@ def _named(message: str) -> InvalidRequest:
     """msgspec's "… - at `$.messages[0]`" as an error whose param is the field that is wrong, missing or unknown."""
     match = _PATH.match(message)
     text, path = (match["text"], match["path"] or "") if match else (message, "")
-    path = path.lstrip(".")
+    path = path.lstrip(".").replace("[...]", "")
     if field := _FIELD.search(text):
         param = f"{path}.{field['field']}" if path else field["field"]
         if "required" in text:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -36,7 +39,7 @@ def shown(pieces: list[str], stops: list[str]) -> tuple[list[str], bool]:
 @example(text="abcab", stops=["abcabd"], cuts=[3])
 def test_pieces_change_nothing(text: str, stops: list[str], cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    pieces = [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [text[start:end] for start, end in itertools.pairwise(edges)]
     expected, stopped = reference(text, stops)
     out, found = shown(pieces, stops)
     assert ("".join(out), found) == (expected, stopped)
@@ -59,8 +62,6 @@ def test_nothing_is_held_back_that_is_decided(text: str, stops: list[str]) -> No
 
 
 def test_a_long_repetitive_stop_is_cheap() -> None:
-    import time
-
     scanner = StopScanner(["a" * 511 + "b"] * 4)
     began = time.perf_counter()
     for _ in range(2000):

@@ -1,0 +1,205 @@
+"""What a chat request may contain, value by value: accepted, or refused by the name of the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway import wire
+from gateway.errors import InvalidRequest
+
+USER = {"role": "user", "content": "Hi"}
+RETURNED = {
+    "role": "assistant",
+    "content": "Hello.",
+    "refusal": None,
+    "annotations": [],
+    "audio": None,
+    "function_call": None,
+    "tool_calls": None,
+}
+
+
+def parse(**fields: Any) -> wire.ChatRequest:
+    return wire.parse_chat(msgspec.json.encode({"model": "m", "messages": [USER], **fields}))
+
+
+ACCEPTED: list[dict[str, Any]] = [
+    {"max_tokens": 1},
+    {"max_completion_tokens": 10},
+    {"max_tokens": 5, "max_completion_tokens": 5},
+    {"temperature": 0},
+    {"temperature": 2},
+    {"temperature": 0.7, "top_p": 0.1},
+    {"top_p": 0},
+    {"seed": -1},
+    {"seed": 2**63 - 1},
+    {"stop": "END"},
+    {"stop": []},
+    {"stop": ["a", "b", "c", "d"]},
+    {"stream": True, "stream_options": {"include_usage": True}},
+    {"stream": True, "stream_options": {"include_usage": None, "include_obfuscation": False}},
+    {"stream": False},
+    {"service_tier": "flex"},
+    {"user": "u-1"},
+    {"metadata": {"a": "b"}},
+    {"safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h"},
+    {"n": 1},
+    {"n": 1.0},
+    {"logprobs": False},
+    {"top_logprobs": 0},
+    {"tools": []},
+    {"functions": []},
+    {"tool_choice": "none"},
+    {"tool_choice": "auto"},
+    {"function_call": "none"},
+    {"parallel_tool_calls": True},
+    {"response_format": {"type": "text"}},
+    {"frequency_penalty": 0, "presence_penalty": 0.0},
+    {"logit_bias": {}},
+    {"modalities": ["text"]},
+    {"store": False},
+    {"verbosity": "medium"},
+    {"top_k": -1, "min_p": 0, "repetition_penalty": 1.0},
+    {"messages": [{"role": "system", "content": "S"}, USER]},
+    {"messages": [{"role": "developer", "content": "S", "name": None}, USER]},
+    {"messages": [USER, RETURNED, USER]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
+    {"messages": [{"role": "user", "content": ""}]},
+    {"messages": [USER, RETURNED | {"tool_calls": []}]},
+]
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model": 5}, "model"),
+    ({"model": ""}, "model"),
+    ({"model": "m" * 257}, "model"),
+    ({"model": None}, "model"),
+    ({"messages": []}, "messages"),
+    ({"messages": "Hi"}, "messages"),
+    ({"messages": None}, "messages"),
+    ({"messages": [USER] * 4097}, "messages"),
+    ({"messages": ["Hi"]}, "messages[0]"),
+    ({"messages": [USER, {"content": "x"}]}, "messages[1].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": "x", "name": "Bob"}]}, "messages[0].name"),
+    ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "messages[0].foo"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages[0].content[0].type",
+    ),
+    ({"messages": [RETURNED | {"tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
+    ({"messages": [RETURNED | {"refusal": "no"}]}, "messages[0].refusal"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": "10"}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"max_tokens": 2**31}, "max_tokens"),
+    ({"max_tokens": 10**30}, "max_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 1.1}, "top_p"),
+    ({"seed": 2**63}, "seed"),
+    ({"seed": "x"}, "seed"),
+    ({"stop": ""}, "stop"),
+    ({"stop": [""]}, "stop[0]"),
+    ({"stop": ["a"] * 5}, "stop"),
+    ({"stop": "x" * 513}, "stop"),
+    ({"stop": 5}, "stop"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ({"stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),
+    ({"service_tier": 1}, "service_tier"),
+    ({"user": 5}, "user"),
+    ({"metadata": {"a": 1}}, "metadata"),
+    ({"n": 2}, "n"),
+    ({"n": True}, "n"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": 0}, "logprobs"),
+    ({"top_logprobs": 5}, "top_logprobs"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tools": {}}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"presence_penalty": False}, "presence_penalty"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"store": True}, "store"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"best_of": 1}, "best_of"),
+    ({"Model": "m"}, "Model"),
+]
+
+
+@pytest.mark.parametrize("fields", ACCEPTED, ids=str)
+def test_accepted(fields: dict[str, Any]) -> None:
+    parse(**fields)
+
+
+@pytest.mark.parametrize(
+    "field", [name for name in wire.ChatRequest.__struct_fields__ if name not in ("messages", "model")]
+)
+def test_null_is_neutral_for_every_field(field: str) -> None:
+    parse(**{field: None})
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=lambda value: str(value)[:60])
+def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse(**fields)
+    assert refused.value.param == param
+    assert param in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{}",
+        b'{"model":"m","messages":[{"role":"user","content":"\xff"}]}',
+        b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}',
+        b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":NaN}',
+        b'{"model":"m","messages":[{"role":"user","content":"x"}],"temperature":1e999}',
+        b'{"model":"m","messages":[{"role":"user","content":"x"}]} trailing',
+        b'{"model":"m","messages":[{"role":"user","content":"x"}],"tools":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"model":"m","messages":' + b"[" * 200_000,
+        b'{"model":"m","messages":[{"role":"user","content":"x"}],"metadata":' + b'{"a":' * 200_000,
+    ],
+    ids=lambda body: repr(body[-20:]),
+)
+def test_bytes_that_are_no_request(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        wire.parse_chat(body)
+
+
+def test_what_the_template_gets() -> None:
+    request = parse(
+        messages=[
+            {"role": "developer", "content": "S"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            RETURNED,
+        ]
+    )
+    assert wire.chat_messages(request) == [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant", "content": "Hello."},
+    ]
