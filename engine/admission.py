@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from engine.floors import Floors
 from engine.protocol import RefusalCode
 from engine.queues import TierQueue
-from engine.step import AdapterTable, Sequence
+from engine.residency import Residency
+from engine.step import Sequence
 from engine.tiers import Tier
 
 # What a refusal advises when nothing better is known.
@@ -44,7 +45,7 @@ class Admission:
         tiers: Ordered[Tier],
         models: Mapping[str, ModelLimits],
         floors: Floors,
-        adapters: AdapterTable,
+        residency: Residency,
         queues: Ordered[TierQueue],
         clock: Callable[[], float],
     ) -> None:
@@ -52,7 +53,7 @@ class Admission:
         self._tiers = tiers
         self._models = models
         self._floors = floors
-        self._adapters = adapters
+        self._residency = residency
         self._queues = queues
         self._clock = clock
 
@@ -63,7 +64,7 @@ class Admission:
             return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
         if sequence.tier not in self._rank:
             return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
-        if sequence.adapter is not None and not self._adapters.known(sequence.adapter, sequence.model):
+        if sequence.adapter is not None and not self._residency.known(sequence.adapter, sequence.model):
             return Refusal("adapter_unknown", f"adapter {sequence.adapter!r} is not loaded for {sequence.model!r}")
         rank = self._rank[sequence.tier]
         return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(rank)
@@ -75,8 +76,7 @@ class Admission:
             return Refusal("too_long", message)
         # The last id's KV is never computed.
         pages = -(-(tokens - 1) // limits.tokens_per_page)
-        if sequence.adapter is not None:
-            pages += self._adapters.pages_needed(sequence.adapter)
+        pages += self._residency.footprint(sequence.adapter)
         capacity = self._floors.capacity(rank)
         if pages > capacity:
             return Refusal("too_long", f"the request needs {pages} pages; its tier can have {capacity}")

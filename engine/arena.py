@@ -45,6 +45,7 @@ class Arena:
         self._free = list(range(pages - 1, -1, -1))  # a stack: the lowest and the last freed come first
         self._held: dict[str, dict[int, int]] = {}  # holder → page → times
         self._adapter_pages = 0
+        self._idle_adapter_pages = 0  # of them, those that nobody holds
         self._evictor: Evictor | None = None
 
     def attach(self, evictor: Evictor) -> None:
@@ -66,6 +67,10 @@ class Arena:
 
     def adapter_pages(self) -> int:
         return self._adapter_pages
+
+    def idle_adapter_pages(self) -> int:
+        """Adapter pages that nobody holds: no more than these could be given back now."""
+        return self._idle_adapter_pages
 
     def references(self, page: int) -> int:
         return self._references[page]
@@ -91,6 +96,8 @@ class Arena:
             if kind is PageKind.CACHED and not self._references[page]:
                 assert self._evictor is not None
                 self._evictor.became_held(page)
+            if kind is PageKind.ADAPTER and not self._references[page]:
+                self._idle_adapter_pages -= 1
             self._references[page] += 1
             account[page] = account.get(page, 0) + 1
 
@@ -118,6 +125,7 @@ class Arena:
     def allocate_adapter(self, count: int) -> list[int]:
         """Pages for the adapter table, held by nobody yet."""
         self._adapter_pages += count
+        self._idle_adapter_pages += count
         return self._take(count, PageKind.ADAPTER)
 
     def free_adapter(self, pages: Iterable[int]) -> None:
@@ -126,6 +134,7 @@ class Arena:
             assert self._kind[page] is PageKind.ADAPTER, f"page {page} is {self._kind[page].name}, not ADAPTER"
             assert not self._references[page], f"adapter page {page} is given back while held"
             self._adapter_pages -= 1
+            self._idle_adapter_pages -= 1
             self._make_free(page)
 
     # ---- integrity
@@ -140,7 +149,7 @@ class Arena:
             for page, times in account.items():
                 assert times > 0, f"page {page} is held {times} times"
                 holds[page] += times
-        idle = adapters = 0
+        idle = adapters = idle_adapters = 0
         for page, (kind, count) in enumerate(zip(self._kind, self._references, strict=True)):
             assert (kind is PageKind.FREE) == (page in free), f"page {page} is {kind.name} and free at once, or neither"
             assert holds[page] == count, f"page {page}: {count} references, but its holders count {holds[page]}"
@@ -151,7 +160,9 @@ class Arena:
                 assert expected == count, f"page {page}: {count} references, the sequences know of {expected}"
             idle += kind is PageKind.CACHED and count == 0
             adapters += kind is PageKind.ADAPTER
+            idle_adapters += kind is PageKind.ADAPTER and count == 0
         assert adapters == self._adapter_pages, f"{adapters} adapter pages, {self._adapter_pages} counted"
+        assert idle_adapters == self._idle_adapter_pages, f"{idle_adapters} adapter pages are idle, not as counted"
         known_idle = self._evictor.idle_pages() if self._evictor else 0
         assert idle == known_idle, f"{idle} cached pages are idle, the prefix cache knows {known_idle}"
 
@@ -176,7 +187,8 @@ class Arena:
         elif kind is PageKind.CACHED:
             assert self._evictor is not None
             self._evictor.became_idle(page)
-        # An adapter page stays the adapter table's until it gives it back.
+        else:  # still the adapter table's, until it gives it back
+            self._idle_adapter_pages += 1
 
     def _make_free(self, page: int) -> None:
         assert not self._references[page], f"page {page} is freed while held"

@@ -18,12 +18,16 @@ class Residency:
         self._pages: dict[str, list[int]] = {}  # resident digest → pages that were allocated for it
         self._pins: Counter[str] = Counter()  # digest → running requests that use it
 
+    def known(self, digest: str, model: str) -> bool:
+        return self._table.known(digest, model)
+
     def pages_needed(self, digest: str | None) -> int:
         return self._table.pages_needed(digest) if digest is not None else 0
 
-    def idle_pages(self) -> int:
-        """At most so many pages would come free if every adapter that nobody uses were evicted."""
-        return sum(len(pages) for digest, pages in self._pages.items() if not self._pins[digest])
+    def footprint(self, digest: str | None) -> int:
+        """Pages that it needs or that were allocated for it. A little less than it needs alone, when it found room in
+        pages of others."""
+        return max(self.pages_needed(digest), len(self._pages.get(digest, ()))) if digest is not None else 0
 
     def join(self, digest: str | None, holder: str) -> None:
         """Make it resident, `pages_needed` being available, and pin it for one running request of `holder`, on whose

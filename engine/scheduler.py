@@ -88,7 +88,7 @@ class Scheduler:
         self._sequences_max = sequences_max
         self._entries: dict[tuple[int, int], Entry] = {}
         self._queues = [TierQueue() for _ in tiers]
-        self._admission = Admission(self.tiers, self.models, self._floors, adapters, self._queues, clock)
+        self._admission = Admission(self.tiers, self.models, self._floors, self._residency, self._queues, clock)
         self._running: list[list[Entry]] = [[] for _ in tiers]  # oldest first
         self._live = {model: [0] * len(tiers) for model in models}  # requests by model and tier
         self._last_step = dict.fromkeys(models, 0)
@@ -342,7 +342,7 @@ class Scheduler:
         adapter = entry.sequence.adapter
         headroom = sum(len(running) for running in self._running[: entry.tier + 1])
         wanted = missing + self._adapter_pages(entry) + headroom
-        if self._floors.spare(entry.tier, reclaim=True) + self._residency.idle_pages() < wanted:
+        if self._floors.spare(entry.tier, reclaim=True) + self.arena.idle_adapter_pages() < wanted:
             return False
         # Evicting an adapter may change what the own one needs: they share pages.
         while self._floors.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:

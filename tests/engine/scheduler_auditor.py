@@ -1,0 +1,361 @@
+"""A house around the scheduler that keeps its own books: memory whose contents betray any page used twice, adapters
+packed into tiles, and a model whose next id depends on every id before it.
+
+Nothing here reads the scheduler's own state, except to call its `check_integrity`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from engine.arena import Arena
+from engine.protocol import Sampling
+from engine.scheduler import Ended, ModelLimits, Refusal, Scheduler, StepOutcome
+from engine.step import Sequence, Step, StepResult
+from engine.tiers import SHIPPED_TIERS, Tier
+
+VOCAB = 97
+STOP_ID = 5
+
+
+class Clock:
+    """Time that only tests move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def state_after(state: int, token: int) -> int:
+    """What the KV of a token stands for: all ids up to it."""
+    return (state * 1_000_003 + token + 1) % (2**61 - 1)
+
+
+def root_state(model: str, adapter: str | None) -> int:
+    return sum((i + 1) * ord(c) for i, c in enumerate(f"{model}/{adapter}"))
+
+
+def next_id(state: int) -> int:
+    return state % VOCAB
+
+
+def uninterrupted(sequence: Sequence) -> list[int]:
+    """The ids of a run of this request alone, with endless memory."""
+    state = root_state(sequence.model, sequence.adapter)
+    for token in sequence.prompt_ids:
+        state = state_after(state, token)
+    made: list[int] = []
+    while len(made) < sequence.max_tokens:
+        made.append(next_id(state))
+        if made[-1] in sequence.stop_ids:
+            break
+        state = state_after(state, made[-1])
+    return made
+
+
+class Memory:
+    """What every page holds: rows of KV (state, namespace), or tiles of adapters."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, int], tuple[int, str]] = {}
+        self.tiles: dict[int, dict[str, int]] = {}  # page → adapter → its tiles there
+
+
+class TileTable:
+    """An engine.step.AdapterTable whose adapters are packed first-fit into tiles, so that they share pages."""
+
+    TILES_PER_PAGE = 4
+
+    def __init__(self, memory: Memory, adapters: dict[str, tuple[str, int]]) -> None:
+        """`adapters`: digest → (model, tiles)."""
+        self._memory = memory
+        self.adapters = dict(adapters)
+        self._resident: list[str] = []
+        self.placed = 0
+
+    def known(self, digest: str, model: str) -> bool:
+        return digest in self.adapters and self.adapters[digest][0] == model
+
+    def _free_tiles(self) -> dict[int, int]:
+        return {page: self.TILES_PER_PAGE - sum(tiles.values()) for page, tiles in self._memory.tiles.items()}
+
+    def pages_needed(self, digest: str) -> int:
+        if digest in self._resident:
+            return 0
+        lacking = self.adapters[digest][1] - sum(self._free_tiles().values())
+        return max(0, -(-lacking // self.TILES_PER_PAGE))
+
+    def place(self, digest: str, pages: list[int]) -> None:
+        assert len(pages) == self.pages_needed(digest)
+        if digest in self._resident:
+            return
+        for page in pages:
+            assert page not in self._memory.tiles, f"page {page} holds tiles already"
+            self._memory.tiles[page] = {}
+        left = self.adapters[digest][1]
+        for page, free in self._free_tiles().items():
+            taken = min(left, free)
+            if taken:
+                self._memory.tiles[page][digest] = taken
+                left -= taken
+        assert left == 0
+        self.placed += 1
+        self._resident.append(digest)
+
+    def resident(self) -> list[str]:
+        return list(self._resident)
+
+    def use(self, digest: str) -> None:
+        self._resident.remove(digest)
+        self._resident.append(digest)
+
+    def remove(self, digest: str) -> list[int]:
+        assert digest in self._resident
+        self._resident.remove(digest)
+        for tiles in self._memory.tiles.values():
+            tiles.pop(digest, None)
+        empty = [page for page, tiles in self._memory.tiles.items() if not tiles]
+        for page in empty:
+            del self._memory.tiles[page]
+        return empty
+
+
+@dataclass
+class Books:
+    """What the auditor knows of one request."""
+
+    sequence: Sequence
+    made: list[int] = field(default_factory=list)
+    ending: Ended | None = None
+    abort_asked: bool = False
+    failed: bool = False
+
+
+class House:
+    """A scheduler, its memory and its auditor. Every step is checked."""
+
+    def __init__(
+        self,
+        *,
+        tiers: tuple[Tier, ...] = SHIPPED_TIERS,
+        models: tuple[str, ...] = ("base",),
+        pages: int = 64,
+        page_tokens: int = 4,
+        context_tokens: int = 10_000,
+        adapters: dict[str, tuple[str, int]] | None = None,
+        step_tokens_max: int = 32,
+        prefill_tokens_min: int = 4,
+        sequences_max: int = 8,
+        namespace_quota: float = 0.25,
+    ) -> None:
+        self.clock = Clock()
+        self.tiers = tiers
+        self.page_tokens = page_tokens
+        self.memory = Memory()
+        self.table = TileTable(self.memory, adapters or {})
+        self.arena = Arena(pages, 1)
+        self.scheduler = Scheduler(
+            tiers,
+            {model: ModelLimits(context_tokens, page_tokens, vocab_size=VOCAB) for model in models},
+            self.arena,
+            self.table,
+            self.clock,
+            step_tokens_max=step_tokens_max,
+            prefill_tokens_min=prefill_tokens_min,
+            sequences_max=sequences_max,
+            namespace_quota=namespace_quota,
+        )
+        self.step_tokens_max = step_tokens_max
+        self.sequences_max = sequences_max
+        self.books: dict[int, Books] = {}
+        self.steps = 0
+        self.seconds = 0.0
+        self.step: Step | None = None
+
+    # ---- asking
+
+    def sequence(self, tokens: int | list[int] = 8, max_tokens: int = 4, **changes: object) -> Sequence:
+        handle = len(self.books)
+        fields: dict[str, object] = {
+            "handle": handle,
+            "gateway": 0,
+            "request_id": f"req_{handle}",
+            "model": "base",
+            "adapter": None,
+            "namespace": "ns",
+            "tier": self.tiers[len(self.tiers) // 2].name,
+            "share": "tenant",
+            # Different first ids: nothing is shared unless a test gives the ids.
+            "prompt_ids": [(handle * 7 + i * 3) % VOCAB for i in range(tokens)] if isinstance(tokens, int) else tokens,
+            "max_tokens": max_tokens,
+            "sampling": Sampling(),
+            "stop_ids": frozenset(),
+            "arrived_at": self.clock.now,
+        }
+        return Sequence(**(fields | changes))  # type: ignore[arg-type]
+
+    def offer(self, sequence: Sequence) -> Refusal | None:
+        refusal = self.scheduler.submit(sequence)
+        if refusal is None:
+            self.books[sequence.handle] = Books(sequence)
+        return refusal
+
+    def submit(self, tokens: int | list[int] = 8, max_tokens: int = 4, **changes: object) -> Sequence:
+        """One that must be taken."""
+        sequence = self.sequence(tokens, max_tokens, **changes)
+        refusal = self.offer(sequence)
+        assert refusal is None, refusal
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        self.books[sequence.handle].abort_asked = True
+        ended = self.scheduler.abort(sequence.gateway, sequence.handle)
+        if ended:
+            self._end(ended)
+
+    # ---- steps
+
+    def schedule(self) -> Step | None:
+        """Schedule, and audit what was planned."""
+        decoding = [
+            (books.sequence, books.sequence.preemptions)
+            for books in self.books.values()
+            if books.sequence.pages and books.sequence.token_count() - books.sequence.computed == 1
+        ]
+        step = self.scheduler.schedule()
+        for ended in self.scheduler.take_failed():
+            self._end(ended)
+        self.scheduler.check_integrity()
+        self.step = step
+        if step is None:
+            assert not self.live()
+            return None
+        assert step.chunks, "an empty step"
+        assert sum(chunk.count for chunk in step.chunks) <= self.step_tokens_max
+        assert len({chunk.sequence.handle for chunk in step.chunks}) == len(step.chunks)
+        assert len(self.running()) <= self.sequences_max
+        in_step = {chunk.sequence.handle for chunk in step.chunks}
+        for sequence, preemptions in decoding:
+            starved = sequence.model == step.model and sequence.handle not in in_step
+            assert not starved or sequence.preemptions > preemptions, f"{sequence.request_id} did not decode"
+        return step
+
+    def complete(self, seconds: float = 0.01, errors: dict[int, str] | None = None) -> StepOutcome:
+        """Execute the scheduled step against the memory, and audit what came out."""
+        step = self.step
+        assert step is not None
+        self.step = None
+        result = StepResult([self._compute(chunk) for chunk in step.chunks], errors or {})
+        self.steps += 1
+        self.seconds += seconds
+        self.clock.now += seconds
+        for index in result.errors:
+            self.books[step.chunks[index].sequence.handle].failed = True
+        outcome = self.scheduler.complete(step, result, seconds)
+        for sequence, token in outcome.tokens:
+            assert self.books[sequence.handle].ending is None
+            self.books[sequence.handle].made.append(token)
+        for ended in outcome.ended:
+            self._end(ended)
+        self.scheduler.check_integrity()
+        return outcome
+
+    def run(self, steps: int | None = None) -> int:
+        """Steps until nothing is left, or `steps`. How many there were."""
+        count = 0
+        while (steps is None or count < steps) and self.schedule():
+            self.complete()
+            count += 1
+        return count
+
+    def running(self) -> list[Sequence]:
+        return [books.sequence for books in self.books.values() if books.sequence.pages]
+
+    def live(self) -> list[Sequence]:
+        return [books.sequence for books in self.books.values() if books.ending is None]
+
+    def pages_of(self, tier: str) -> int:
+        """Distinct KV pages that a tier holds."""
+        return len({page for sequence in self.running() if sequence.tier == tier for page in sequence.pages})
+
+    def check_the_end(self) -> None:
+        """Nothing is left, nobody was forgotten, and every count adds up."""
+        assert not self.live()
+        assert not self.scheduler.has_work()
+        assert self.scheduler.running == 0
+        assert not any(self.scheduler.waiting().values())
+        free = self.arena.free() + self.scheduler.prefix.idle_pages()
+        assert free + self.arena.adapter_pages() == self.arena.pages, "a page leaked"
+        assert self.arena.adapter_pages() == len(self.memory.tiles)
+        device_s = sum(books.sequence.device_s for books in self.books.values())
+        assert abs(device_s - self.seconds) < 1e-9 * max(1, self.steps)
+        assert self.scheduler.tokens_made == sum(len(books.made) for books in self.books.values())
+        preemptions = sum(books.sequence.preemptions for books in self.books.values())
+        assert self.scheduler.preemptions == preemptions
+
+    # ---- inside
+
+    def _compute(self, chunk) -> int | None:  # type: ignore[no-untyped-def]
+        """Write the chunk's rows, after checking that all rows before it are this sequence's, and of its namespace."""
+        sequence = chunk.sequence
+        assert sequence.computed == chunk.start
+        assert chunk.sample == (chunk.start + chunk.count == sequence.token_count())
+        if sequence.adapter is not None:
+            lying = sum(tiles.get(sequence.adapter, 0) for tiles in self.memory.tiles.values())
+            assert lying == self.table.adapters[sequence.adapter][1], "its adapter does not lie in the arena"
+            self.table.use(sequence.adapter)
+        state = root_state(sequence.model, sequence.adapter)
+        for i, token in enumerate(sequence.tokens(0, chunk.start + chunk.count)):
+            state = state_after(state, token)
+            page = sequence.pages[i // self.page_tokens]
+            assert page not in self.memory.tiles, f"page {page} holds an adapter's tiles"
+            row = (page, i % self.page_tokens)
+            if i < chunk.start:
+                expected = (state, sequence.namespace)
+                assert self.memory.rows.get(row) == expected, f"{sequence.request_id}: token {i} was overwritten"
+            else:
+                holders = [other for other in self.running() if page in other.pages]
+                assert holders == [sequence], f"page {page} is written while shared"
+                self.memory.rows[row] = (state, sequence.namespace)
+        return next_id(state) if chunk.sample else None
+
+    def _end(self, ended: Ended) -> None:
+        sequence = ended.sequence
+        books = self.books[sequence.handle]
+        assert books.ending is None, f"{sequence.request_id} ended twice"
+        books.ending = ended
+        expected = uninterrupted(sequence)
+        made = sequence.output_ids
+        assert made == books.made, "an id was not reported, or one that was not made"
+        assert made == expected[: len(made)], f"{sequence.request_id} differs from an uninterrupted run"
+        assert not sequence.pages
+        assert 0 <= sequence.cached_tokens < len(sequence.prompt_ids)
+        assert sequence.preemptions or not sequence.recomputed_tokens
+        match ended.reason:
+            case "stop":
+                assert made == expected
+                assert made[-1] in sequence.stop_ids
+            case "length":
+                assert made == expected
+                assert len(made) == sequence.max_tokens
+            case "aborted":
+                assert books.abort_asked
+            case "error":
+                assert ended.message
+                assert books.failed or not self._fits_alone(sequence), "it failed for no reason"
+
+    def _fits_alone(self, sequence: Sequence) -> bool:
+        """All its tokens so far, and its adapter, beside the floors that its tier must leave alone."""
+        tier = next(tier for tier in self.tiers if tier.name == sequence.tier)
+        lower = self.tiers[self.tiers.index(tier) + 1 :]
+        left_alone = lower if tier.preemptible else [other for other in self.tiers if other != tier]
+        pages = -(-sequence.token_count() // self.page_tokens)
+        if sequence.adapter is not None:
+            pages += -(-self.table.adapters[sequence.adapter][1] // self.table.TILES_PER_PAGE)
+        return pages + sum(int(other.floor * self.arena.pages) for other in left_alone) <= self.arena.pages
+
+    def endings(self) -> Counter[str]:
+        return Counter(books.ending.reason for books in self.books.values() if books.ending)

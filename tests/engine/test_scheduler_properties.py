@@ -1,0 +1,137 @@
+"""Random schedules against an auditor that keeps its own books: see scheduler_auditor.House for what every step and
+every ending is held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scheduler_auditor import STOP_ID, VOCAB, House
+
+from engine.tiers import SHIPPED_TIERS, Tier
+
+ADAPTERS = {"a": ("base", 3), "b": ("base", 6), "c": ("base", 9), "d": ("other", 5)}
+TIER_SETS = {
+    "shipped": SHIPPED_TIERS,
+    "no_floors": tuple(
+        Tier(name=t.name, service_tier=t.service_tier, preemptible=t.preemptible) for t in SHIPPED_TIERS
+    ),
+    "rigid": (
+        Tier(name="premium", service_tier="priority", floor=0.3, preemptible=False),
+        Tier(name="standard", service_tier="default", floor=0.3, preemptible=False),
+        Tier(name="batch", service_tier="flex", floor=0.3),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ask:
+    prefix: int  # which of a few common beginnings
+    prefix_tokens: int
+    tail: tuple[int, ...]
+    max_tokens: int
+    tier: str
+    share: str
+    namespace: str
+    adapter: str | None
+    model: str
+    stops: bool
+
+    def prompt(self) -> list[int]:
+        return [(self.prefix * 31 + i * 5) % VOCAB for i in range(self.prefix_tokens)] + list(self.tail)
+
+
+@dataclass(frozen=True)
+class Abort:
+    which: int
+    midway: bool  # while a step is being executed
+
+
+@dataclass(frozen=True)
+class Run:
+    steps: int
+    fault: int | None  # which chunk fails
+
+
+asks = st.builds(
+    Ask,
+    prefix=st.integers(0, 2),
+    prefix_tokens=st.integers(0, 24),
+    tail=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20).map(tuple),
+    max_tokens=st.integers(1, 24),
+    tier=st.sampled_from(["premium", "standard", "batch"]),
+    share=st.sampled_from("xyz"),
+    namespace=st.sampled_from(["n1", "n2"]),
+    adapter=st.sampled_from([None, None, *ADAPTERS]),
+    model=st.sampled_from(["base", "base", "other"]),
+    stops=st.booleans(),
+)
+actions = st.one_of(
+    asks,
+    asks,
+    st.builds(Abort, which=st.integers(0, 30), midway=st.booleans()),
+    st.builds(Run, steps=st.integers(1, 6), fault=st.none() | st.integers(0, 9)),
+)
+
+
+def perform(house: House, action: Ask | Abort | Run) -> None:
+    match action:
+        case Ask():
+            model = ADAPTERS[action.adapter][0] if action.adapter else action.model
+            house.offer(
+                house.sequence(
+                    action.prompt(),
+                    action.max_tokens,
+                    model=model,
+                    adapter=action.adapter,
+                    tier=action.tier,
+                    share=action.share,
+                    namespace=action.namespace,
+                    stop_ids=frozenset([STOP_ID]) if action.stops else frozenset(),
+                )
+            )
+        case Abort():
+            scheduled = action.midway and house.schedule()
+            live = house.live()
+            if live:
+                house.abort(live[action.which % len(live)])
+            if scheduled:
+                house.complete()
+        case Run():
+            for _ in range(action.steps):
+                step = house.schedule()
+                if step is None:
+                    return
+                faulty = action.fault is not None and action.fault < len(step.chunks)
+                house.complete(errors={action.fault: "made to fail"} if faulty else None)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("tiers", TIER_SETS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    actions=st.lists(actions, min_size=1, max_size=40),
+    pages=st.integers(12, 60),
+    sequences_max=st.integers(1, 8),
+    prefill=st.integers(1, 24),
+)
+def test_any_schedule_keeps_the_books(
+    tiers: str, actions: list[Ask | Abort | Run], pages: int, sequences_max: int, prefill: int
+) -> None:
+    house = House(
+        tiers=TIER_SETS[tiers],
+        models=("base", "other"),
+        pages=pages,
+        adapters=ADAPTERS,
+        sequences_max=sequences_max,
+        prefill_tokens_min=prefill,
+        step_tokens_max=sequences_max + prefill,
+    )
+    for action in actions:
+        perform(house, action)
+    tokens = sum(s.token_count() + s.max_tokens for s in house.live())
+    # Every step computes something; preempted work is computed again, but the oldest always gets on.
+    steps = house.run(steps=20 * tokens + 1)
+    assert steps <= 10 * tokens, f"{steps} steps for {tokens} tokens"
+    house.check_the_end()
