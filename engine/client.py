@@ -338,7 +338,8 @@ class EngineClient:
         sampling: Sampling,
         stop_ids: list[int],
     ) -> Generation:
-        """Hand one request to the engine. Raises EngineUnavailable, and then the engine has not heard of it."""
+        """Hand one request to the engine. Raises EngineUnavailable, and ProtocolError when the prompt is longer than a
+        frame may be; then the engine has not heard of it."""
         link = self._link
         if link is None or not link.open or not self.ready or self.hello is None:
             raise EngineUnavailable("no engine is ready")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from engine_peer import REPO, STOP_ID, EngineProcess, framed
 
 from engine.client import AdapterFailed, Ending, EngineClient, EngineLost, EngineUnavailable, Generation
@@ -231,6 +232,27 @@ async def test_close_ends_what_runs(start_engine: Start) -> None:
     async with client_of(engine.socket) as client:
         await asyncio.sleep(0.1)
         assert (await client.status()).running == 0
+
+
+def test_under_the_gateway_s_event_loop(start_engine: Start) -> None:
+    engine = start_engine({"step_ms": 5.0})
+
+    async def scenario() -> None:
+        async with client_of(engine.socket) as client:
+            aborted, lost = submit(client, max_tokens=5000), submit(client, max_tokens=5000)
+            await until(lambda: aborted.received > 0 and lost.received > 0)
+            aborted.abort()
+            _, ending = await collect(aborted)
+            assert isinstance(ending, Finished)
+            engine.stop(signal.SIGKILL)
+            _, gone = await collect(lost)
+            assert isinstance(gone, EngineLost)
+            await asyncio.to_thread(engine.start)
+            await client.wait_ready(5.0)
+            _, ending = await collect(submit(client))
+            assert isinstance(ending, Finished)
+
+    uvloop.run(scenario())
 
 
 HELLO = Hello(1, "epoch", [], ["standard"])
