@@ -193,11 +193,9 @@ def test_the_victim_loses_least_work() -> None:
     house = House(pages=24, page_tokens=4, step_tokens_max=30, prefill_tokens_min=4, sequences_max=8)
     far = house.submit(24, 20, tier="batch")  # its 6 pages are computed
     begun = house.submit(40, 4, tier="batch")  # of its 10 pages, 1 and a half
-    late = house.submit(8, 4, tier="batch")  # computed whole
     house.run(1)
     assert (far.computed, begun.computed) == (24, 6)
-    house.abort(late)
-    house.submit(28, 4, tier="premium")
+    house.submit(36, 4, tier="premium")
     house.run(1)
     assert begun.preemptions == 1
     assert far.preemptions == 0
