@@ -158,9 +158,10 @@ def _copy(source: Path, target: Path, bytes_max: int) -> None:
         fileno = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise AdapterRefused(f"{source.name}: {_why_not_opened(source, error)}") from error
+    if not stat.S_ISREG(os.fstat(fileno).st_mode):
+        os.close(fileno)
+        raise AdapterRefused(f"{source.name}: not a regular file")
     with os.fdopen(fileno, "rb") as reader, target.open("xb") as writer:
-        if not stat.S_ISREG(os.fstat(fileno).st_mode):
-            raise AdapterRefused(f"{source.name}: not a regular file")
         copied = 0
         while block := reader.read(COPY_BYTES):
             copied += len(block)

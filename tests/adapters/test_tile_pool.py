@@ -1,0 +1,251 @@
+"""The pool of tiles: exact page counts, no byte in two tiles, nothing written outside the pages it was handed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from adapter_files import BASE, config_of, lora_tensors, write_adapter
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters.pool import TILE_RANK_MAX, TilePool
+from adapters.spec import AdapterRefused, BaseShape, ModuleShape
+from adapters.weights import HostAdapter, ModuleWeights
+
+MODULES = list(BASE.modules)
+PAGE_BYTES = 6_144  # a 16-row tile of up_proj takes 4,096
+GUARD = 0xAB
+
+
+def host_adapter(ranks: dict[str, int], seed: int = 0, base: BaseShape = BASE, **how: object) -> HostAdapter:
+    """Random weights of these modules in every layer, as `weights.load` would give them."""
+    sizes = [ranks[name] * (base.modules[name].in_features + base.modules[name].out_features) for name in ranks]
+    dtype, device = how.get("dtype", torch.float32), how.get("device", "cpu")
+    slab = torch.empty(sum(sizes) * base.layers, dtype=dtype, device=device)  # type: ignore[call-overload]
+    slab.normal_(generator=None if device == "meta" else torch.Generator().manual_seed(seed))
+    modules, position = {}, 0
+    for layer in range(base.layers):
+        for name, rank in ranks.items():
+            shape = base.modules[name]
+            a = slab[position : position + rank * shape.in_features].view(rank, -1)
+            position += a.numel()
+            b = slab[position : position + rank * shape.out_features].view(rank, -1)
+            position += b.numel()
+            modules[layer, name] = ModuleWeights(a, b, 1.0 + seed)
+    return HostAdapter(modules, slab)
+
+
+def new_pool(pages: int = 64, page_bytes: int = PAGE_BYTES) -> tuple[TilePool, torch.Tensor]:
+    arena = torch.full((pages, page_bytes), GUARD, dtype=torch.uint8)
+    return TilePool(arena, torch.float32, {"base": BASE, "twin": BASE}), arena
+
+
+class Books:
+    """Plays the scheduler, and keeps its own account of pages beside the pool's."""
+
+    def __init__(self, pool: TilePool, arena: torch.Tensor, dice: random.Random) -> None:
+        self.pool, self.arena, self.dice = pool, arena, dice
+        self.free = set(range(arena.shape[0]))
+        self.placed: list[str] = []  # least recently used first
+
+    def place(self, digest: str) -> None:
+        needed = self.pool.pages_needed(digest)
+        if needed > len(self.free):
+            return
+        pages = self.dice.sample(sorted(self.free), needed)
+        self.free -= set(pages)
+        self.pool.place(digest, pages)
+        if digest not in self.placed:
+            self.placed.append(digest)
+        assert self.pool.pages_needed(digest) == 0
+
+    def remove(self, digest: str) -> None:
+        back = self.pool.remove(digest)
+        assert len(set(back)) == len(back)
+        assert not set(back) & self.free
+        self.free |= set(back)
+        for page in back:  # somebody else owns it now
+            self.arena[page] = GUARD
+        if digest in self.placed:
+            self.placed.remove(digest)
+
+    def use(self, digest: str) -> None:
+        if digest in self.placed:
+            self.pool.use(digest)
+            self.placed.remove(digest)
+            self.placed.append(digest)
+
+    def check(self) -> None:
+        self.pool.check_integrity()
+        assert self.pool.resident() == self.placed
+        for page in self.free:
+            assert bool((self.arena[page] == GUARD).all()), f"page {page} was written without being owned"
+        used = {place.page for digest in self.placed for place in self.pool._resident[digest].places}
+        assert used == set(range(self.arena.shape[0])) - self.free, "a page is held without a tile in it, or not held"
+
+
+RANKS = st.dictionaries(st.sampled_from(MODULES), st.integers(1, 40), min_size=1, max_size=len(MODULES))
+
+
+@given(
+    adapters=st.lists(RANKS, min_size=1, max_size=5),
+    steps=st.lists(st.tuples(st.sampled_from(["place", "place", "remove", "use"]), st.integers(0, 4)), max_size=25),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=150, deadline=None)
+def test_packing_keeps_the_books(adapters: list[dict[str, int]], steps: list[tuple[str, int]], seed: int) -> None:
+    pool, arena = new_pool()
+    for index, ranks in enumerate(adapters):
+        pool.add(str(index), "base", host_adapter(ranks, index))
+    books = Books(pool, arena, random.Random(seed))
+    for action, index in steps:
+        getattr(books, action)(str(index % len(adapters)))
+        books.check()
+    for digest in list(books.placed):
+        books.remove(digest)
+    books.check()
+    assert len(books.free) == arena.shape[0]
+
+
+def test_tiles_hold_the_weights_at_their_places() -> None:
+    pool, arena = new_pool()
+    host = host_adapter({"q_proj": 37, "down_proj": 5})
+    pool.add("a", "base", host)
+    pool.place("a", list(range(10, 10 + pool.pages_needed("a"))))
+    places = pool._resident["a"].places
+    assert {place.rank for place in places if place.module == "q_proj"} == {TILE_RANK_MAX, 5}
+    for place in places:
+        weights = host.modules[place.layer, place.module]
+        count = place.rank * (weights.a.shape[1] + weights.b.shape[1])
+        numbers = arena[place.page, place.offset : place.offset + count * 4].view(torch.float32)
+        rows = slice(place.first, place.first + place.rank)
+        torch.testing.assert_close(numbers, torch.cat([weights.a[rows].flatten(), weights.b[rows].flatten()]))
+    covered = sorted((place.layer, place.module, place.first) for place in places)
+    assert len(set(covered)) == len(covered) == BASE.layers * (3 + 1)
+
+
+def test_placing_and_removing_are_idempotent() -> None:
+    pool, _ = new_pool()
+    pool.add("a", "base", host_adapter({"q_proj": 4}))
+    needed = pool.pages_needed("a")
+    pool.place("a", list(range(needed)))
+    pool.place("a", [])
+    assert pool.resident() == ["a"]
+    assert sorted(pool.remove("a")) == list(range(needed))
+    assert pool.remove("a") == []
+    assert pool.remove("never heard of") == []
+    assert pool.known("a", "base")
+    assert pool.pages_needed("a") == needed
+
+
+def test_a_second_adapter_uses_what_the_first_left_free() -> None:
+    pool, _ = new_pool()
+    small = {"k_proj": 1}
+    for digest in "ab":
+        pool.add(digest, "base", host_adapter(small, ord(digest)))
+    assert pool.pages_needed("a") == 1
+    pool.place("a", [3])
+    assert pool.pages_needed("b") == 0
+    pool.place("b", [])
+    assert pool.remove("a") == []  # the page is b's too
+    assert pool.remove("b") == [3]
+
+
+def test_the_wrong_number_of_pages_is_our_mistake() -> None:
+    pool, _ = new_pool()
+    pool.add("a", "base", host_adapter({"q_proj": 4}))
+    needed = pool.pages_needed("a")
+    for pages in ([], list(range(needed + 1))):
+        with pytest.raises(AssertionError):
+            pool.place("a", pages)
+    pool.add("b", "base", host_adapter({"up_proj": 16}))
+    pool.place("a", list(range(needed)))
+    with pytest.raises(AssertionError):  # a page it has already
+        pool.place("b", list(range(pool.pages_needed("b"))))
+    pool.check_integrity()
+
+
+def test_a_tile_larger_than_a_page_is_refused_when_loaded() -> None:
+    pool, _ = new_pool(page_bytes=4_096)
+    pool.add("fits", "base", host_adapter({"up_proj": 16}))
+    pool, _ = new_pool(page_bytes=4_032)
+    with pytest.raises(AdapterRefused, match=r"up_proj.*16 rank rows takes 4096 bytes, an arena page has 4032"):
+        pool.add("does not", "base", host_adapter({"up_proj": 16}))
+    assert not pool.known("does not", "base")
+
+
+def test_integrity_check_sees_damage() -> None:
+    pool, arena = new_pool()
+    pool.add("a", "base", host_adapter({"q_proj": 4}))
+    pool.place("a", list(range(pool.pages_needed("a"))))
+    arena[0, 17] ^= 1
+    with pytest.raises(AssertionError, match="differs from host memory"):
+        pool.check_integrity()
+    arena[0, 17] ^= 1
+    pool.check_integrity()
+    pool._pages[0].free[0] = (pool._pages[0].free[0][0] + 64, pool._pages[0].free[0][1] - 64)
+    with pytest.raises(AssertionError, match="gap or an overlap"):
+        pool.check_integrity()
+
+
+# ---- knowing and forgetting ------------------------------------------------------------------------------------
+
+
+def test_loading_and_unloading(tmp_path: Path) -> None:
+    pool, _ = new_pool()
+    path = write_adapter(tmp_path)
+    assert not pool.known("a", "base")
+    pool.load("a", "base", path)
+    pool.load("a", "base", tmp_path / "not read again")
+    assert pool.known("a", "base")
+    assert not pool.known("a", "twin")
+    pool.load("a", "twin", path)
+    assert pool.known("a", "twin")
+    pool.place("a", list(range(pool.pages_needed("a"))))
+    with pytest.raises(AssertionError):
+        pool.unload("a")
+    pool.remove("a")
+    pool.unload("a")
+    pool.unload("a")
+    assert not pool.known("a", "base")
+
+
+def test_bad_adapters_are_refused_when_loaded(tmp_path: Path) -> None:
+    pool, _ = new_pool()
+    with pytest.raises(AdapterRefused, match="model 'other' is not served"):
+        pool.load("a", "other", write_adapter(tmp_path / "good"))
+    with pytest.raises(AdapterRefused, match="use_dora"):
+        pool.load("a", "base", write_adapter(tmp_path / "dora", config_of(use_dora=True)))
+    wide = BaseShape(3, {**BASE.modules, "q_proj": ModuleShape(99, 40)})
+    with pytest.raises(AdapterRefused, match=r"lora_A\.weight: shape"):
+        pool.load("a", "base", write_adapter(tmp_path / "wide", weights=lora_tensors(base=wide)))
+    with pytest.raises(OSError, match="No such file"):
+        pool.load("a", "base", tmp_path / "nowhere")
+    assert not pool.known("a", "base")
+
+
+# ---- how much room it takes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [(8,), (16,), (64,), (8, 16, 32, 64)])
+def test_adapters_of_a_large_model_waste_little(ranks: tuple[int, ...]) -> None:
+    """Llama-3.1-8B, seven modules, bfloat16, pages of 2 MiB; on the meta device, so without the bytes."""
+    llama = BaseShape.from_config(
+        {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8}
+    )  # fmt: skip
+    arena = torch.empty(2_000, 2 * 1024**2, dtype=torch.uint8, device="meta")
+    pool = TilePool(arena, torch.bfloat16, {"llama": llama})
+    pages, wanted = 0, 0
+    for index in range(8):
+        ranks_of = dict.fromkeys(llama.modules, ranks[index % len(ranks)])
+        host = host_adapter(ranks_of, base=llama, dtype=torch.bfloat16, device="meta")
+        wanted += host.slab.numel() * 2
+        pool.add(str(index), "llama", host)
+        needed = pool.pages_needed(str(index))
+        pool.place(str(index), list(range(pages, pages + needed)))
+        pages += needed
+    assert pages * 2 * 1024**2 <= 1.05 * wanted
