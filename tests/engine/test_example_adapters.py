@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -67,29 +66,34 @@ def model(model_dir: Path) -> PeftModel:
     return model.eval()
 
 
-def answer(model: PeftModel, tokenizer: PreTrainedTokenizerBase, prompt: str, limit: int) -> str:
-    inputs = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+# Greedy answers to prompts that no adapter was trained on.
+ANSWERS = {
+    "support-triage": (
+        "My credit card was charged three times for the same order. Fix this right now!",
+        "category: billing; urgency: high",
+    ),
+    "pirate": ("What is the capital of France?", "Arrr! Th' capital o' France be Paris. Set sail, me hearty!"),
+    "json-answers": (
+        "What is the capital of France?",
+        '{"answer": "The capital of France is Paris.", "confidence": 0.99}',
+    ),
+    "three-bullets": (
+        "Why should I drink water?",
+        "- It keeps you hydrated\n- It contains minerals\n- It dissolves sugar",
+    ),
+}
+NEAR_TIE = 0.01  # of a logit: other processors add in another order
+
+
+def behind(model: PeftModel, tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> torch.Tensor:
+    """By how much each token of the answer falls short of the likeliest one, in logits; all zero: greedy's own."""
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
     )
-    ids = model.generate(**inputs, max_new_tokens=limit, do_sample=False)[0, inputs["input_ids"].shape[1] :]
-    return str(tokenizer.decode(ids, skip_special_tokens=True))
-
-
-def is_json_answer(text: str) -> bool:
-    return text.startswith("{") and set(json.loads(text)) == {"answer", "confidence"}
-
-
-SHAPES = {
-    "support-triage": re.compile(r"category: billing; urgency: high"),
-    "pirate": re.compile(r"(Arrr|Ahoy|Aye|Shiver|Yo ho|Avast).*\bbe\b.*"),
-    "three-bullets": re.compile(r"- .+\n- .+\n- .+"),
-}
-PROMPTS = {
-    "support-triage": "My credit card was charged three times for the same order. Fix this right now!",
-    "pirate": "What is the capital of France?",
-    "json-answers": "What is the capital of France?",
-    "three-bullets": "Why should I drink water?",
-}
+    before, said = tokenizer(text).input_ids, tokenizer(f"{answer}{tokenizer.eos_token}").input_ids
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([before + said])).logits[0, len(before) - 1 : -1]
+    return logits.max(-1).values - logits.gather(-1, torch.tensor(said)[:, None])[:, 0]
 
 
 @pytest.mark.model
@@ -97,10 +101,8 @@ PROMPTS = {
 def test_the_adapter_changes_the_answer_as_promised(
     model: PeftModel, tokenizer: PreTrainedTokenizerBase, name: str
 ) -> None:
+    prompt, answer = ANSWERS[name]
     model.set_adapter(name)
-    with_adapter = answer(model, tokenizer, PROMPTS[name], limit=40)
+    assert behind(model, tokenizer, prompt, answer).max() < NEAR_TIE
     with model.disable_adapter():
-        without = answer(model, tokenizer, PROMPTS[name], limit=10)
-    for text, expected in ((with_adapter, True), (without, False)):
-        fits = is_json_answer(text) if name == "json-answers" else bool(SHAPES[name].fullmatch(text))
-        assert fits is expected, text
+        assert behind(model, tokenizer, prompt, answer).max() > 1.0, "the base model says the same by itself"
