@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+from types import FrameType
 
 import uvicorn
 from litestar.types import ASGIApp
@@ -82,6 +84,11 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
         self._services = services
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """As uvicorn's own, but a stop that was asked for ends with status 0, not with the signal raised again."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         drain = asyncio.create_task(self._services.drain())

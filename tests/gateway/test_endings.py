@@ -1,0 +1,238 @@
+"""How a request may end, with the processes and the clients really ending: each hold is closed once, and
+made = billed + discarded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from gateway_stack import Stack, body, events, eventually
+
+from engine.tokenizer import Tokenizer
+
+SETTLED_WITHIN_S = 0.25
+FAILING_ID = 28470  # a word that the fake engine is told to fail at
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+    """20 ms a token; silence is broken after 0.3 s."""
+    directory = tmp_path_factory.mktemp("slow")
+    stack = Stack(
+        directory,
+        f"sqlite:///{directory}/laneway.db",
+        model_dir,
+        fake={"step_ms": 20.0, "faults": {"chunk_error_id": FAILING_ID}},
+        gateway_toml="first_token_wait_s = 0.3\nkeep_alive_s = 0.3\n",
+    )
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.stop()
+
+
+@contextlib.contextmanager
+def streaming(stack: Stack, **fields: Any) -> Iterator[tuple[httpx.Response, Iterator[str]]]:
+    """A stream that has begun, and its lines."""
+    url, asked = f"{stack.url}/v1/chat/completions", body(stream=True, **{"max_tokens": 500, **fields})
+    with httpx.stream("POST", url, headers=stack.headers(), json=asked, timeout=30) as answer:
+        yield answer, answer.iter_lines()
+
+
+def tokens_in(lines: Iterator[str], count: int) -> int:
+    """Read until `count` chunks with text came."""
+    seen = 0
+    for line in lines:
+        if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
+            seen += 1
+            if seen == count:
+                return seen
+    raise AssertionError("the stream ended early")
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def used(stack: Stack, request_id: str) -> sa.Row[Any]:
+    row = stack.usage(request_id)
+    assert row is not None
+    assert row.made_tokens == row.completion_tokens + row.discarded_tokens
+    return row
+
+
+def test_a_client_that_leaves_its_stream(slow: Stack) -> None:
+    with streaming(slow) as (answer, lines):
+        request_id = answer.headers["x-request-id"]
+        seen = tokens_in(lines, 5)
+    took = eventually(lambda: slow.usage(request_id) is not None)
+    row = used(slow, request_id)
+    assert row.ending == "client_left"
+    assert seen <= row.completion_tokens <= seen + 15
+    assert row.prompt_tokens > 0
+    assert row.discarded_tokens <= 2
+    assert took < SETTLED_WITHIN_S
+    assert slow.open_holds() == 0
+    [line] = [line for line in slow.log_lines("request") if line["request_id"] == request_id]
+    assert (line["ending"], line["completion_tokens"]) == ("client_left", row.completion_tokens)
+
+
+def test_a_client_that_leaves_before_a_whole_answer(slow: Stack) -> None:
+    before = slow.holds()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{slow.url}/v1/chat/completions", headers=slow.headers(), json=body(max_tokens=500), timeout=0.3)
+    took = eventually(lambda: slow.open_holds() == 0)
+    assert slow.holds() == before + 1
+    assert took < SETTLED_WITHIN_S
+    line = slow.log_lines("request")[-1]
+    assert (line["ending"], line["status"]) == ("client_left", 499)
+    row = used(slow, line["request_id"])
+    assert 0 < row.completion_tokens < 40
+
+
+def test_a_client_that_leaves_before_the_first_token_pays_nothing(slow: Stack) -> None:
+    assert slow.engine is not None
+    with stopped(slow.engine.pid):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{slow.url}/v1/chat/completions", headers=slow.headers(), json=body(), timeout=0.2)
+        assert slow.open_holds() == 1
+    eventually(lambda: slow.open_holds() == 0)
+    line = slow.log_lines("request")[-1]
+    hold = slow.hold(line["request_id"])
+    assert (hold.state, hold.settled_picos) in [("voided", 0), ("settled", 0)]
+
+
+def test_a_stream_in_the_queue_is_kept_alive(slow: Stack) -> None:
+    assert slow.engine is not None
+    url = f"{slow.url}/v1/chat/completions"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(stopped(slow.engine.pid))
+        began = time.monotonic()
+        answer = stack.enter_context(
+            httpx.stream("POST", url, headers=slow.headers(), json=body(stream=True), timeout=10)
+        )
+        assert answer.status_code == 200
+        assert 0.25 < time.monotonic() - began < 2
+        lines = answer.iter_lines()
+        assert [next(lines), next(lines), next(lines)] == [": keep-alive", "", ": keep-alive"]
+        os.kill(slow.engine.pid, signal.SIGCONT)
+        rest = [line for line in lines if line.startswith("data")]
+    assert json.loads(rest[0][6:])["choices"][0]["delta"]["role"] == "assistant"
+    assert rest[-1] == "data: [DONE]"
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_stop_sequences_end_the_answer_and_never_show(slow: Stack, count: int) -> None:
+    asked = {"temperature": 0, "max_tokens": 30}
+    whole = slow.chat(**asked).json()["choices"][0]["message"]["content"]
+    stops = [whole[20 + 9 * at : 26 + 9 * at] for at in range(count)]
+    cut = min(whole.index(stop) for stop in stops)
+    answer = slow.chat(stop=stops, **asked)
+    completion = answer.json()
+    assert completion["choices"][0]["message"]["content"] == whole[:cut]
+    assert completion["choices"][0]["finish_reason"] == "stop"
+    row = used(slow, answer.headers["x-request-id"])
+    assert row.ending == "stop"
+    assert row.completion_tokens == completion["usage"]["completion_tokens"] < 30
+    assert (row.discard_reason == "stop") == (row.discarded_tokens > 0)
+    *chunks, done = events(slow.chat(stop=stops, stream=True, **asked).text)
+    assert done == "[DONE]"
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == whole[:cut]
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_an_engine_killed_in_the_middle(slow: Stack) -> None:
+    whole: list[httpx.Response] = []
+    other = threading.Thread(target=lambda: whole.append(slow.chat(tenant="globex", max_tokens=500)))
+    other.start()
+    with streaming(slow, model="acme-style") as (answer, lines):
+        request_id = answer.headers["x-request-id"]
+        tokens_in(lines, 5)
+        slow.kill_engine()
+        rest = [line for line in lines if line.startswith("data")]
+    error = json.loads(rest[-1][6:])["error"]
+    assert (error["type"], error["code"]) == ("service_unavailable_error", "engine_unavailable")
+    assert set(error) == {"message", "type", "param", "code"}
+    assert "data: [DONE]" not in rest
+    row = used(slow, request_id)
+    assert row.ending == "engine_lost"
+    assert row.completion_tokens >= 5
+    assert row.completion_tokens <= 5 + len(rest)
+    other.join(10)
+    assert whole[0].status_code == 503
+    assert whole[0].headers["x-should-retry"] == "true"
+    assert int(whole[0].headers["retry-after"]) >= 1
+    lost = used(slow, whole[0].headers["x-request-id"])
+    assert (lost.completion_tokens, lost.cost_picos, lost.discard_reason) == (0, 0, "engine_lost")
+    assert slow.open_holds() == 0
+
+    away = slow.chat()
+    assert (away.status_code, away.json()["error"]["code"]) == (503, "engine_unavailable")
+    assert httpx.get(f"{slow.url}/health/ready").status_code == 503
+    slow.start_engine()
+    slow.wait_ready()
+    for model in ("acme-style", "shared-style"):
+        assert slow.chat(model=model).status_code == 200
+
+
+def test_a_request_that_fails_alone_in_the_engine(slow: Stack) -> None:
+    tokenizer = Tokenizer.load(slow.model_dir)
+    messages = [{"role": "user", "content": "x" + tokenizer.decode([FAILING_ID])}]
+    assert FAILING_ID in tokenizer.encode_chat(messages)
+    answer = slow.chat(messages=messages)
+    assert answer.status_code == 500
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert slow.hold(answer.headers["x-request-id"]).state == "voided"
+    assert slow.chat().status_code == 200
+
+
+def test_a_reader_that_does_not_read_is_settled_all_the_same(slow: Stack) -> None:
+    asked = json.dumps(body(stream=True, max_tokens=40, stream_options={"include_usage": True})).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {slow.keys['acme']}\r\n"
+        f"Content-Length: {len(asked)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", slow.port)) as connection:
+        before = slow.holds()
+        connection.sendall(head.encode() + asked)
+        eventually(lambda: slow.holds() == before + 1)
+        eventually(lambda: slow.open_holds() == 0)
+        data = b""
+        while b"[DONE]" not in data:
+            data += connection.recv(65536)
+    assert b'"completion_tokens":40' in data
+
+
+def test_a_gateway_that_is_told_to_stop(make_stack: Callable[..., Stack]) -> None:
+    stack = make_stack(fake={"step_ms": 20.0})
+    assert stack.gateway is not None
+    with streaming(stack, max_tokens=1000) as (answer, lines):
+        request_id = answer.headers["x-request-id"]
+        tokens_in(lines, 3)
+        began = time.monotonic()
+        stack.gateway.terminate()
+        rest = [line for line in lines if line.startswith("data")]
+    assert stack.gateway.wait(5) == 0
+    assert time.monotonic() - began < 3
+    assert json.loads(rest[-1][6:])["error"]["code"] == "engine_unavailable"
+    row = used(stack, request_id)
+    assert row.ending == "shutdown"
+    assert row.completion_tokens > 3
+    assert stack.open_holds() == 0

@@ -1,0 +1,117 @@
+"""What an operator sees of a running gateway: health, metrics, log, description, and what the process holds."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+from gateway_stack import MODEL, Stack, body
+
+
+def test_a_running_gateway_holds_no_torch(stack: Stack) -> None:
+    assert stack.chat(model="acme-style").status_code == 200
+    assert stack.gateway is not None
+    maps = Path(f"/proc/{stack.gateway.pid}/maps").read_text()
+    assert "tokenizers" in maps  # the file says what is loaded
+    for name in ("torch", "triton", "transformers", "cuda"):
+        assert name not in maps
+
+
+def test_health(stack: Stack) -> None:
+    assert httpx.get(f"{stack.url}/health/live").json() == {"live": True}
+    ready = httpx.get(f"{stack.url}/health/ready")
+    assert (ready.status_code, ready.json()) == (200, {"ready": True, "problems": {}})
+
+
+def test_metrics_are_the_gateways_and_the_engines(stack: Stack) -> None:
+    stack.chat()
+    answer = httpx.get(f"{stack.url}/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    text = answer.text
+    assert 'laneway_requests_ended_total{ending="length",tier="premium"}' in text
+    assert "vllm:generation_tokens_total" in text
+    for private in (*stack.tenants.values(), *stack.key_ids.values(), *stack.adapters.values(), "acme"):
+        assert private not in text
+
+
+def test_one_line_a_request_and_no_text_of_it(stack: Stack) -> None:
+    answer = stack.chat(messages=[{"role": "user", "content": "tell nobody about xyzzy"}], model="acme-style")
+    said = answer.json()["choices"][0]["message"]["content"]
+    [line] = [line for line in stack.log_lines("request") if line["request_id"] == answer.headers["x-request-id"]]
+    assert line["route"] == "/v1/chat/completions"
+    assert (line["tenant"], line["key"]) == (stack.tenants["acme"], stack.key_ids["acme"])
+    assert (line["model"], line["adapter"]) == (MODEL, stack.adapters["acme-style"])
+    assert (line["tier"], line["status"], line["ending"]) == ("premium", 200, "length")
+    assert line["completion_tokens"] == 8
+    assert line["cost_picos"] > 0
+    assert 0 < line["ttft_s"] <= line["total_s"]
+    log = stack.log_file.read_text()
+    assert "xyzzy" not in log
+    assert said not in log
+    assert not any(secret in log for secret in stack.keys.values())
+
+
+def test_the_description_knows_the_chat_route(stack: Stack) -> None:
+    schema = httpx.get(f"{stack.url}/schema").json()
+    chat = schema["paths"]["/v1/chat/completions"]["post"]
+    assert chat["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/ChatRequest")
+    assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    request = schema["components"]["schemas"]["ChatRequest"]
+    assert request["properties"]["n"]["enum"] == [None, 1]
+    assert "messages" in request["required"]
+    known = schema["components"]["schemas"].keys()
+    assert {"ErrorBody", "ChatCompletion", "ChatCompletionChunk", "UserMessage"} <= known
+        "schemas"
+    ].keys()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/models", 405),
+        ("GET", "/v1/models", 401),
+        ("GET", "/v1//models/../..", 404),
+    ],
+)
+def test_the_frameworks_refusals_have_our_shape(stack: Stack, method: str, path: str, status: int) -> None:
+    answer = httpx.request(method, stack.url + path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert answer.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("head", ["x-a: " + "y" * 70_000, "\r\n".join(f"x-{i}: {'y' * 1000}" for i in range(70))])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_head_without_end_is_refused(stack: Stack, head: str, whole: bool) -> None:
+    with socket.create_connection(("127.0.0.1", stack.port)) as connection:
+        connection.sendall(f"GET /health/live HTTP/1.1\r\nHost: x\r\n{head}".encode())
+        if whole:
+            connection.sendall(b"\r\n\r\n")
+        answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b'"code":"request_too_large"' in answer
+    assert httpx.get(f"{stack.url}/health/live").status_code == 200
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_read(stack: Stack) -> None:
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {stack.keys['acme']}\r\n"
+        "Content-Length: 99999999999\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", stack.port)) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+def test_the_same_seed_gives_the_same_answer(stack: Stack) -> None:
+    asked = body(seed=7, temperature=1.5)
+    texts = {stack.chat(**asked).json()["choices"][0]["message"]["content"] for _ in range(3)}
+    assert len(texts) == 1
+    others = {stack.chat(temperature=1.5).json()["choices"][0]["message"]["content"] for _ in range(3)}
+    assert len(others) == 3
