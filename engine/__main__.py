@@ -92,13 +92,13 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
         raise ConfigError(str(error)) from error
 
 
-def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper: Stopper, began: float) -> None:
+def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper: Stopper, parent: int) -> None:
     """Until the stopper says so. Raises SocketInUse."""
     tiers = [tier.name for tier in config.tiers]
     hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), list(runner.models.values()), tiers)
     scheduler = build_scheduler(config, runner)
     inbox, progress = Inbox(), Progress()
-    server = Server(socket_path, hello, inbox, progress, ended=stopper.ask)
+    server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)
     worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=progress, send=server.send)
     stopper.inbox = inbox
     server.start()
@@ -108,7 +108,6 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
         "socket": str(socket_path),
         "pid": os.getpid(),
         "models": sorted(runner.models),
-        "started_s": round(time.monotonic() - began, 3),
     }
     sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
     sys.stdout.flush()
@@ -142,12 +141,12 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
 
 def main(argv: list[str] | None = None) -> int:
     """The process's exit status: 0 after a clean stop, 1 after a failure, 2 for what cannot be served."""
+    parent = os.getppid()  # asked for first: it may die while the models load
     parser = argparse.ArgumentParser(prog="python -m engine", description="One Laneway engine process.")
     parser.add_argument("--socket", type=Path, required=True, help="Unix socket to listen on")
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see engine/config.py")
     parser.add_argument("--fake", action="store_true", help="no model: deterministic ids at the configured speed")
     arguments = parser.parse_args(argv)
-    began = time.monotonic()
     log.configure()
     stopper = Stopper()
     stopper.listen()
@@ -155,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
         config = load(arguments.config)
         names = [model.name for model in config.models]
         _log.info("engine.loading", extra={"fields": {"models": names, "fake": arguments.fake}})
-        serve(arguments.socket, config, build(config, arguments.fake), stopper, began)
+        serve(arguments.socket, config, build(config, arguments.fake), stopper, parent)
     except (ConfigError, SocketInUse) as error:
         _log.error("engine.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2

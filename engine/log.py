@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 
 import msgspec
 
@@ -34,8 +33,3 @@ def configure(level: int = logging.INFO) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
-
-
-def uptime_s(since: float) -> float:
-    """Seconds since `since` (monotonic), rounded for a log line."""
-    return round(time.monotonic() - since, 3)

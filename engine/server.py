@@ -35,6 +35,7 @@ STREAMS_MAX = 64
 OUTBOX_BYTES_MAX = 8 * 1024 * 1024
 HEARTBEAT_S = 1.0
 PAUSE_CHECK_S = 0.005
+FULL_LOG_EVERY_S = 1.0
 PARENT_CHECK_S = 0.25
 FLUSH_S = 0.3
 SOCKET_PATH_BYTES_MAX = 107
@@ -114,20 +115,21 @@ class Server:
     for the loop's thread."""
 
     def __init__(
-        self, path: Path, hello: Hello, inbox: Inbox, progress: Progress, ended: Callable[[str], None]
+        self, path: Path, hello: Hello, inbox: Inbox, progress: Progress, parent: int, ended: Callable[[str], None]
     ) -> None:
-        """`ended(why)` is called from the I/O thread when the process that started this one is gone, or when the
-        thread itself cannot go on."""
+        """`ended(why)` is called from the I/O thread when `parent`, the process that started this one, is gone, or
+        when the thread itself cannot go on."""
         self.inbox = inbox
         self._path = path
         self._hello = encode(hello)
         self._progress = progress
         self._ended = ended
-        self._parent = os.getppid()
+        self._parent = parent
         self._streams: dict[int, _Stream] = {}
         self._all_lost = asyncio.Event()  # of interest to `_close` alone
         self._next_number = 1
         self._paused = False
+        self._full_logged_at = -FULL_LOG_EVERY_S
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="engine-io", daemon=True)
         self._socket: socket.socket | None = None
@@ -176,7 +178,9 @@ class Server:
         """Stop reading all streams while the loop is behind: the gateways' own bounded buffers fill instead."""
         if not self._paused and self.inbox.full():
             self._paused = True
-            _log.warning("inbox.full", extra={"fields": {"streams": len(self._streams)}})
+            if self._loop.time() - self._full_logged_at > FULL_LOG_EVERY_S:
+                self._full_logged_at = self._loop.time()
+                _log.warning("inbox.full", extra={"fields": {"streams": len(self._streams)}})
             for stream in self._streams.values():
                 if stream.transport is not None:
                     stream.transport.pause_reading()

@@ -102,6 +102,7 @@ class Worker:
             elif not commands:
                 self._scheduler.check_integrity()
                 self._checked = True
+            self._note_progress()
             self._post()
 
     def _patience(self) -> float | None:
@@ -111,8 +112,8 @@ class Worker:
         return None if self._checked else INTEGRITY_AFTER_S
 
     def _step(self) -> None:
-        scheduler, progress = self._scheduler, self._progress
-        progress.busy = True
+        scheduler = self._scheduler
+        self._progress.busy = True
         self._checked = False
         step = scheduler.schedule()
         if step is not None:
@@ -121,10 +122,13 @@ class Worker:
             seconds = self._clock() - began
             self._metrics.step.observe(seconds)
             self._publish(step, scheduler.complete(step, result, seconds))
-            progress.step = step.number
+            self._progress.step = step.number
         else:
             for ended in scheduler.take_failed():
                 self._end(ended)
+
+    def _note_progress(self) -> None:
+        progress, scheduler = self._progress, self._scheduler
         progress.running = scheduler.running
         progress.waiting = sum(scheduler.waiting().values())
         progress.busy = scheduler.has_work()

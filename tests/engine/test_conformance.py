@@ -443,3 +443,11 @@ async def test_heartbeats_come_each_second_also_while_busy(subject: Subject, pee
     assert busy[0].step + (subject.step_s < 1) <= busy[1].step
     peer.send(Abort(handle))
     await peer.until_ended(handle)
+    # Idle by an abort, without a further step: that shows too.
+    seen = len(peer.heartbeats)
+    while len(peer.heartbeats) < seen + 2:
+        peer.send(Status())
+        await peer.next()
+        await asyncio.sleep(0.05)
+    beat = peer.heartbeats[-1]
+    assert (beat.busy, beat.running, beat.waiting) == (False, 0, 0)

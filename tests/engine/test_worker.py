@@ -224,7 +224,7 @@ def maps(pid: int) -> str:
 async def test_idle_it_sleeps(start_engine: Start, connect: Connect) -> None:
     engine = start_engine()
     await connect(engine)
-    await asyncio.sleep(1.2)  # its books are looked over once, after a second
+    await asyncio.sleep(2.0)  # its books are looked over once, after a second
 
     def cpu_ticks() -> int:
         fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
