@@ -55,8 +55,9 @@ def load(path: Path, base: BaseShape, dtype: torch.dtype) -> HostAdapter:
             a.copy_(_view(data, module.a))
             b.copy_(_view(data, module.b).t())
             modules[module.layer, module.module] = ModuleWeights(a, b, module.scale)
-    if not bool(torch.isfinite(slab).all()):
-        raise AdapterRefused(f"{path.name}: a number of it is not finite in {dtype}")
+    # The file's numbers are finite, read_adapter saw to that; float16 alone has less range than some of them.
+    if dtype == torch.float16 and not bool(torch.isfinite(slab).all()):
+        raise AdapterRefused(f"{path.name}: it has a number too large for {dtype}")
     return HostAdapter(modules, slab)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_files import BASE, peft_adapter, peft_module
+from adapter_files import BASE, lora_tensors, peft_adapter, peft_module, write_adapter
 
 from adapters.layer import LoraBatch
 from adapters.pool import TilePool
+from adapters.spec import AdapterRefused
 from adapters.store import AdapterStore
 from adapters.weights import load
 
@@ -179,3 +180,12 @@ def test_weights_are_read_in_the_runners_dtype(served: Served, tmp_path: Path, d
         assert torch.equal(weights.b, linear.lora_B["default"].weight.t().to(dtype))
         assert weights.scale == linear.scaling["default"]
         assert weights.a.untyped_storage().data_ptr() == host.slab.untyped_storage().data_ptr()
+
+
+def test_a_number_that_the_runners_dtype_lacks_is_refused(tmp_path: Path) -> None:
+    tensors = lora_tensors()
+    next(iter(tensors.values()))[0, 0] = 1e6
+    write_adapter(tmp_path, weights=tensors)
+    assert load(tmp_path, BASE, torch.bfloat16).slab.isfinite().all()
+    with pytest.raises(AdapterRefused, match=r"too large for torch\.float16"):
+        load(tmp_path, BASE, torch.float16)
