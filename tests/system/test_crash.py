@@ -1,0 +1,177 @@
+"""What is left after a crash, over the whole stack: processes that get SIGKILL, budgets at their edge, real databases.
+
+The books that must agree: what the engine made = what was billed + discarded + lost, to the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from gateway_stack import Stack, body, eventually
+
+from billing import tables
+from engine.client import EngineClient
+from engine.protocol import StatusReport
+
+LEASE = "[lease]\nlength_s = 2.0\nrenew_s = 0.3\naudit_s = 0.3\n"
+MakeStack = Callable[..., Stack]
+
+
+def engine_status(stack: Stack) -> StatusReport:
+    async def ask() -> StatusReport:
+        client = EngineClient(stack.config.socket_path)
+        await client.start()
+        try:
+            await client.wait_ready(10)
+            return await client.status()
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+def metric(report: StatusReport, name: str) -> int:
+    lines = [line for line in report.metrics.decode().splitlines() if line.startswith(name)]
+    return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
+
+
+def column_sum(stack: Stack, column: sa.ColumnElement[int]) -> int:
+    return stack.read(lambda connection: int(connection.execute(sa.select(sa.func.sum(column))).scalar() or 0))
+
+
+def stream_until_cut(stack: Stack, received: list[int], tenant: str) -> None:
+    """Read one long stream until it ends or breaks; note the chunks that came."""
+    count = 0
+    try:
+        with httpx.stream(
+            "POST",
+            f"{stack.url}/v1/chat/completions",
+            headers=stack.headers(tenant),
+            json=body(stream=True, max_tokens=1000),
+            timeout=30,
+        ) as answer:
+            for line in answer.iter_lines():
+                count += line.startswith("data: {") and bool(json.loads(line[6:])["choices"][0]["delta"].get("content"))
+    except httpx.TransportError:
+        pass
+    received.append(count)
+
+
+def test_a_gateway_that_is_killed_leaves_no_work_and_no_hold(make_stack: MakeStack, database_url: str) -> None:
+    stack = make_stack(database_url=database_url, fake={"step_ms": 20.0}, toml=LEASE)
+    received: list[int] = []
+    readers = [
+        threading.Thread(target=stream_until_cut, args=(stack, received, tenant))
+        for tenant in ("acme", "globex", "initech") * 4
+    ]
+    for reader in readers:
+        reader.start()
+    eventually(lambda: stack.open_holds() == len(readers))
+    time.sleep(0.3)
+    assert stack.gateway is not None
+    stack.gateway.kill()
+    stack.gateway.wait(5)
+    for reader in readers:
+        reader.join(10)
+    assert len(received) == len(readers)
+    assert min(received) > 0
+
+    # The engine stops what nobody can receive any more.
+    eventually(lambda: engine_status(stack).running == 0, timeout_s=2.0)
+    report = engine_status(stack)
+    assert stack.open_holds() == len(readers)
+
+    # A new gateway serves at once; the dead one's holds expire with its lease, and the budgets are whole.
+    stack.start_gateway()
+    stack.wait_ready()
+    done = stack.chat("acme", max_tokens=5)
+    assert done.status_code == 200
+    eventually(lambda: stack.open_holds() == 0, timeout_s=10.0)
+    assert column_sum(stack, tables.budget_windows.c.held) == 0
+    states = stack.read(
+        lambda connection: dict(
+            connection.execute(sa.select(tables.holds.c.state, sa.func.count()).group_by(tables.holds.c.state)).all()  # type: ignore[arg-type]
+        )
+    )
+    assert states == {"expired": len(readers), "settled": 1}
+
+    # made = billed + discarded + lost
+    lost = metric(report, "laneway_tokens_lost_total")
+    assert lost >= sum(received)
+    made = engine_status(stack).tokens_made
+    usage = tables.usage.c
+    assert made == column_sum(stack, usage.completion_tokens) + column_sum(stack, usage.discarded_tokens) + lost
+
+
+def test_clients_that_leave_and_an_engine_that_dies_keep_the_books_equal(make_stack: MakeStack) -> None:
+    stack = make_stack(fake={"step_ms": 5.0})
+    with httpx.Client(timeout=30) as client:
+        for index in range(12):
+            asked = body(stream=True, max_tokens=60, stop=["sphinx"] if index % 3 == 0 else None)
+            with client.stream(
+                "POST", f"{stack.url}/v1/chat/completions", headers=stack.headers("globex"), json=asked
+            ) as answer:
+                for at, _line in enumerate(answer.iter_lines()):
+                    if index % 3 == 1 and at > 2 * index:
+                        break  # the client leaves
+    eventually(lambda: stack.open_holds() == 0)
+    usage = tables.usage.c
+    made = engine_status(stack).tokens_made
+    billed, discarded = column_sum(stack, usage.completion_tokens), column_sum(stack, usage.discarded_tokens)
+    assert (made, column_sum(stack, usage.made_tokens)) == (billed + discarded, made)
+    endings = stack.read(lambda connection: set(connection.execute(sa.select(usage.ending)).scalars()))
+    assert {"length", "client_left"} <= endings
+
+
+@pytest.mark.parametrize("unit", ["tokens", "money"])
+def test_a_budget_for_ten_is_not_overshot_by_sixty_four_at_once(
+    make_stack: MakeStack, database_url: str, unit: str, tmp_path: Path
+) -> None:
+    stack = make_stack(database_url=database_url)
+    first = stack.chat("globex", max_tokens=6)
+    assert first.status_code == 200
+    usage = first.json()["usage"]
+    tokens = usage["prompt_tokens"] + 6
+    picos = usage["prompt_tokens"] * 100_000 + 6 * 400_000
+    made = stack.new_key("globex")
+    limit = 10 * (tokens if unit == "tokens" else picos)
+    budget = stack.budget(made.key, unit, limit)  # type: ignore[arg-type]
+    headers = {"Authorization": f"Bearer {made.secret}"}
+
+    async def flood() -> list[httpx.Response]:
+        async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=64)) as client:
+            # A prompt of its own each, of the same length: nothing is cheaper for being cached.
+            asks = [
+                client.post(f"{stack.url}/v1/chat/completions", headers=headers, json=body(max_tokens=6, temperature=0))
+                for _ in range(64)
+            ]
+            return await asyncio.gather(*asks)
+
+    answers = asyncio.run(flood())
+    served = [answer for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code != 200]
+    eventually(lambda: stack.open_holds() == 0)
+    windows = tables.budget_windows
+    held, posted = stack.read(
+        lambda connection: connection.execute(
+            sa.select(windows.c.held, windows.c.posted).where(windows.c.budget_id == budget.id)
+        ).one()
+    )
+    assert held == 0
+    assert posted <= limit  # overshoot: 0
+    assert len(served) >= 10
+    if unit == "tokens":
+        assert (len(served), posted) == (10, limit)
+    for answer in refused:
+        assert answer.status_code == 429
+        error = answer.json()["error"]
+        assert (error["type"], error["code"]) == ("insufficient_quota", "key_budget_exceeded")
+        assert answer.headers["x-should-retry"] == "false"
