@@ -145,7 +145,10 @@ class TilePool:
                 f"layers.{largest.layer}.{largest.module}: a tile of {largest.rank} rank rows takes {largest.bytes} "
                 f"bytes, an arena page has {self._page_bytes}"
             )
-        known = self._known.setdefault(digest, _Known(host, self._bases[model], cuts))
+        base = self._bases[model]
+        known = self._known.setdefault(digest, _Known(host, base, cuts))
+        if known.base.modules != base.modules:  # its tiles know where modules lie beside each other
+            raise AdapterRefused(f"{digest} serves {min(known.models)}, whose modules have other sizes than {model}'s")
         known.models.add(model)
 
     def unload(self, digest: str) -> None:

@@ -205,7 +205,7 @@ PATTERNS = st.dictionaries(
 
 
 @given(ranks=PATTERNS, alphas=PATTERNS, rslora=st.booleans(), name=st.sampled_from(NAMES))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_ranks_and_scales_are_pefts(ranks: dict[str, int], alphas: dict[str, int], rslora: bool, name: str) -> None:
     from peft.utils.other import get_pattern_key
 
@@ -224,7 +224,7 @@ def test_all_linear_and_null_take_any_linear() -> None:
 @given(st.dictionaries(st.sampled_from(sorted(READ | DESCRIPTIVE | {"x"})), st.from_type(type(None)) | st.booleans()
        | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers() | st.text(max_size=3), max_size=3)
        | st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=3), max_size=3)))  # fmt: skip
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_any_json_is_parsed_or_refused(changes: dict[str, Any]) -> None:
     try:
         parsed = parse_config(json.dumps({"peft_type": "LORA", **changes}).encode())

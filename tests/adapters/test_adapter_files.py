@@ -284,7 +284,7 @@ def test_an_enormous_file_is_refused_unread(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_damaged_file_is_refused_or_still_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -40,7 +40,8 @@ def host_adapter(ranks: dict[str, int], seed: int = 0, base: BaseShape = BASE, *
 
 def new_pool(pages: int = 64, page_bytes: int = PAGE_BYTES) -> tuple[TilePool, torch.Tensor]:
     arena = torch.full((pages, page_bytes), GUARD, dtype=torch.uint8)
-    return TilePool(arena, torch.float32, {"base": BASE, "twin": BASE}), arena
+    wide = BaseShape(BASE.layers, {**BASE.modules, "q_proj": ModuleShape(24, 48)})
+    return TilePool(arena, torch.float32, {"base": BASE, "twin": BASE, "wide": wide}), arena
 
 
 class Books:
@@ -95,7 +96,7 @@ RANKS = st.dictionaries(st.sampled_from(MODULES), st.integers(1, 40), min_size=1
     steps=st.lists(st.tuples(st.sampled_from(["place", "place", "remove", "use"]), st.integers(0, 4)), max_size=25),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_packing_keeps_the_books(adapters: list[dict[str, int]], steps: list[tuple[str, int]], seed: int) -> None:
     pool, arena = new_pool()
     for index, ranks in enumerate(adapters):
@@ -211,6 +212,16 @@ def test_loading_and_unloading(tmp_path: Path) -> None:
     pool.unload("a")
     pool.unload("a")
     assert not pool.known("a", "base")
+
+
+def test_one_adapter_for_models_of_other_sizes_is_refused(tmp_path: Path) -> None:
+    """It fits both, but its outputs would lie elsewhere in the stacked q/k/v of the second."""
+    pool, _ = new_pool()
+    path = write_adapter(tmp_path, config_of(target_modules=["v_proj"]), lora_tensors(modules=("v_proj",)))
+    pool.load("a", "base", path)
+    with pytest.raises(AdapterRefused, match="a serves base, whose modules have other sizes than wide's"):
+        pool.load("a", "wide", path)
+    assert not pool.known("a", "wide")
 
 
 def test_bad_adapters_are_refused_when_loaded(tmp_path: Path) -> None:
