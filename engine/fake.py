@@ -102,7 +102,7 @@ class FakeRunner:
         self._faulty = {i for i in (faults.chunk_error_id, faults.step_error_id, faults.stall_id) if i is not None}
 
     def execute(self, step: Step) -> StepResult:
-        """Takes step_ms plus the time of the prefill tokens in it."""
+        """Takes step_ms, and prefill_ms_per_1k_tokens for the prefill tokens in it."""
         started = time.perf_counter()
         config = self._config
         errors = self._inject(step) if self._faulty else {}
@@ -123,6 +123,8 @@ class FakeRunner:
         """Any adapter of a known model; `path` is not looked at."""
         if model not in self._words:
             raise ValueError(f"model {model!r} is not served here")
+        if self._config.load_ms:
+            self._sleep(self._config.load_ms / 1000)
         self.adapters.models[digest] = model
 
     def unload_adapter(self, digest: str) -> None:

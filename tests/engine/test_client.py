@@ -17,7 +17,15 @@ import pytest
 import uvloop
 from engine_peer import REPO, STOP_ID, EngineProcess, framed
 
-from engine.client import AdapterFailed, Ending, EngineClient, EngineLost, EngineUnavailable, Generation
+from engine.client import (
+    OUTBOX_BYTES_MAX,
+    AdapterFailed,
+    Ending,
+    EngineClient,
+    EngineLost,
+    EngineUnavailable,
+    Generation,
+)
 from engine.protocol import Finished, Hello, Refused, Sampling, encode
 
 Start = Callable[..., EngineProcess]
@@ -176,6 +184,22 @@ async def test_a_frozen_engine_is_lost_after_the_silence(start_engine: Start) ->
         await client.wait_ready(5.0)
         _, again = await collect(submit(client))
         assert isinstance(again, Finished)
+
+
+async def test_an_engine_that_does_not_read_is_given_no_more(start_engine: Start) -> None:
+    engine = start_engine()
+    async with client_of(engine.socket, silence_s=60.0) as client:
+        os.kill(engine.pid, signal.SIGSTOP)
+        try:
+            for _ in range(OUTBOX_BYTES_MAX // 4_000_000 + 1):
+                submit(client, request_id="x" * 4_000_000, max_tokens=1)
+            with pytest.raises(EngineUnavailable, match="does not read"):
+                submit(client)
+        finally:
+            os.kill(engine.pid, signal.SIGCONT)
+        await until(lambda: client.in_flight == 0, 20.0)
+        _, ending = await collect(submit(client))
+        assert isinstance(ending, Finished)
 
 
 async def test_a_stuck_loop_shows(start_engine: Start) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from engine_peer import REPO, EngineProcess, Peer, framed
+from prometheus_client.parser import text_string_to_metric_families
 
 from adapters.spec import BaseShape
 from adapters.store import AdapterStore
@@ -429,6 +430,33 @@ async def test_the_status_report_adds_up(subject: Subject, peer: Peer) -> None:
     assert metric(after, first) - metric(before, first) == 1
     assert metric(after, second) - metric(before, second) == 9
     assert metric(after, "vllm:num_requests_running") == 0
+
+
+async def test_metrics_keep_vllm_s_names(subject: Subject, peer: Peer) -> None:
+    peer.send(Status())
+    report = await peer.expect(StatusReport)
+    families = {family.name: family for family in text_string_to_metric_families(report.metrics.decode())}
+    assert {
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries",
+        "vllm:prefix_cache_hits",
+        "vllm:num_preemptions",
+        "vllm:prompt_tokens",
+        "vllm:generation_tokens",
+        "vllm:request_success",
+        "vllm:time_to_first_token_seconds",
+        "vllm:inter_token_latency_seconds",
+        "vllm:e2e_request_latency_seconds",
+        "vllm:request_queue_time_seconds",
+        "vllm:lora_requests_info",
+    } <= families.keys()
+    ours = families.keys() - {name for name in families if name.startswith("vllm:")}
+    assert all(name.startswith("laneway_") for name in ours)
+    tokens = families["vllm:generation_tokens"].samples
+    assert {sample.labels["tier"] for sample in tokens} == {"premium", "standard", "batch"}
+    assert {sample.labels["model_name"] for sample in tokens} == {peer.hello.models[0].name}
 
 
 async def test_heartbeats_come_each_second_also_while_busy(subject: Subject, peer: Peer) -> None:

@@ -20,7 +20,20 @@ from engine_peer import REPO, EngineProcess, Peer
 
 from engine.config import ConfigError, parse
 from engine.inbox import INBOX_BYTES_MAX
-from engine.protocol import Abort, Finished, Refused, Status, StatusReport, Tokens, encode
+from engine.loading import CHANGES_MAX
+from engine.protocol import (
+    Abort,
+    AdapterState,
+    Finished,
+    LoadAdapter,
+    Refused,
+    Status,
+    StatusReport,
+    Submit,
+    Tokens,
+    UnloadAdapter,
+    encode,
+)
 from engine.server import OUTBOX_BYTES_MAX, STREAMS_MAX
 from engine.tiers import SHIPPED_TIERS
 
@@ -169,6 +182,37 @@ async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(start_engine: 
     assert engine.events("gateway.gone")[0]["tokens_lost"] == report.tokens_made - 8
 
 
+# ---- adapters
+
+
+def load(number: int) -> LoadAdapter:
+    return LoadAdapter(f"{number:064x}", "fake-model", "/nowhere")
+
+
+async def test_reading_an_adapter_holds_up_nobody(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine({"load_ms": 400.0})
+    peer, other = await connect(engine), await connect(engine)
+    peer.send(load(1), UnloadAdapter(f"{1:064x}"))
+    other.send(load(1), other.submit(1, max_tokens=50, stop_ids=[]))
+    began = time.monotonic()
+    assert (await other.until_ended(1))[1][1].reason == "length"
+    assert time.monotonic() - began < 0.4
+    unload = await peer.expect(AdapterState)
+    assert (unload.state, unload.message) == ("failed", "it is being loaded")
+    assert (await peer.expect(AdapterState)).state == "loaded"
+    assert (await other.expect(AdapterState)).state == "loaded"
+    assert time.monotonic() - began < 0.7, "read once, for both"
+    assert len(engine.events("adapter.read")) == 1
+
+
+async def test_too_many_changes_of_adapters_at_once(start_engine: Start, connect: Connect) -> None:
+    peer = await connect(start_engine({"load_ms": 60_000.0}))
+    peer.send(*(load(number) for number in range(CHANGES_MAX + 1)))
+    state = await peer.expect(AdapterState)
+    assert (state.digest, state.state) == (f"{CHANGES_MAX:064x}", "failed")
+    assert str(CHANGES_MAX) in state.message
+
+
 # ---- the fake's settings
 
 
@@ -187,6 +231,32 @@ async def test_the_fake_takes_its_time_and_stops_when_told(start_engine: Start, 
     assert abs(ending.usage.device_s - 0.15) < 0.03
     peer.send(peer.submit(2, max_tokens=50, stop_ids=[]))
     assert len((await peer.until_ended(2))[2][0]) == 50
+
+
+async def test_preempted_requests_give_the_same_ids(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine({"step_ms": 0.5, "pages": 64})
+    peer = await connect(engine)
+
+    def requests(first: int) -> list[Submit]:
+        tiers = ["batch", "batch", "standard", "premium"]
+        return [
+            peer.submit(first + i, tier=tier, prompt_ids=[310 + i] * 150, max_tokens=200, stop_ids=[], namespace=f"{i}")
+            for i, tier in enumerate(tiers)
+        ]
+
+    alone: list[list[int]] = []
+    for frame in requests(1):
+        peer.send(frame)
+        alone.append((await peer.until_ended(frame.handle))[frame.handle][0])
+    together = requests(11)
+    for frame in together:  # the lower tiers are running when a higher one comes
+        peer.send(frame)
+        await asyncio.sleep(0.02)
+    results = await peer.until_ended(*(frame.handle for frame in together))
+    assert [results[frame.handle][0] for frame in together] == alone
+    preempted = [results[frame.handle][1].usage for frame in together]
+    assert sum(usage.preemptions for usage in preempted) > 0
+    assert sample(await status(peer), "vllm:num_preemptions_total") == sum(usage.preemptions for usage in preempted)
 
 
 @pytest.mark.model
