@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import msgspec
 from litestar import Request, Router
 from litestar.connection import ASGIConnection
 from litestar.di import Provide
@@ -18,7 +19,7 @@ from billing.errors import AlreadyExists, BillingRefused, NotFound
 from gateway import errors
 from gateway.access import admit
 from gateway.administration import Actor, Administration
-from gateway.http import line_of
+from gateway.http import line_of, read_body
 from gateway.keys import ADMIN, KeyRefused
 from gateway.routes.admin_money import BudgetController, PriceController
 from gateway.routes.admin_people import KeyController, TenantController
@@ -57,9 +58,28 @@ def admin_router(services: Services) -> Router:
             BillingRefused: _say_billing,
             KeyRefused: _say_key,
         },
-        request_max_body_size=BODY_BYTES_MAX,
+        request_class=AdminRequest,
         tags=["admin"],
     )
+
+
+class AdminRequest(Request[Any, Any, Any]):
+    """Reads its JSON within a limit, and says what is no JSON as a refusal."""
+
+    _read: bytes | None = None
+
+    async def body(self) -> bytes:
+        if self._read is None:
+            self._read = await read_body(self, BODY_BYTES_MAX)
+        return self._read
+
+    async def json(self) -> Any:
+        try:
+            return msgspec.json.decode(await self.body())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise errors.InvalidRequest(f"The body is not JSON: {error}") from error
+        except RecursionError as error:
+            raise errors.InvalidRequest("The body is nested too deeply.") from error
 
 
 def administration(request: Request[Any, Any, Any], services: Services) -> Administration:

@@ -78,19 +78,21 @@ class TenantController(Controller):
         found = await services.database.read(lambda c: tenants.listing(c, after=after or "", limit=limit + 1))
         return page(found, limit, TenantView.of, lambda tenant: tenant.slug)
 
-    @get("/{tenant:str}", opt={"route": "/v1/admin/tenants/{tenant}"})
-    async def get_tenant(self, services: Services, tenant: str) -> TenantView:
+    @get("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
+    async def get_tenant(self, services: Services, tenant_id: str) -> TenantView:
         """One tenant, by id or slug."""
-        return TenantView.of(await services.database.read(lambda c: tenant_of(c, tenant)))
+        return TenantView.of(await services.database.read(lambda c: tenant_of(c, tenant_id)))
 
-    @patch("/{tenant:str}", opt={"route": "/v1/admin/tenants/{tenant}"})
+    @patch("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
     async def change_tenant(
-        self, services: Services, administration: Administration, tenant: str, data: TenantChange
+        self, services: Services, administration: Administration, tenant_id: str, data: TenantChange
     ) -> TenantView:
         """Change a tenant, suspend it or take it back."""
         fields = msgspec.structs.asdict(data)
         return TenantView.of(
-            await services.database.write(lambda c: administration.update_tenant(c, tenant_of(c, tenant).id, **fields))
+            await services.database.write(
+                lambda c: administration.update_tenant(c, tenant_of(c, tenant_id).id, **fields)
+            )
         )
 
 
