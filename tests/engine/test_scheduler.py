@@ -203,6 +203,25 @@ def test_the_victim_loses_least_work() -> None:
     house.check_the_end()
 
 
+def test_shared_pages_count_neither_as_lost_nor_as_freed() -> None:
+    house = House(
+        pages=40, step_tokens_max=80, sequences_max=8, tiers=(SHIPPED_TIERS[0], Tier(name="b", service_tier="b"))
+    )
+    house.submit(ids(0, 41), 30, tier="b")
+    house.run(1)
+    sharing = house.submit([*ids(0, 40), 80, 81, 82], 20, tier="b")  # 10 of its 11 pages are the first's
+    lone = house.submit(ids(50, 14), 20, tier="b")
+    house.run(1)
+    assert sharing.cached_tokens == 40
+    # 3 tokens on its own page, 14 on 4: less is lost per page with the one that shares.
+    house.submit(100, 2, tier="premium")  # 25 pages, of which 24 are free
+    house.run(1)
+    assert sharing.preemptions == 1
+    assert lone.preemptions == 0
+    house.run()
+    house.check_the_end()
+
+
 def test_premium_leaves_the_floors_of_others_alone() -> None:
     """Floors of 100 pages: 30, 10, 5."""
     house = House(pages=100, sequences_max=30, step_tokens_max=200)
@@ -291,6 +310,22 @@ def test_nobody_of_a_lower_tier_overtakes_one_that_waits_for_pages() -> None:
     house.check_the_end()
 
 
+def test_once_it_has_joined_the_others_may_again() -> None:
+    house = House(pages=100, sequences_max=30, step_tokens_max=400)
+    house.submit(300, 10, tier="premium")
+    house.run(1)
+    waiting = house.submit(100, 60, tier="premium")
+    house.run(3)
+    assert waiting.started_at is None
+    house.run(10)
+    assert waiting.output_ids
+    late = house.submit(60, 2, tier="batch")
+    house.run(1)
+    assert late.started_at is not None
+    house.run()
+    house.check_the_end()
+
+
 def test_an_abort_of_who_waits_for_room_lets_the_others_in() -> None:
     house = House(pages=100, models=("base", "other"), sequences_max=30, step_tokens_max=400)
     house.submit(300, 40, tier="premium")
@@ -361,6 +396,18 @@ def test_ids_that_were_made_are_found_too() -> None:
     house.run()
     # The last id's KV was never computed.
     assert following.cached_tokens == (len(talk) - 1) // 4 * 4
+
+
+def test_of_a_finished_prompt_the_end_is_evicted_first() -> None:
+    house = House(pages=14, tiers=SHIPPED_TIERS[2:])
+    house.submit(ids(0, 40), 2)
+    house.run()
+    house.submit(32, 2, namespace="other")
+    house.run()
+    again = house.submit(ids(0, 40), 2)
+    house.run()
+    assert 0 < again.cached_tokens < 36
+    house.check_the_end()
 
 
 @pytest.mark.parametrize(
