@@ -69,7 +69,7 @@ def _with_database(config: Config, work: Callable[[Database], T]) -> T:
         fail(sentence(error))
     except DatabaseUnavailable as error:
         fail(_unavailable(config, str(error)))
-    except sa.exc.ProgrammingError as error:  # PostgreSQL's word for a table that is not there
+    except sa.exc.DatabaseError as error:  # a table that is not there, a file that is no database
         fail(_unavailable(config, str(error.orig)))
     finally:
         database.close()
