@@ -11,7 +11,6 @@ from billing.clock import Period
 from billing.counters import Unit
 from billing.database import Database
 from billing.requests import HoldRequest, Settlement
-from migrations.upgrade import upgrade
 
 INPUT, CACHED, OUTPUT = 100, 10, 400  # picos a token in tier standard
 MULTIPLIERS = {"premium": "3", "standard": 1, "batch": "0.5"}
@@ -91,7 +90,7 @@ def settlement(request: HoldRequest | str, completion: int, *, prompt: int = 10,
 
 
 def make_books(url: str) -> Books:
-    upgrade(url)
+    """In an empty, migrated database."""
     database = Database(url)
     tenant = database.write_sync(
         lambda connection: tenants.create(connection, slug="acme", name="Acme", tier="premium")
