@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -15,14 +16,17 @@ from billing import clock
 from billing.database import Database
 from billing.tables import tenants
 from gateway import keys as key_rules
-from gateway.errors import InvalidApiKey
+from gateway.errors import InvalidApiKey, Overloaded
 from gateway.tables import keys
 
-# Callers remembered, the unknown ones too. When it is full the oldest goes: a flood of wrong keys costs look-ups, not
-# memory.
+# Usable keys remembered, and as many unusable ones, apart: a flood of wrong keys pushes no right one out.
 CACHE_MAX = 10_000
+# Look-ups that may wait for the database at once; above it a key that is not remembered is turned away.
+LOOK_UPS_MAX = 32
 # A key's last use is written once in this time at most.
 USED_FLUSH_S = 60.0
+
+T = TypeVar("T")
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,21 +58,22 @@ class Callers:
         self._ranks = {name: rank for rank, name in enumerate(tiers)}
         self._wall_clock = wall_clock
         self._cache_max = cache_max
-        self._cache: dict[str, Caller | None] = {}  # by hash; None: there is no such usable key
+        self._known: dict[str, Caller] = {}  # by hash
+        self._unusable: dict[str, None] = {}
+        self._looking_up = 0
         self._age = 0  # counts clears, so that what was read before one is not cached after it
         self._used: dict[str, int] = {}
 
     async def identify(self, authorization: str | None) -> Caller:
         """The caller behind an Authorization header. Raises InvalidApiKey, one and the same for every cause;
-        DatabaseUnavailable when it had to be looked up and could not."""
+        Overloaded and DatabaseUnavailable when it had to be looked up and could not."""
         scheme, _, secret = (authorization or "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not key_rules.is_well_formed(secret):
             raise InvalidApiKey
         digest = key_rules.hash_secret(secret)
-        try:
-            caller = self._cache[digest]
-        except KeyError:
+        caller = self._known.get(digest)
+        if caller is None and digest not in self._unusable:
             caller = await self._look_up(digest)
         now = int(self._wall_clock())
         if caller is None or (caller.expires_at is not None and caller.expires_at <= now):
@@ -77,7 +82,8 @@ class Callers:
         return caller
 
     def clear(self) -> None:
-        self._cache.clear()
+        self._known.clear()
+        self._unusable.clear()
         self._age += 1
 
     async def flush_used(self) -> None:
@@ -87,13 +93,25 @@ class Callers:
             await self._database.write(lambda connection: key_rules.mark_used(connection, used))
 
     async def _look_up(self, digest: str) -> Caller | None:
+        if self._looking_up >= LOOK_UPS_MAX:
+            raise Overloaded("Too many keys are being looked up. Try again in a moment.")
         age = self._age
-        caller = await self._database.read(lambda connection: _load(connection, digest, self._ranks))
+        self._looking_up += 1
+        try:
+            caller = await self._database.read(lambda connection: _load(connection, digest, self._ranks))
+        finally:
+            self._looking_up -= 1
         if age == self._age:
-            if len(self._cache) >= self._cache_max:
-                del self._cache[next(iter(self._cache))]
-            self._cache[digest] = caller
+            if caller is None:
+                self._remember(self._unusable, digest, None)
+            else:
+                self._remember(self._known, digest, caller)
         return caller
+
+    def _remember(self, cache: dict[str, T], digest: str, value: T) -> None:
+        if len(cache) >= self._cache_max:
+            del cache[next(iter(cache))]
+        cache[digest] = value
 
 
 def _load(connection: sa.Connection, digest: str, ranks: dict[str, int]) -> Caller | None:

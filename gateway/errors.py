@@ -41,13 +41,14 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.limit_headers: list[tuple[bytes, bytes]] = []  # x-ratelimit-*, where they are known
 
     def body(self) -> bytes:
         return encode(ErrorBody(ErrorDetail(self.message, self.type, self.param, self.code)))
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """ASGI headers of the answer, without x-request-id."""
-        headers = [(b"content-type", JSON_TYPE)]
+        headers = [(b"content-type", JSON_TYPE), *self.limit_headers]
         if self.retry_after_s is not None:
             seconds = min(RETRY_AFTER_S_MAX, max(1, math.ceil(self.retry_after_s)))
             headers.append((b"retry-after", str(seconds).encode()))

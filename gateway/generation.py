@@ -199,6 +199,8 @@ class Generator:
                 await self._follow(work, generation)
         except errors.ApiError as error:
             work.admission.give_back()
+            if error.status == 429:
+                error.limit_headers = work.admission.headers()
             self._fail(work, error)
         except Exception:  # noqa: BLE001 - the owner is a process edge: counted, logged, and the caller is told
             self._metrics.errors.inc()

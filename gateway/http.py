@@ -47,7 +47,8 @@ class Front:
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message["headers"], request_id]
+                elapsed = (b"openai-processing-ms", b"%d" % round(line.age_s() * 1000))
+                message["headers"] = [*message["headers"], request_id, elapsed]
             await send(message)
 
         try:

@@ -111,7 +111,7 @@ class Limiter:
 
     def admit(self, key_id: str, allowance: Allowance, tokens: int) -> Admission:
         """Take one request, `tokens` tokens (prompt and the most it may make) and one place, or nothing.
-        Raises RateLimited with the rate-limit headers' facts in its message and `headers`."""
+        Raises RateLimited."""
         now = self._clock()
         key = self._key(key_id, allowance, now)
         key.flow(now)
@@ -147,24 +147,15 @@ class Limiter:
                 del self._keys[key_id]
 
 
-class LimitReached(RateLimited):
-    """RateLimited that carries the x-ratelimit headers, which 429 answers have too."""
-
-    def __init__(self, message: str, retry_after_s: float, limit_headers: list[tuple[bytes, bytes]]) -> None:
-        super().__init__(message, retry_after_s=retry_after_s)
-        self.limit_headers = limit_headers
-
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        return super().headers() + self.limit_headers
-
-
-def _refused(key: _Key, what: str, limit: int, used: int, requested: int, wait_s: float) -> LimitReached:
+def _refused(key: _Key, what: str, limit: int, used: int, requested: int, wait_s: float) -> RateLimited:
     per = "at once" if what == "concurrent requests" else "per minute"
     message = (
         f"Rate limit reached for {what} {per}: limit {limit}, used {used}, requested {requested}. "
         f"Try again in {duration(wait_s)}."
     )
-    return LimitReached(message, wait_s, _headers(key))
+    error = RateLimited(message, retry_after_s=wait_s)
+    error.limit_headers = _headers(key)
+    return error
 
 
 def _headers(key: _Key) -> list[tuple[bytes, bytes]]:

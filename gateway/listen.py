@@ -110,6 +110,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=IDLE_CONNECTION_S,
             timeout_graceful_shutdown=max(1, int(config.gateway.shutdown_grace_s)),

@@ -19,7 +19,7 @@ from billing.database import Database, DatabaseUnavailable
 from billing.ids import new_id
 from billing.leases import Leases
 from billing.ledger import Ledger
-from engine.client import EngineClient
+from engine.client import EngineClient, EngineUnavailable
 from engine.tokenizer import Tokenizer
 from gateway.callers import USED_FLUSH_S, Callers
 from gateway.config import Config
@@ -115,8 +115,16 @@ class Services:
         """The revision moved: forget what was cached, and let the engine follow in its own time."""
         self.callers.clear()
         await self.registry.reload()
-        if self._loading is None or self._loading.done():
-            self._loading = asyncio.create_task(self.loader.on_change(), name="adapters")
+        self._loading = asyncio.create_task(self._load_after(self._loading), name="adapters")
+
+    async def _load_after(self, before: asyncio.Task[None] | None) -> None:
+        """One change after another."""
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            await self.loader.on_change()
+        except EngineUnavailable as error:  # it loads everything when it is back
+            _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
 
     async def _flush_used(self) -> None:
         while True:

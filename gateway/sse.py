@@ -26,8 +26,6 @@ STREAM_HEADERS = [
 ]
 JSON_HEADERS = [(b"content-type", b"application/json")]
 
-Headers = list[tuple[bytes, bytes]]
-
 
 class ChunkWriter:
     """Chunks of one stream. What is the same in every chunk is encoded once."""
@@ -123,7 +121,7 @@ class WholeAnswer:
                 usage=answer.usage,
             )
         )
-        headers = [*JSON_HEADERS, (b"content-length", str(len(body)).encode()), *answer_headers(work)]
+        headers = [*JSON_HEADERS, (b"content-length", str(len(body)).encode()), *work.admission.headers()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -145,7 +143,7 @@ class StreamedAnswer:
                 return
             if answer.error is not None and not answer.begun:
                 raise answer.error
-            headers = STREAM_HEADERS + answer_headers(self._work)
+            headers = STREAM_HEADERS + self._work.admission.headers()
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._stream(send)
         finally:
@@ -222,8 +220,3 @@ class _Ticker:
 
     def stop(self) -> None:
         self._handle.cancel()
-
-
-def answer_headers(work: InFlight) -> Headers:
-    milliseconds = str(round(work.line.age_s() * 1000)).encode()
-    return [*work.admission.headers(), (b"openai-processing-ms", milliseconds)]

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from gateway.limits import Admission, Allowance, Limiter, LimitReached, duration
+from gateway.errors import RateLimited
+from gateway.limits import Admission, Allowance, Limiter, duration
 
 
 class Clock:
@@ -21,7 +22,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def header(error_or_admission: LimitReached | Admission, name: str) -> str:
+def header(error_or_admission: RateLimited | Admission, name: str) -> str:
     return dict(error_or_admission.headers())[name.encode()].decode()
 
 
@@ -29,9 +30,7 @@ def test_requests_flow_in_evenly(clock: Clock) -> None:
     limiter, allowance = Limiter(clock), Allowance(6, 1000, 10)
     for _ in range(6):
         limiter.admit("key", allowance, 1).finish(1)
-    with pytest.raises(
-        LimitReached, match=r"requests per minute: limit 6, used 6, requested 1. Try again in 10s"
-    ) as no:
+    with pytest.raises(RateLimited, match=r"requests per minute: limit 6, used 6, requested 1. Try again in 10s") as no:
         limiter.admit("key", allowance, 1)
     assert header(no.value, "retry-after") == "10"
     assert header(no.value, "x-should-retry") == "true"
@@ -45,7 +44,7 @@ def test_tokens_not_used_are_given_back(clock: Clock) -> None:
     limiter, allowance = Limiter(clock), Allowance(100, 1000, 10)
     admission = limiter.admit("key", allowance, 900)
     assert header(admission, "x-ratelimit-remaining-tokens") == "100"
-    with pytest.raises(LimitReached, match="tokens per minute: limit 1000, used 900, requested 200"):
+    with pytest.raises(RateLimited, match="tokens per minute: limit 1000, used 900, requested 200"):
         limiter.admit("key", allowance, 200)
     admission.finish(tokens_used=50)
     assert header(limiter.admit("key", allowance, 200), "x-ratelimit-remaining-tokens") == "750"
@@ -54,7 +53,7 @@ def test_tokens_not_used_are_given_back(clock: Clock) -> None:
 def test_a_refusal_takes_nothing(clock: Clock) -> None:
     limiter, allowance = Limiter(clock), Allowance(2, 100, 10)
     for _ in range(50):
-        with pytest.raises(LimitReached):
+        with pytest.raises(RateLimited):
             limiter.admit("key", allowance, 101)
     limiter.admit("key", allowance, 50)
     limiter.admit("key", allowance, 50)
@@ -65,16 +64,16 @@ def test_what_is_given_back_was_never_asked(clock: Clock) -> None:
     for _ in range(20):
         limiter.admit("key", allowance, 10).give_back()
     admission = limiter.admit("key", allowance, 10)
-    with pytest.raises(LimitReached, match="concurrent requests at once: limit 1, used 1"):
+    with pytest.raises(RateLimited, match="concurrent requests at once: limit 1, used 1"):
         limiter.admit("key", allowance, 1)
     admission.finish(10)
     admission.give_back()  # the first ending counts
-    with pytest.raises(LimitReached, match="requests per minute"):
+    with pytest.raises(RateLimited, match="requests per minute"):
         limiter.admit("key", allowance, 1)
 
 
 def test_more_than_a_minute_allows_never_fits(clock: Clock) -> None:
-    with pytest.raises(LimitReached, match="limit 10, used 0, requested 11"):
+    with pytest.raises(RateLimited, match="limit 10, used 0, requested 11"):
         Limiter(clock).admit("key", Allowance(1, 10, 1), 11)
 
 
@@ -97,7 +96,7 @@ def test_never_more_than_the_limit_in_any_minute_beyond_the_burst(clock: Clock) 
         clock.now += choose.random() / 3
         try:
             limiter.admit("key", allowance, 1).finish(1)
-        except LimitReached:
+        except RateLimited:
             continue
         admitted.append(clock.now)
     for start in admitted:

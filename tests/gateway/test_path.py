@@ -23,7 +23,9 @@ def test_a_whole_answer_is_held_made_and_settled(stack: Stack) -> None:
     row = stack.usage(answer.headers["x-request-id"])
     assert row is not None
     assert (row.prompt_tokens, row.completion_tokens, row.made_tokens) == (usage["prompt_tokens"], 8, 8)
-    assert row.cost_picos == 3 * (usage["prompt_tokens"] * 100_000 + 8 * 400_000)
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert row.cached_tokens == cached
+    assert row.cost_picos == 3 * ((row.prompt_tokens - cached) * 100_000 + cached * 50_000 + 8 * 400_000)
     assert stack.hold(answer.headers["x-request-id"]).state == "settled"
 
 
