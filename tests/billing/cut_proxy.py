@@ -1,0 +1,61 @@
+"""A TCP proxy before PostgreSQL that a test can cut: the database is away, and whether a commit took place unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import sqlalchemy as sa
+
+
+class CutProxy:
+    """`async with CutProxy(url) as proxy`: connect to `proxy.url`. `cut()` drops every connection and refuses new ones;
+    `mute()` lets questions through and swallows the answers; `restore()` undoes both."""
+
+    def __init__(self, url: str) -> None:
+        self._target = sa.make_url(url)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._open = True
+        self._muted = False
+
+    async def __aenter__(self) -> CutProxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        self._server.close()
+        await asyncio.sleep(0.01)
+
+    @property
+    def url(self) -> str:
+        return self._target.set(host="127.0.0.1", port=self._port).render_as_string(hide_password=False)
+
+    def cut(self) -> None:
+        self._open = False
+        for writer in self._writers:
+            writer.close()
+
+    def mute(self) -> None:
+        self._muted = True
+
+    def restore(self) -> None:
+        self._open, self._muted = True, False
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._open:
+            writer.close()
+            return
+        up_reader, up_writer = await asyncio.open_connection(self._target.host, self._target.port or 5432)
+        self._writers |= {writer, up_writer}
+        await asyncio.gather(self._pump(reader, up_writer, False), self._pump(up_reader, writer, True))
+        self._writers -= {writer, up_writer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                if not (answers and self._muted):
+                    writer.write(data)
+                    await writer.drain()
+        writer.close()
