@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from http import HTTPStatus
 from types import FrameType
 
 import uvicorn
@@ -66,12 +67,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self._unparsed_bytes += len(data)
         if self._refused or (self._in_head and self._unparsed_bytes > HEAD_BYTES_MAX):
             self._refused = True
-            self._refuse()
+            self._refuse(RequestHeadTooLarge(f"The request's head is over the limit of {HEAD_BYTES_MAX} bytes."))
 
-    def _refuse(self) -> None:
-        body = RequestHeadTooLarge(f"The request's head is over the limit of {HEAD_BYTES_MAX} bytes.").body()
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is refused in our shape too."""
+        self._refuse(errors.InvalidRequest(msg))
+
+    def _refuse(self, error: errors.ApiError) -> None:
+        if self.transport.is_closing():
+            return
+        body = error.body()
         head = (
-            "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
             f"x-request-id: {new_id('req')}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)

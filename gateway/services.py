@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import time
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
@@ -158,9 +159,11 @@ def _served(config: Config, name: str) -> ServedModel:
 
 
 def _ended(task: asyncio.Task[None]) -> None:
-    """Background work never ends by itself: without it the gateway would serve on blindly."""
+    """Background work never ends by itself: without it the gateway would serve on blindly. It stops in order, and
+    whoever keeps it starts another."""
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.critical("background.died", exc_info=error, extra={"fields": {"task": task.get_name()}})
+        signal.raise_signal(signal.SIGTERM)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from gateway_stack import MODEL, Stack, body, eventually
 
-from billing import tenants
+from billing import budgets, tenants
 from gateway import keys, registry
 
 REVOKED_WITHIN_S = 0.5
@@ -183,6 +184,19 @@ def test_a_budget_of_tokens_clamps_and_then_refuses(stack: Stack) -> None:
             client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hi"}])
         assert len(stack.log_lines("request")) == before + 1  # it was not tried again
     assert stack.open_holds() == 0
+
+
+async def test_a_budget_for_ten_and_64_who_ask_at_once(stack: Stack) -> None:
+    made = stack.new_key("acme")
+    prompt = stack.chat().json()["usage"]["prompt_tokens"]
+    budget = stack.budget(made.key, "tokens", 10 * (prompt + 8))
+    headers = {"Authorization": f"Bearer {made.secret}"}
+    async with httpx.AsyncClient(base_url=stack.url, headers=headers, timeout=60) as client:
+        asked = [client.post("/v1/chat/completions", json=body(stream=number % 2 == 0)) for number in range(64)]
+        answers = await asyncio.gather(*asked)
+    assert sorted(answer.status_code for answer in answers) == [200] * 10 + [429] * 54
+    [state] = stack.read(lambda c: budgets.states(c, scope_id=made.key.id))
+    assert (state.used, state.held, state.left) == (budget.limit_amount, 0, 0)
 
 
 def test_rate_limits(make_stack: Callable[..., Stack]) -> None:

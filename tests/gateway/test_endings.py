@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from gateway_stack import Stack, body, events, eventually
 
 from engine.tokenizer import Tokenizer
+from gateway import keys
 
 SETTLED_WITHIN_S = 0.25
 FAILING_ID = 28470  # a word that the fake engine is told to fail at
@@ -235,4 +236,7 @@ def test_a_gateway_that_is_told_to_stop(make_stack: Callable[..., Stack]) -> Non
     row = used(stack, request_id)
     assert row.ending == "shutdown"
     assert row.completion_tokens > 3
+    key = stack.read(lambda connection: keys.get(connection, stack.key_ids["acme"]))
+    assert key is not None
+    assert key.last_used_at is not None
     assert stack.open_holds() == 0

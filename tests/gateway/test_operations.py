@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -113,3 +114,28 @@ def test_the_same_seed_gives_the_same_answer(stack: Stack) -> None:
     assert len(texts) == 1
     others = {stack.chat(temperature=1.5).json()["choices"][0]["message"]["content"] for _ in range(3)}
     assert len(others) == 3
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n" * 10 + b"\xff\xff\r\n\r\n"],
+)
+def test_what_is_no_http_gets_an_error_of_our_shape(stack: Stack, garbage: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", stack.port)) as connection:
+        connection.sendall(garbage)
+        answer = connection.recv(65536)
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"x-request-id: req_" in head
+    assert set(json.loads(rest)["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/%00", "/v1/models/%ff%fe", "/v1/models/..%2f..", "/t/%00/v1/models", "/%", "/?%ff"]
+)
+def test_odd_paths(stack: Stack, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", stack.port)) as connection:
+        connection.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {stack.keys['acme']}\r\n\r\n".encode()
+        )
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")

@@ -1,0 +1,160 @@
+"""The caller cache and the revision watch, on a real database and clocks of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from billing import tenants
+from billing.database import Database
+from gateway import callers as module
+from gateway import keys
+from gateway.callers import Callers
+from gateway.errors import InvalidApiKey, Overloaded
+from gateway.watch import RevisionWatch
+from migrations.upgrade import upgrade
+
+TIERS = ["premium", "standard", "batch"]
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[Database]:
+    upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    yield database
+    database.close()
+
+
+def make_key(database: Database, tier: str = "premium", **fields: object) -> keys.MadeKey:
+    def run(connection: sa.Connection) -> keys.MadeKey:
+        slug = f"t{keys.make_secret('live')[8:16].lower()}"
+        tenant = tenants.create(connection, slug=slug, name="T", tier=tier)
+        return keys.create(connection, tenant_id=tenant.id, name="k", **fields)  # type: ignore[arg-type]
+
+    return database.write_sync(run)
+
+
+def bearer(made: keys.MadeKey) -> str:
+    return f"Bearer {made.secret}"
+
+
+async def test_what_a_key_says(database: Database) -> None:
+    made = make_key(database, default_max_tokens=9)
+    caller = await Callers(database, TIERS).identify(bearer(made))
+    assert (caller.key_id, caller.tenant_id, caller.tier) == (made.key.id, made.key.tenant_id, "premium")
+    assert caller.scopes == {"inference"}
+    assert caller.default_max_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("tenant", "key", "served"),
+    [
+        ("standard", "premium", "standard"),
+        ("standard", "batch", "batch"),
+        ("gone", None, "batch"),
+        ("premium", "gone", "batch"),
+    ],
+)
+async def test_the_tier_of_a_key(database: Database, tenant: str, key: str | None, served: str) -> None:
+    made = make_key(database, tenant)
+    database.write_sync(lambda c: c.execute(sa.update(module.keys).values(tier=key)))
+    assert (await Callers(database, TIERS).identify(bearer(made))).tier == served
+
+
+async def test_the_cache_answers_until_it_is_cleared(database: Database) -> None:
+    made, callers = make_key(database), Callers(database, TIERS)
+    await callers.identify(bearer(made))
+    database.write_sync(lambda c: keys.revoke(c, made.key.id))
+    await callers.identify(bearer(made))
+    callers.clear()
+    with pytest.raises(InvalidApiKey):
+        await callers.identify(bearer(made))
+
+
+async def test_what_was_read_before_a_clear_is_not_kept_after_it(database: Database) -> None:
+    made, callers = make_key(database), Callers(database, TIERS)
+    looking = asyncio.create_task(callers.identify(bearer(made)))
+    await asyncio.sleep(0)  # the look-up is on its way
+    callers.clear()
+    await looking
+    database.write_sync(lambda c: keys.revoke(c, made.key.id))
+    with pytest.raises(InvalidApiKey):
+        await callers.identify(bearer(made))
+
+
+async def test_a_flood_of_wrong_keys_pushes_no_right_one_out(database: Database) -> None:
+    made, callers = make_key(database), Callers(database, TIERS, cache_max=5)
+    await callers.identify(bearer(made))
+    for _ in range(20):
+        with pytest.raises(InvalidApiKey):
+            await callers.identify(f"Bearer {keys.make_secret('live')}")
+    database.write_sync(lambda c: c.execute(sa.delete(module.keys)))
+    await callers.identify(bearer(made))  # from memory
+
+    wrong = [callers.identify(f"Bearer {keys.make_secret('live')}") for _ in range(module.LOOK_UPS_MAX + 10)]
+    refused = await asyncio.gather(*wrong, return_exceptions=True)
+    assert sum(isinstance(error, Overloaded) for error in refused) == 10
+    assert sum(isinstance(error, InvalidApiKey) for error in refused) == module.LOOK_UPS_MAX
+
+
+async def test_last_use_is_written(database: Database) -> None:
+    made = make_key(database)
+    callers = Callers(database, TIERS, wall_clock=lambda: 1_900_000_000.9)
+    await callers.identify(bearer(made))
+    await callers.flush_used()
+    key = database.read_sync(lambda c: keys.get(c, made.key.id))
+    assert key is not None
+    assert key.last_used_at == 1_900_000_000
+
+
+async def test_a_key_expires_to_the_second(database: Database) -> None:
+    now = [1_900_000_000.0]
+    callers = Callers(database, TIERS, wall_clock=lambda: now[0])
+    made = make_key(database, expires_at=1_900_000_010)
+    await callers.identify(bearer(made))
+    now[0] += 9.9
+    await callers.identify(bearer(made))
+    now[0] += 0.1
+    with pytest.raises(InvalidApiKey):
+        await callers.identify(bearer(made))
+
+
+async def test_the_watch_is_fresh_for_a_second_and_tells_of_changes(database: Database) -> None:
+    now, changes = [100.0], []
+
+    async def changed() -> None:
+        changes.append(watch.revision)
+
+    watch = RevisionWatch(database, changed, clock=lambda: now[0])
+    assert not watch.fresh
+    await watch.poll()
+    await watch.poll()
+    assert watch.fresh
+    assert len(changes) == 1
+    now[0] += 1.0
+    assert watch.fresh
+    now[0] += 0.01
+    assert not watch.fresh
+    make_key(database)
+    await watch.poll()
+    assert watch.fresh
+    assert len(changes) == 2
+
+
+async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -> None:
+    async def changed() -> None:
+        pass
+
+    watch = RevisionWatch(database, changed)
+    database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE revision RENAME TO away")))
+    run = asyncio.create_task(watch.run())
+    await asyncio.sleep(0.6)
+    assert not watch.fresh
+    database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE away RENAME TO revision")))
+    await asyncio.sleep(0.6)
+    assert watch.fresh
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
