@@ -43,7 +43,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     database_url: str = ""  # empty: SQLite at <data_dir>/laneway.db
     secret_file: str = ""  # empty: <data_dir>/server.secret
     body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
-    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.5
+    shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048

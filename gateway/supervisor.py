@@ -25,9 +25,9 @@ BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 # A child that lived this long had a good start: its next restart begins with the shortest wait again.
 STEADY_S = 10.0
-# From SIGTERM to SIGKILL. The gateway gets its configured grace (2.5 s) and this margin; together under 5 s.
+# From SIGTERM to SIGKILL. The gateway gets its configured grace (2 s) and this margin; together under 5 s.
 STOP_MARGIN_S = 0.5
-STOP_ENGINE_S = 1.8
+STOP_ENGINE_S = 1.6
 PROBE_EVERY_S = 0.1
 LINE_BYTES_MAX = 1024 * 1024
 PR_SET_PDEATHSIG = 1
@@ -110,7 +110,7 @@ class Child:
         try:
             await asyncio.wait_for(process.wait(), self.spec.stop_s)
         except TimeoutError:
-            self._say(f"{self.spec.name} did not stop within {self.spec.stop_s:g} s and is killed")
+            self._say(f"the {self.spec.name} did not stop within {self.spec.stop_s:g} s and is killed")
             self.kill()
             await process.wait()
 

@@ -1,0 +1,161 @@
+"""The parent of engine and gateway: what dies comes back, what stops is gone, and no orphan outlives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway import supervisor
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float) -> float:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < timeout_s, "it did not happen in time"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_an_engine_and_a_gateway_that_die_come_back(serve: Any) -> None:
+    serve.start("--demo", "--fake")
+    for name, other in (("engine", "gateway"), ("gateway", "engine")):
+        before = serve.demo["pids"]
+        assert serve.chat("acme").status_code == 200
+        os.kill(before[name], signal.SIGKILL)
+        serve.until(lambda name=name: f"the {name} is back" in serve.output, 30.0)
+        after = serve.demo["pids"]
+        assert after[name] != before[name]
+        assert alive(after[name])
+        assert after[other] == before[other], "the other one lives on"
+        assert f"the {name} ended (SIGKILL); it starts again in 0.2 s" in serve.output
+        assert serve.chat("acme").status_code == 200
+    assert (serve.data / "demo.json").stat().st_mode & 0o777 == 0o600
+    assert serve.stop() < 5.0
+
+
+def test_an_engine_that_keeps_dying_is_started_ever_later(serve: Any) -> None:
+    serve.start("--demo", "--fake")
+    settings = serve.data / "engine.json"
+    good = settings.read_bytes()
+    settings.write_bytes(b"{}")
+    os.kill(serve.demo["pids"]["engine"], signal.SIGKILL)
+    serve.until(lambda: "starts again in 0.8 s" in serve.output, 30.0)
+    settings.write_bytes(good)
+    serve.until(lambda: "the engine is back" in serve.output, 30.0)
+    waits = re.findall(r"the engine ended \((.*)\); it starts again in ([\d.]+) s", serve.output)
+    assert waits[:3] == [("SIGKILL", "0.2"), ("exit status 2", "0.4"), ("exit status 2", "0.8")]
+    assert serve.chat("acme").status_code == 200
+    assert serve.stop() < 5.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_stop_in_the_middle_of_streams_is_quick_and_complete(serve: Any, number: signal.Signals) -> None:
+    serve.start("--demo", "--fake")
+    body = {
+        "model": "smollm2-135m-instruct",
+        "max_tokens": 4000,
+        "stream": True,
+        "messages": [{"role": "user", "content": "Count."}],
+    }
+    headers = {"Authorization": f"Bearer {serve.demo['keys']['acme']}"}
+    with httpx.stream("POST", f"{serve.url}/v1/chat/completions", json=body, headers=headers, timeout=30) as stream:
+        next(stream.iter_bytes())
+        assert serve.stop(number) < 5.0
+
+
+def test_frozen_children_do_not_delay_the_stop(serve: Any) -> None:
+    serve.start("--demo", "--fake")
+    for pid in serve.demo["pids"].values():
+        os.kill(pid, signal.SIGSTOP)
+    assert serve.stop() < 5.0, "both graces together, and both were used up"
+    for name in ("gateway", "engine"):
+        assert f"the {name} did not stop within" in serve.output
+
+
+def test_no_orphan_when_the_parent_is_killed(serve: Any) -> None:
+    serve.start("--demo", "--fake")
+    pids = serve.demo["pids"].values()
+    serve.process.kill()
+    serve.process.wait()
+    wait_for(lambda: not any(alive(pid) for pid in pids), 5.0)
+    serve.start("--demo", "--fake")
+    assert serve.chat("acme").status_code == 200, "what was left behind is in nobody's way"
+    serve.stop()
+
+
+def test_serve_without_the_demo_has_no_tenants(serve: Any) -> None:
+    serve.start("--fake")
+    assert f"Laneway serves at {serve.url}/v1" in serve.output
+    assert httpx.get(f"{serve.url}/health/ready").status_code == 200
+    assert not (serve.data / "secrets.json").exists()
+    assert serve.stop() < 5.0
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(make_serve: Callable[..., Any]) -> None:
+    serve = make_serve('[[models]]\nname = "absent"\npath = "nowhere"\n')
+    says = serve.refused("--fake")
+    assert "nowhere" in says
+    assert "Error: the gateway ended before it was ready (exit status 2)" in says
+
+
+def test_gateway_and_engine_run_alone_too(serve: Any) -> None:
+    laneway = [sys.executable, "-m", "gateway.cli"]
+    environ = {**os.environ, "LANEWAY_PORT": str(serve.port)}
+    subprocess.run([*laneway, "db", "upgrade"], cwd=serve.directory, check=True, capture_output=True)
+    with serve.output_file.open("wb") as output:
+        both = [
+            subprocess.Popen([*laneway, *command], cwd=serve.directory, env=environ, stdout=output, stderr=output)
+            for command in (["engine", "--fake"], ["gateway"])
+        ]
+    try:
+        wait_for(lambda: is_ready(serve.url), 60.0)
+    finally:
+        for process in reversed(both):
+            process.terminate()
+            assert process.wait(10) == 0, serve.output
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("line", "ready"),
+    [
+        (b'{"event":"ready","epoch":"x"}\n', True),
+        (b'{"event":"loading"}\n', False),
+        (b'["ready"]\n', False),
+        (b"{not json\n", False),
+        (b"ready\n", False),
+        (b"", False),
+    ],
+)
+def test_what_a_ready_line_is(line: bytes, ready: bool) -> None:
+    assert supervisor.is_ready_line(line) is ready
+
+
+def test_how_an_ending_is_told() -> None:
+    assert [supervisor.describe_exit(code) for code in (0, 3, -9, -250)] == [
+        *("exit status 0", "exit status 3"),
+        *("SIGKILL", "signal 250"),
+    ]
