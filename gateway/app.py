@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from litestar import Litestar, Request
@@ -23,17 +22,10 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (chat_completions, list_models, ge
 
 
 def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
-    """The application over `services`, which its lifespan starts and stops. `routes`: those of the operator's side.
-    A handler asks for `services: Services` by that name."""
-
-    @asynccontextmanager
-    async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        async with services.running():
-            yield
-
+    """The application over `services`, which whoever serves it starts and stops. `routes`: those of the operator's
+    side. A handler asks for `services: Services` by that name."""
     app = Litestar(
         route_handlers=[*ROUTES, *routes],
-        lifespan=[lifespan],
         dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
         logging_config=None,
         exception_handlers={Exception: _to_the_front},

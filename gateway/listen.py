@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from http import HTTPStatus
@@ -12,10 +13,14 @@ import uvicorn
 from litestar.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from billing.database import DatabaseUnavailable
 from billing.ids import new_id
+from billing.leases import GatewayRefused
 from gateway import errors
 from gateway.config import Config
 from gateway.services import Services
+
+_log = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 64 * 1024
 BACKLOG = 2048
@@ -86,11 +91,21 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Stops what runs, and settles it, while the connections are still open to hear of it."""
+    """Serves while the services run. At a stop, what runs is stopped and settled while the connections are still open
+    to hear of it."""
 
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
         self._services = services
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            async with self._services.running():
+                await super().serve(sockets)
+        except (DatabaseUnavailable, GatewayRefused) as error:
+            if self.started:
+                raise
+            _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """As uvicorn's own, but a stop that was asked for ends with status 0, not with the signal raised again."""

@@ -63,6 +63,19 @@ def tokens_in(lines: Iterator[str], count: int) -> int:
     raise AssertionError("the stream ended early")
 
 
+def leave_early(stack: Stack, **fields: Any) -> Callable[[], dict[str, Any]]:
+    """Ask for a whole answer and leave after 0.3 s. What is returned gives the request's log line, once it is there."""
+    before = len(stack.log_lines("request"))
+
+    def line() -> dict[str, Any]:
+        eventually(lambda: len(stack.log_lines("request")) > before)
+        return stack.log_lines("request")[before]
+
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{stack.url}/v1/chat/completions", headers=stack.headers(), json=body(**fields), timeout=0.3)
+    return line
+
+
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
@@ -97,12 +110,11 @@ def test_a_client_that_leaves_its_stream(slow: Stack) -> None:
 
 def test_a_client_that_leaves_before_a_whole_answer(slow: Stack) -> None:
     before = slow.holds()
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{slow.url}/v1/chat/completions", headers=slow.headers(), json=body(max_tokens=500), timeout=0.3)
+    request = leave_early(slow, max_tokens=500)
     took = eventually(lambda: slow.open_holds() == 0)
     assert slow.holds() == before + 1
     assert took < SETTLED_WITHIN_S
-    line = slow.log_lines("request")[-1]
+    line = request()
     assert (line["ending"], line["status"]) == ("client_left", 499)
     row = used(slow, line["request_id"])
     assert 0 < row.completion_tokens < 40
@@ -111,12 +123,10 @@ def test_a_client_that_leaves_before_a_whole_answer(slow: Stack) -> None:
 def test_a_client_that_leaves_before_the_first_token_pays_nothing(slow: Stack) -> None:
     assert slow.engine is not None
     with stopped(slow.engine.pid):
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{slow.url}/v1/chat/completions", headers=slow.headers(), json=body(), timeout=0.2)
+        request = leave_early(slow)
         assert slow.open_holds() == 1
     eventually(lambda: slow.open_holds() == 0)
-    line = slow.log_lines("request")[-1]
-    hold = slow.hold(line["request_id"])
+    hold = slow.hold(request()["request_id"])
     assert (hold.state, hold.settled_picos) in [("voided", 0), ("settled", 0)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -139,3 +141,12 @@ def test_odd_paths(stack: Stack, path: str) -> None:
             f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {stack.keys['acme']}\r\n\r\n".encode()
         )
         assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_second_gateway_on_sqlite_is_told_why_not(stack: Stack) -> None:
+    argv = [sys.executable, "-m", "gateway", "--config", str(stack.config_file)]
+    second = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    last = json.loads(second.stderr.splitlines()[-1])
+    assert last["event"] == "gateway.cannot_start"
+    assert "another gateway" in last["reason"]
