@@ -39,7 +39,8 @@ def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int
     auditor's own gateway is alive. The lease rows stay locked, so a gateway that comes back does so before or after."""
     rows = connection.execute(_LOCK_LEASES).all()
     alive = [row.gateway_id for row in rows if row.expires_at > now] + [gateway_id]
-    orphans = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive)).limit(limit)
+    # Locked as they are read: one that settles meanwhile is no orphan any more.
+    orphans = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive)).limit(limit).with_for_update()
     request_ids = list(connection.execute(orphans).scalars())
     if request_ids:
         group = Group(gateway_id, 0.0, lambda _connection: now, PriceBook())

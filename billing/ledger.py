@@ -37,6 +37,7 @@ __all__ = [
 GROUP_MAX = 256
 HOLDS_WAITING_MAX = 10_000
 SETTLE_PATIENCE_S = 30.0
+CLOSE_PATIENCE_S = 3.0
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0
 
 _log = logging.getLogger("laneway.billing")
@@ -97,7 +98,7 @@ class Ledger:
         self._holds: deque[_HoldItem] = deque()
         self._endings: deque[_EndItem] = deque()
         self._drain_task: asyncio.Task[None] | None = None
-        self._away: str | None = None  # why the last commit failed, while the database is away
+        self.away: str | None = None  # why the last commit failed, while the database is away
         self.commits = 0
         self.requests = 0
 
@@ -106,8 +107,8 @@ class Ledger:
         held, it gives the same answer. A caller that is cancelled meanwhile leaves no hold behind.
         Raises LedgerUnavailable; RequestIdReused when the id has ended."""
         request.check()
-        if self._away is not None:
-            raise LedgerUnavailable(self._away)
+        if self.away is not None:
+            raise LedgerUnavailable(self.away)
         if len(self._holds) >= HOLDS_WAITING_MAX:
             raise LedgerUnavailable(f"{HOLDS_WAITING_MAX} holds wait already")
         waiter: asyncio.Future[Held | HoldRefused] = asyncio.get_running_loop().create_future()
@@ -126,10 +127,19 @@ class Ledger:
         """Close a hold of a request that made nothing. Idempotent; an unknown id is answered "unknown"."""
         return await self._end(Void(request_id, reason))
 
-    async def close(self) -> None:
-        """Wait until everything asked has been answered."""
-        while self._drain_task is not None:
-            await asyncio.shield(self._drain_task)
+    async def close(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
+        """Wait until everything asked has been answered; after `patience_s` the rest is told LedgerUnavailable."""
+        if self._drain_task is None:
+            return
+        _done, late = await asyncio.wait([self._drain_task], timeout=patience_s)
+        for task in late:
+            task.cancel()
+            await asyncio.wait([task])
+        closed = LedgerUnavailable("the ledger is closed")
+        while self._holds:
+            _answer(self._holds.popleft().waiter, closed)
+        while self._endings:
+            _answer(self._endings.popleft().waiter, closed)
 
     async def _end(self, ending: Ending) -> Ended:
         waiter: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
@@ -143,6 +153,8 @@ class Ledger:
 
     async def _drain(self) -> None:
         backoff_s = BACKOFF_MIN_S
+        holds: list[_HoldItem] = []
+        endings: list[_EndItem] = []
         try:
             while self._holds or self._endings:
                 endings = [self._endings.popleft() for _ in range(min(GROUP_MAX, len(self._endings)))]
@@ -150,13 +162,17 @@ class Ledger:
                 holds = [item for item in holds if not item.waiter.cancelled()]
                 try:
                     await self._commit(holds, endings)
-                    self._away, backoff_s = None, BACKOFF_MIN_S
+                    self.away, backoff_s = None, BACKOFF_MIN_S
                 except DatabaseUnavailable as error:
                     self._unavailable(holds, endings, error)
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        except asyncio.CancelledError:  # `close` lost its patience: it answers them
+            self._holds.extendleft(reversed(holds))
+            self._endings.extendleft(reversed(endings))
+            raise
         finally:
-            self._drain_task, self._away = None, None
+            self._drain_task, self.away = None, None
 
     async def _commit(self, holds: list[_HoldItem], endings: list[_EndItem]) -> None:
         """One transaction; a second try at once, since a connection may have died idle. Both are safe to repeat."""
@@ -211,13 +227,13 @@ class Ledger:
         """Holds fail at once, and those sent are voided later: their commit may have taken place. Endings go back to
         the front until their patience ends."""
         _log.warning("ledger: %d holds and %d endings not written: %s", len(holds), len(endings), error)
-        self._away = str(error)
+        self.away = str(error)
         for hold in holds:
             if not _answered(hold.waiter):
-                _answer(hold.waiter, LedgerUnavailable(self._away))
+                _answer(hold.waiter, LedgerUnavailable(self.away))
                 self._endings.append(_EndItem(Void(hold.asked.request_id, "ledger_unavailable"), None))
         while self._holds:
-            _answer(self._holds.popleft().waiter, LedgerUnavailable(self._away))
+            _answer(self._holds.popleft().waiter, LedgerUnavailable(self.away))
         for ending in reversed(endings):
             if _answered(ending.waiter):
                 continue
@@ -225,4 +241,4 @@ class Ledger:
                 self._endings.appendleft(ending)
             else:
                 _log.error("ledger: gave up on %r", ending.asked)
-                _answer(ending.waiter, LedgerUnavailable(self._away))
+                _answer(ending.waiter, LedgerUnavailable(self.away))

@@ -194,6 +194,20 @@ async def test_an_ending_gives_up_after_its_patience_and_can_be_asked_again(post
     books.assert_sound()
 
 
+async def test_closing_while_the_database_is_away_ends(postgres_books: Books) -> None:
+    books = postgres_books
+    async with CutProxy(books.url) as proxy, gateway(proxy.url) as ledger:
+        request = books.request()
+        await ledger.hold(request)
+        proxy.cut()
+        settling = asyncio.create_task(ledger.settle(settlement(request, 7)))
+        await until(lambda: ledger.away)
+        await ledger.close(patience_s=0.1)
+        with pytest.raises(LedgerUnavailable):
+            await settling
+    books.assert_sound(open_holds=1)
+
+
 async def test_a_commit_whose_answer_was_lost_holds_once(postgres_books: Books) -> None:
     """The commit reaches the database and its answer does not reach us: the second try finds the hold."""
     books = postgres_books
@@ -254,6 +268,20 @@ async def test_a_command_line_writes_beside_the_gateway(sqlite_books: Books) -> 
             assert not holding.done()
             connection.exec_driver_sql("COMMIT")
             assert isinstance(await holding, Held)
+
+
+async def test_closing_while_a_commit_hangs_ends(sqlite_books: Books) -> None:
+    books = sqlite_books
+    async with gateway(books.url) as ledger:
+        command_line = sa.create_engine(books.url, poolclass=sa.pool.NullPool)
+        with command_line.connect() as connection:
+            connection.connection.driver_connection.isolation_level = None  # type: ignore[union-attr]
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            holding = asyncio.create_task(ledger.hold(books.request()))
+            await asyncio.sleep(0.05)
+            await ledger.close(patience_s=0.05)
+            with pytest.raises(LedgerUnavailable):
+                await holding
 
 
 GATEWAY_THAT_DIES = """

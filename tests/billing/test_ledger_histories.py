@@ -260,7 +260,7 @@ def test_histories(kind: str, request: pytest.FixtureRequest) -> None:
     books: Books = request.getfixturevalue(f"{kind}_books")
 
     @settings(
-        max_examples=40,
+        max_examples=25,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

@@ -1,0 +1,76 @@
+"""Transactions as the ledger needs them: whole or not at all, reads that change nothing, failures with one name."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import sqlalchemy as sa
+from billing_books import Books
+from cut_proxy import CutProxy
+
+from billing import revision
+from billing.database import Database, DatabaseUnavailable
+
+
+async def test_a_write_that_raises_leaves_nothing(books: Books) -> None:
+    before = await books.database.read(revision.read)
+
+    def fails(connection: sa.Connection) -> None:
+        revision.bump(connection)
+        raise KeyError("ours")
+
+    with pytest.raises(KeyError):
+        await books.database.write(fails)
+    assert await books.database.read(revision.read) == before
+
+
+async def test_a_read_cannot_write(books: Books) -> None:
+    with pytest.raises((sa.exc.DBAPIError, DatabaseUnavailable), match=r"read-?only"):
+        await books.database.read(revision.bump)
+
+
+async def test_a_read_sees_one_moment(books: Books) -> None:
+    def both(connection: sa.Connection) -> tuple[int, int]:
+        first = revision.read(connection)
+        books.database.write_sync(revision.bump)
+        return first, revision.read(connection)
+
+    first, second = await books.database.read(both)
+    assert first == second
+    assert await books.database.read(revision.read) == first + 1
+
+
+async def test_writes_take_turns(books: Books) -> None:
+    before = await books.database.read(revision.read)
+    await asyncio.gather(*(books.database.write(revision.bump) for _ in range(20)))
+    assert await books.database.read(revision.read) == before + 20
+
+
+async def test_away_has_one_name(postgres_books: Books) -> None:
+    async with CutProxy(postgres_books.url) as proxy:
+        database = Database(proxy.url)
+        await database.read(revision.read)
+        proxy.cut()
+        with pytest.raises(DatabaseUnavailable):
+            await database.read(revision.read)
+        with pytest.raises(DatabaseUnavailable):
+            await database.write(revision.bump)
+        proxy.restore()
+        await database.write(revision.bump)
+        database.close()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "postgresql://host/db"])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"memory|must begin with"):
+        Database(url)
+
+
+def test_durable_settings_of_sqlite(sqlite_books: Books) -> None:
+    def pragma(name: str) -> object:
+        return sqlite_books.database.read_sync(
+            lambda connection: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+        )
+
+    assert [pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")] == ["wal", 2, 1]

@@ -1,0 +1,65 @@
+"""Sums and pages over what was used equal what was settled, and show no other tenant's rows."""
+
+from __future__ import annotations
+
+import pytest
+from billing_books import INPUT, OUTPUT, Books, settlement
+
+from billing import tenants, usage
+from billing.ledger import Ledger
+from billing.usage import Filter
+
+
+@pytest.fixture
+async def other(books: Books) -> tenants.Tenant:
+    """Nine requests of two tenants, keys and tiers."""
+    tenant = books.database.write_sync(
+        lambda connection: tenants.create(connection, slug="globex", name="Globex", tier="standard")
+    )
+    ledger = Ledger(books.database, "gw_1")
+    for number in range(9):
+        request = books.request(
+            key=f"key_{'ab'[number % 2]}",
+            tier="premium" if number % 3 == 0 else "standard",
+            tenant_id=tenant.id if number >= 6 else None,
+        )
+        await ledger.hold(request)
+        await ledger.settle(settlement(request, number))
+    return tenant
+
+
+def test_totals(books: Books, other: tenants.Tenant) -> None:
+    def totals(which: Filter) -> usage.Totals:
+        return books.database.read_sync(lambda connection: usage.totals(connection, which))
+
+    everything = totals(Filter())
+    assert (everything.requests, everything.prompt_tokens, everything.completion_tokens) == (9, 90, 36)
+    mine = totals(Filter(tenant_id=books.tenant.id))
+    assert (mine.requests, mine.completion_tokens, mine.made_tokens) == (6, 15, 15)
+    premium, standard = (totals(Filter(tenant_id=books.tenant.id, tier=tier)) for tier in ("premium", "standard"))
+    assert standard.cost_picos == {"USD": 4 * 10 * INPUT + (1 + 2 + 4 + 5) * OUTPUT}
+    assert premium.cost_picos == {"USD": 3 * (2 * 10 * INPUT + (0 + 3) * OUTPUT)}
+    assert mine.cost_picos["USD"] == premium.cost_picos["USD"] + standard.cost_picos["USD"]
+    assert totals(Filter(key_id="key_a")).requests + totals(Filter(key_id="key_b")).requests == 9
+    assert totals(Filter(model="none")).cost_picos == {}
+
+
+def test_pages(books: Books, other: tenants.Tenant) -> None:
+    def page(after: int) -> list[usage.UsageRow]:
+        which = Filter(tenant_id=books.tenant.id)
+        return books.database.read_sync(lambda connection: usage.page(connection, which, after=after, limit=4))
+
+    rows: list[usage.UsageRow] = []
+    while found := page(rows[-1].sequence if rows else 0):
+        rows += found
+    assert [row.completion_tokens for row in rows] == [0, 1, 2, 3, 4, 5]
+    assert {row.tenant_id for row in rows} == {books.tenant.id}
+
+
+def test_between_two_moments(books: Books, other: tenants.Tenant) -> None:
+    rows = books.database.read_sync(lambda connection: usage.page(connection, Filter()))
+    middle = rows[4].finished_at
+    before = books.database.read_sync(lambda connection: usage.page(connection, Filter(end=middle)))
+    after = books.database.read_sync(lambda connection: usage.page(connection, Filter(start=middle)))
+    assert [row.request_id for row in before + after] == [row.request_id for row in rows]
+    assert rows[4] in after
