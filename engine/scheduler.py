@@ -311,7 +311,6 @@ class Scheduler:
         sequence.pages = cached + self.arena.allocate(missing, holder)
         sequence.computed = len(cached) * page_tokens
         entry.shared = entry.published = len(cached)
-        entry.peak = max(entry.peak, sequence.computed)
         entry.charged = max(entry.charged, sequence.computed)
         if not sequence.preemptions:
             sequence.cached_tokens = sequence.computed

@@ -222,6 +222,30 @@ def test_shared_pages_count_neither_as_lost_nor_as_freed() -> None:
     house.check_the_end()
 
 
+def test_nobody_is_preempted_in_vain() -> None:
+    """Premium may have 85 pages, and one of it holds 70: what batch borrows is not enough for the next."""
+    house = House(pages=100, sequences_max=8, step_tokens_max=400)
+    house.submit(280, 30, tier="premium")
+    low = house.submit(60, 30, tier="batch")
+    house.run(1)
+    late = house.submit(80, 2, tier="premium")
+    house.run(3)
+    assert late.started_at is None
+    assert low.preemptions == 0
+    house.run()
+    house.check_the_end()
+
+
+def test_a_newcomer_leaves_every_running_request_a_page_to_grow() -> None:
+    house = House(pages=14, tiers=SHIPPED_TIERS[2:], step_tokens_max=80)
+    house.submit(16, 5)  # 4 pages, and soon 5
+    house.submit(16, 5)
+    late = house.submit(20, 2)  # 5 pages, of the 6 that the others leave at first
+    house.run()
+    assert late.preemptions == 0, "it would have been preempted at once"
+    house.check_the_end()
+
+
 def test_premium_leaves_the_floors_of_others_alone() -> None:
     """Floors of 100 pages: 30, 10, 5."""
     house = House(pages=100, sequences_max=30, step_tokens_max=200)
@@ -349,6 +373,22 @@ def test_a_noisy_share_does_not_keep_a_quiet_one_waiting() -> None:
     house.run(6)
     assert quiet.output_ids
     house.run()
+    house.check_the_end()
+
+
+def test_a_share_is_not_charged_for_cached_nor_for_recomputed_tokens() -> None:
+    house = House(pages=200, sequences_max=1)
+    house.submit(ids(0, 18), 2, tier="batch")
+    house.run()
+    served = house.scheduler._queues[2].served
+    assert served("tenant") == 19, "18 of the prompt; of 2 made, the last is never computed"
+    again = house.submit(ids(0, 18), 10, tier="batch")
+    house.run(4)
+    house.submit(18, 2, tier="premium", namespace="other")
+    house.run()
+    assert again.preemptions == 1
+    assert again.recomputed_tokens
+    assert served("tenant") == 19 + 2 + 9
     house.check_the_end()
 
 
@@ -562,9 +602,40 @@ def test_the_least_recently_used_idle_adapter_makes_room() -> None:
         house.submit(8, 2, adapter=name)
         house.run()
     assert house.table.resident() == ["b", "c", "a"]
-    house.submit(45, 4, adapter="a")  # 12 pages beside its adapter's one
+    house.submit(45, 4, adapter="b")  # 12 pages beside its adapter's one
     house.run()
-    assert house.table.resident() == ["c", "a"], "as many as it took, and the oldest"
+    assert house.table.resident() == ["a", "b"], "c is the oldest but b, which it uses; one was enough"
+    assert house.table.placed == 3
+    house.check_the_end()
+
+
+def test_idle_adapters_go_before_running_requests() -> None:
+    """For one that grows, and for one that joins."""
+    house = House(pages=30, adapters={"a": ("base", 16), "b": ("base", 16)}, tiers=SHIPPED_TIERS[1:])
+    for name in "ab":
+        house.submit(8, 2, adapter=name)
+        house.run()
+    low = house.submit(76, 20, tier="batch")
+    house.run(17)
+    assert house.table.resident() == ["b"], "the growing one took a's pages"
+    house.submit(16, 2, tier="standard")
+    house.run()
+    assert house.table.resident() == []
+    assert low.preemptions == 0
+    house.check_the_end()
+
+
+def test_an_adapter_that_lies_scattered_is_placed_anew_when_room_is_short() -> None:
+    house = House(pages=14, adapters={"a": ("base", 2), "b": ("base", 4)}, tiers=SHIPPED_TIERS[2:])
+    for name in "ab":
+        house.submit(8, 2, adapter=name)
+        house.run()
+    house.scheduler.remove_adapter("a")
+    assert house.arena.adapter_pages() == 2, "b lies on two pages, and needs one"
+    whole = house.submit(51, 2, adapter="b")  # 13 pages
+    house.run()
+    assert len(whole.output_ids) == 2
+    assert house.arena.adapter_pages() == 1
     house.check_the_end()
 
 
@@ -658,6 +729,16 @@ def test_the_model_of_the_better_tier_runs_first_and_the_other_in_time() -> None
     gaps = [b - a for a, b in zip([-1, *positions(turns)], positions(turns), strict=False)]
     assert max(gaps) <= MODEL_WAIT_STEPS_MAX + 2
     house.check_the_end()
+
+
+def test_a_model_that_was_idle_does_not_jump_the_queue() -> None:
+    house = House(models=("base", "other"))
+    house.submit(8, 60, model="base", tier="premium")
+    house.run(20)
+    house.submit(8, 3, model="other", tier="batch")
+    step = house.schedule()
+    assert step
+    assert step.model == "base"
 
 
 def positions(turns: list[str]) -> list[int]:
