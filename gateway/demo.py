@@ -21,7 +21,7 @@ from adapters.header import AdapterRefused
 from billing import budgets, prices, tenants
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
-from billing.prices import PICOS_PER_UNIT
+from billing.prices import PICOS_PER_UNIT, UnitPrices
 from billing.tenants import Tenant
 from gateway import keys, registry, supervisor
 from gateway.administration import Actor, Administration
@@ -34,7 +34,7 @@ TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 # Who owns an example adapter; one that is not named here is shared by all.
 OWNERS = {"support-triage": "acme", "pirate": "globex"}
 # For a million tokens 0.10, 0.05 and 0.40 of a currency unit, as picos per token.
-PRICES_PICOS = {"input": 100_000, "cached_input": 50_000, "output": 400_000}
+PRICES = UnitPrices(input=100_000, cached_input=50_000, output=400_000)
 MULTIPLIERS = {"premium": "3", "batch": "0.5"}
 BUDGET_PICOS = 100 * PICOS_PER_UNIT  # a month
 KEY_NAME = "demo"
@@ -173,7 +173,12 @@ class Seed:
         for model in self._config.models:
             if not prices.listing(connection, subject=model.name, limit=1):
                 self._administration.publish_price(
-                    connection, subject=model.name, multipliers=self._multipliers(), **PRICES_PICOS
+                    connection,
+                    subject=model.name,
+                    input=PRICES.input,
+                    cached_input=PRICES.cached_input,
+                    output=PRICES.output,
+                    multipliers=self._multipliers(),
                 )
         for name, digest in digests.items():
             owner = owners.get(OWNERS.get(name, ""))

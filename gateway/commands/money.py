@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any
 
 import click
@@ -19,29 +21,30 @@ from gateway.commands.database import read, write
 from gateway.views import BudgetView, PriceView
 
 MILLION = 10**6
+DIGITS_MAX = 40  # before and after the point
 PERIODS = ("day", "month", "total")
 
 
-class Picos(click.ParamType):
-    """A decimal amount of a currency as whole picos divided by `per`; one that is not whole is refused."""
+def picos(per: int = 1) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
+    """Reads a decimal amount of a currency as whole picos divided by `per`; one that is not whole is refused."""
 
-    name = "amount"
-
-    def __init__(self, per: int = 1) -> None:
-        self._per = per
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
+    def read_amount(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+        if text is None:
+            return None
         try:
-            exact = Decimal(value) * PICOS_PER_UNIT / self._per
+            amount = Decimal(text)
         except InvalidOperation:
-            self.fail(f"{value!r} is no decimal number", param, ctx)
-        if not exact.is_finite() or not 0 <= exact <= PICOS_MAX:
-            self.fail(f"{value} is not from 0 to {format_picos(PICOS_MAX, '').strip()}", param, ctx)
-        if exact != int(exact):
-            self.fail(f"{value} is {exact.normalize():f} picos, which is not a whole number", param, ctx)
+            raise click.BadParameter(f"{text!r} is no decimal number") from None
+        # The bound on its size comes first: exact arithmetic on 1e999999999 would take all memory.
+        sized = amount.is_finite() and abs(amount.adjusted()) <= DIGITS_MAX and len(text) <= 2 * DIGITS_MAX
+        exact = Fraction(amount) * PICOS_PER_UNIT / per if sized else Fraction(-1)
+        if not 0 <= exact <= PICOS_MAX:
+            raise click.BadParameter(f"{text} is not from 0 to {format_picos(PICOS_MAX, '').strip()}")
+        if exact.denominator != 1:
+            raise click.BadParameter(f"{text} is {float(exact):g} picos, which is not a whole number")
         return int(exact)
+
+    return read_amount
 
 
 @click.group("prices")
@@ -51,9 +54,18 @@ def prices_group() -> None:
 
 @prices_group.command("publish")
 @click.argument("subject")
-@click.option("--input", "input_", type=Picos(MILLION), required=True, help="For a million prompt tokens.")
-@click.option("--cached-input", type=Picos(MILLION), help="For a million cached ones; without it: as --input.")
-@click.option("--output", type=Picos(MILLION), required=True, help="For a million completion tokens.")
+@click.option(
+    "--input", "input_", metavar="AMOUNT", callback=picos(MILLION), required=True, help="For a million prompt tokens."
+)
+@click.option(
+    "--cached-input",
+    metavar="AMOUNT",
+    callback=picos(MILLION),
+    help="For a million cached ones; without it: as --input.",
+)
+@click.option(
+    "--output", metavar="AMOUNT", callback=picos(MILLION), required=True, help="For a million completion tokens."
+)
 @click.option("--multiplier", "multipliers", multiple=True, metavar="TIER=FACTOR", help="For example batch=0.5.")
 @click.option("--adapter", is_flag=True, help="SUBJECT is an adapter's id, not a model's name.")
 @click.option("--currency", default="USD", show_default=True)
@@ -132,7 +144,7 @@ def budgets_group() -> None:
 @budgets_group.command("set")
 @click.argument("tenant")
 @click.option("--period", type=click.Choice(PERIODS), required=True, help="Days and months are UTC's.")
-@click.option("--money", type=Picos(), help="The limit, in the tenant's currency.")
+@click.option("--money", metavar="AMOUNT", callback=picos(), help="The limit, in the tenant's currency.")
 @click.option("--tokens", type=click.IntRange(0, PICOS_MAX), help="The limit, in tokens.")
 @click.option("--key", "key_id", help="For this key of the tenant alone.")
 @json_option

@@ -186,6 +186,12 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "no number": (("prices", "publish", MODEL, "--input", "cheap", "--output", "1"), "Invalid value for '--input'"),
     "infinite": (("prices", "publish", MODEL, "--input", "inf", "--output", "1"), "Invalid value for '--input'"),
+    "endless": (("prices", "publish", MODEL, "--input", "1e999999999", "--output", "1"), "Invalid value for '--input'"),
+    "tiny": (("prices", "publish", MODEL, "--input", "1e-999999999", "--output", "1"), "Invalid value for '--input'"),
+    "beyond a decimal's precision": (
+        ("prices", "publish", MODEL, "--input", "1.0000000000000000000000000000000001", "--output", "1"),
+        "Invalid value for '--input': 1.0000000000000000000000000000000001 is 1e+06 picos, which is not a whole number",
+    ),
     "multiplier": (
         ("prices", "publish", MODEL, "--input", "1", "--output", "1", "--multiplier", "batch"),
         "--multiplier 'batch': TIER=FACTOR is needed",
