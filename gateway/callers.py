@@ -5,6 +5,7 @@ It knows keys and tenants, and must never know what they ask for or what it cost
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -21,8 +22,10 @@ from gateway.tables import keys
 
 # Usable keys remembered, and as many unusable ones, apart: a flood of wrong keys pushes no right one out.
 CACHE_MAX = 10_000
-# Look-ups that may wait for the database at once; above it a key that is not remembered is turned away.
-LOOK_UPS_MAX = 32
+# Keys being looked up: so many at once, that other reads still come through, and so many with those that wait. Above
+# it a key that is not remembered is turned away.
+LOOK_UPS_AT_ONCE = 8
+LOOK_UPS_MAX = 1000
 # A key's last use is written once in this time at most.
 USED_FLUSH_S = 60.0
 
@@ -60,7 +63,8 @@ class Callers:
         self._cache_max = cache_max
         self._known: dict[str, Caller] = {}  # by hash
         self._unusable: dict[str, None] = {}
-        self._looking_up = 0
+        self._looking_up: dict[str, asyncio.Task[Caller | None]] = {}
+        self._places = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         self._age = 0  # counts clears, so that what was read before one is not cached after it
         self._used: dict[str, int] = {}
 
@@ -84,6 +88,7 @@ class Callers:
     def clear(self) -> None:
         self._known.clear()
         self._unusable.clear()
+        self._looking_up = {}  # whoever asks from now on looks anew
         self._age += 1
 
     async def flush_used(self) -> None:
@@ -93,14 +98,20 @@ class Callers:
             await self._database.write(lambda connection: key_rules.mark_used(connection, used))
 
     async def _look_up(self, digest: str) -> Caller | None:
-        if self._looking_up >= LOOK_UPS_MAX:
-            raise Overloaded("Too many keys are being looked up. Try again in a moment.")
-        age = self._age
-        self._looking_up += 1
-        try:
+        """Shared by all who ask for the same key meanwhile."""
+        looking_up = self._looking_up
+        look_up = looking_up.get(digest)
+        if look_up is None:
+            if len(looking_up) >= LOOK_UPS_MAX:
+                raise Overloaded("Too many keys are being looked up. Try again in a moment.")
+            look_up = looking_up[digest] = asyncio.create_task(self._read(digest))
+            look_up.add_done_callback(lambda _: looking_up.pop(digest))
+        return await asyncio.shield(look_up)
+
+    async def _read(self, digest: str) -> Caller | None:
+        async with self._places:
+            age = self._age
             caller = await self._database.read(lambda connection: _load(connection, digest, self._ranks))
-        finally:
-            self._looking_up -= 1
         if age == self._age:
             if caller is None:
                 self._remember(self._unusable, digest, None)

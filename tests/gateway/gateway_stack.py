@@ -221,6 +221,18 @@ class Stack:
         lines = [json.loads(line) for line in self.log_file.read_text().splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
+    def request_line(self, request_id: str) -> dict[str, Any]:
+        """The one log line of a request. It is written when all is over, a moment after the answer."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            found[:] = [line for line in self.log_lines("request") if line["request_id"] == request_id]
+            return bool(found)
+
+        eventually(look)
+        [line] = found
+        return line
+
 
 def body(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 8, **fields}

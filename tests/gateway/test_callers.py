@@ -77,6 +77,7 @@ async def test_the_cache_answers_until_it_is_cleared(database: Database) -> None
 async def test_what_was_read_before_a_clear_is_not_kept_after_it(database: Database) -> None:
     made, callers = make_key(database), Callers(database, TIERS)
     looking = asyncio.create_task(callers.identify(bearer(made)))
+    await asyncio.sleep(0)
     await asyncio.sleep(0)  # the look-up is on its way
     callers.clear()
     await looking
@@ -98,6 +99,12 @@ async def test_a_flood_of_wrong_keys_pushes_no_right_one_out(database: Database)
     refused = await asyncio.gather(*wrong, return_exceptions=True)
     assert sum(isinstance(error, Overloaded) for error in refused) == 10
     assert sum(isinstance(error, InvalidApiKey) for error in refused) == module.LOOK_UPS_MAX
+
+
+async def test_a_burst_on_one_key_is_one_look_up(database: Database) -> None:
+    made, callers = make_key(database), Callers(database, TIERS)
+    found = await asyncio.gather(*(callers.identify(bearer(made)) for _ in range(2 * module.LOOK_UPS_MAX)))
+    assert len(set(map(id, found))) == 1
 
 
 async def test_last_use_is_written(database: Database) -> None:

@@ -104,7 +104,7 @@ def test_a_client_that_leaves_its_stream(slow: Stack) -> None:
     assert row.discarded_tokens <= 2
     assert took < SETTLED_WITHIN_S
     assert slow.open_holds() == 0
-    [line] = [line for line in slow.log_lines("request") if line["request_id"] == request_id]
+    line = slow.request_line(request_id)
     assert (line["ending"], line["completion_tokens"]) == ("client_left", row.completion_tokens)
 
 

@@ -42,7 +42,7 @@ def test_metrics_are_the_gateways_and_the_engines(stack: Stack) -> None:
 def test_one_line_a_request_and_no_text_of_it(stack: Stack) -> None:
     answer = stack.chat(messages=[{"role": "user", "content": "tell nobody about xyzzy"}], model="acme-style")
     said = answer.json()["choices"][0]["message"]["content"]
-    [line] = [line for line in stack.log_lines("request") if line["request_id"] == answer.headers["x-request-id"]]
+    line = stack.request_line(answer.headers["x-request-id"])
     assert line["route"] == "/v1/chat/completions"
     assert (line["tenant"], line["key"]) == (stack.tenants["acme"], stack.key_ids["acme"])
     assert (line["model"], line["adapter"]) == (MODEL, stack.adapters["acme-style"])
