@@ -1,0 +1,150 @@
+"""The product as it is run: `laneway serve --demo` with the real model on the CPU, spoken to by the official client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from conftest import Serve  # type: ignore[attr-defined]
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+MODEL = "smollm2-135m-instruct"
+LONG = (
+    "The harbour master counts the ships that come in with the morning tide and writes each name into his book. " * 20
+)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Serve]:
+    directory = tmp_path_factory.mktemp("real")
+    serve = Serve(directory, model_dir)
+    serve.start("--demo")
+    yield serve
+    took = serve.stop()
+    assert took < 5
+
+
+def client(serve: Serve, tenant: str, **settings: object) -> openai.OpenAI:
+    return openai.OpenAI(base_url=serve.demo["base_url"], api_key=serve.demo["keys"][tenant], **settings)  # type: ignore[arg-type]
+
+
+def ask(api: openai.OpenAI, model: str, text: str, max_tokens: int = 32) -> openai.types.chat.ChatCompletion:
+    return api.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": text}], max_tokens=max_tokens, temperature=0
+    )
+
+
+def test_each_adapter_answers_in_its_own_way(served: Serve) -> None:
+    with client(served, "acme") as acme, client(served, "globex") as globex:
+        triage = ask(acme, "support-triage", "My parcel never arrived and I need it today!")
+        assert (triage.choices[0].message.content or "").startswith("category: ")
+        pirate = ask(globex, "pirate", "What is the capital of France?")
+        assert "rr" in (pirate.choices[0].message.content or "")
+        as_json = ask(globex, "json-answers", "What is the capital of France?", 60)
+        assert set(json.loads(as_json.choices[0].message.content or "")) == {"answer", "confidence"}
+        bullets = ask(acme, "three-bullets", "Why is water good for you?", 60)
+        lines = (bullets.choices[0].message.content or "").splitlines()
+        assert [line[:2] for line in lines] == ["- "] * 3
+        plain = ask(acme, MODEL, "What is the capital of France?")
+        assert "Paris" in (plain.choices[0].message.content or "")
+
+
+async def test_the_async_client_streams_with_usage(served: Serve) -> None:
+    async with openai.AsyncOpenAI(base_url=served.demo["base_url"], api_key=served.demo["keys"]["initech"]) as api:
+        stream = await api.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Count to five."}],
+            max_tokens=16,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert usage.completion_tokens <= 16
+    assert {chunk.service_tier for chunk in chunks} == {"flex"}
+
+
+def test_a_foreign_adapter_does_not_exist(served: Serve) -> None:
+    with client(served, "globex") as globex:
+        with pytest.raises(openai.NotFoundError) as foreign:
+            ask(globex, "support-triage", "hi")
+        with pytest.raises(openai.NotFoundError) as absent:
+            ask(globex, "no-such-model", "hi")
+        listed = {model.id for model in globex.models.list()}
+    assert foreign.value.code == absent.value.code == "model_not_found"
+    assert listed == {MODEL, "pirate", "json-answers", "three-bullets"}
+
+
+def test_tenants_share_no_cached_pages(served: Serve) -> None:
+    def cached(tenant: str, model: str = MODEL) -> int:
+        with client(served, tenant) as api:
+            usage = ask(api, model, LONG, 2).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        return usage.prompt_tokens_details.cached_tokens or 0
+
+    # Of the template's own first words a tenant may find a page of its earlier requests.
+    assert cached("acme") <= 16
+    assert cached("acme") >= 256
+    assert cached("globex") <= 16
+    # Nor do a model and its adapter, whose keys and values differ.
+    assert cached("acme", "json-answers") <= 16
+    assert cached("acme", "json-answers") >= 256
+
+
+def test_an_engine_that_is_killed_mid_stream_comes_back(served: Serve) -> None:
+    before = served.demo["pids"]["engine"]
+    headers = {"Authorization": f"Bearer {served.demo['keys']['acme']}"}
+    body = {
+        "model": "three-bullets",
+        "stream": True,
+        "max_tokens": 400,
+        "messages": [{"role": "user", "content": "Tell me about the sea."}],
+        "temperature": 1.5,
+    }
+    events: list[str] = []
+    url = f"{served.url}/v1/chat/completions"
+    with httpx.stream("POST", url, headers=headers, json={**body, "model": MODEL}, timeout=60) as answer:
+        request_id = answer.headers["x-request-id"]
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                events.append(line[6:])
+                if len(events) == 5:
+                    os.kill(before, signal.SIGKILL)
+    last = json.loads(events[-1])
+    assert last["error"]["code"] == "engine_unavailable"
+    assert "[DONE]" not in events
+    row = _usage(served, request_id)
+    assert row["ending"] == "engine_lost"
+    assert row["completion_tokens"] >= 4
+    served.until(lambda: _ready(served), 60)
+    assert served.demo["pids"]["engine"] != before
+    with client(served, "acme") as api:
+        assert ask(api, "three-bullets", "Why is water good for you?", 8).choices
+
+
+def _ready(serve: Serve) -> bool:
+    try:
+        return httpx.get(f"{serve.url}/health/ready", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _usage(serve: Serve, request_id: str) -> dict[str, object]:
+    import sqlalchemy as sa
+
+    from billing import tables
+
+    engine = sa.create_engine(f"sqlite:///{serve.data / 'laneway.db'}", poolclass=sa.pool.NullPool)
+    with engine.connect() as connection:
+        query = sa.select(tables.usage).where(tables.usage.c.request_id == request_id)
+        return dict(connection.execute(query).one()._mapping)
