@@ -139,6 +139,12 @@ class Config(Section, frozen=True, kw_only=True):
         return Path(self.gateway.data_dir)
 
     @property
+    def base_url(self) -> str:
+        """What a client on this host is given; an address that means "all" is not one to connect to."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.gateway.host, self.gateway.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.gateway.port}/v1"
+
+    @property
     def database_url(self) -> str:
         return self.gateway.database_url
 

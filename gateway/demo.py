@@ -54,7 +54,6 @@ class Demo:
     def __init__(self, config: Config, say: Callable[[str], None]) -> None:
         self._config = config
         self._say = say
-        self._base_url = f"http://{config.gateway.host}:{config.gateway.port}/v1"
         self._file = config.data_dir / "demo.json"
 
     def run(self, specs: list[supervisor.ChildSpec]) -> None:
@@ -75,7 +74,7 @@ class Demo:
 
         def ready() -> None:
             self._say(f"==> ready, {time.monotonic() - began:.1f} s after the start\n")
-            self._say(welcome(self._base_url, secrets, models, self._file))
+            self._say(welcome(self._config.base_url, secrets, models, self._file))
 
         try:
             asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
@@ -124,7 +123,7 @@ class Demo:
 
     def _write_file(self, secrets: Secrets, models: list[str], pids: dict[str, int]) -> None:
         content = {
-            "base_url": self._base_url,
+            "base_url": self._config.base_url,
             "admin_key": secrets.admin,
             "keys": secrets.tenants,
             "models": models,

@@ -75,15 +75,18 @@ class Child:
     async def live(self) -> str:
         """Start it once and wait for its end; return how it ended."""
         piped = self.spec.health is None
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self.spec.argv,
-            env=self.spec.environ,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE if piped else None,
-            limit=LINE_BYTES_MAX,
-            start_new_session=True,  # Ctrl-C in the terminal comes to the parent alone, which stops them in order
-            preexec_fn=die_with_parent(self.spec.orphan_signal),
-        )
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self.spec.argv,
+                env=self.spec.environ,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if piped else None,
+                limit=LINE_BYTES_MAX,
+                start_new_session=True,  # Ctrl-C in the terminal comes to the parent alone, which stops them in order
+                preexec_fn=die_with_parent(self.spec.orphan_signal),
+            )
+        except OSError as error:  # no memory or no pid left just now
+            return f"it could not be started: {error}"
         self.pid = process.pid
         self._changed()
         if self._stopped:  # while it was being started
@@ -230,8 +233,12 @@ class Supervisor:
             child.restarts += 1
 
     def _tell(self) -> None:
-        if self._started:
+        if not self._started:
+            return
+        try:
             self._changed(self.pids())
+        except OSError as error:  # a full disk is no reason to stop serving
+            self._say(f"the new pids could not be told: {error}")
 
     async def _announce(self, child: Child, life: asyncio.Task[str]) -> None:
         """Say when there is service again, or nothing when the child died before."""

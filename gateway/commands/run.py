@@ -40,10 +40,9 @@ def _serve(console: Console, *, fake: bool) -> None:
     config = console.config
     supervisor.check_port(config.gateway.host, config.gateway.port)
     upgrade(config)
-    address = f"http://{config.gateway.host}:{config.gateway.port}/v1"
     asyncio.run(
         supervisor.Supervisor(specs(config, console.file, fake=fake), click.echo, changed=lambda pids: None).run(
-            on_ready=lambda: click.echo(f"Laneway serves at {address}; Ctrl-C stops it.")
+            on_ready=lambda: click.echo(f"Laneway serves at {config.base_url}; Ctrl-C stops it.")
         )
     )
 

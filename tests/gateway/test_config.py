@@ -134,6 +134,20 @@ def test_the_environment_overrides_port_and_database() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8080/v1"),
+        ("0.0.0.0", "http://127.0.0.1:8080/v1"),
+        ("::1", "http://[::1]:8080/v1"),
+        ("::", "http://[::1]:8080/v1"),
+        ("laneway.example", "http://laneway.example:8080/v1"),
+    ],
+)
+def test_the_address_that_clients_are_given(host: str, url: str) -> None:
+    assert parse(f"[gateway]\nhost = '{host}'").base_url == url
+
+
+@pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("postgresql+psycopg://u:p@ss@h/d", "postgresql+psycopg://u:***@h/d"),
