@@ -7,8 +7,11 @@ import re
 import socket
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from gateway import keys
 
@@ -54,6 +57,7 @@ def test_a_newcomers_first_and_second_run(serve: Any) -> None:
     assert usage["cost_picos"]["USD"] > 0
     assert {row["limit_amount"] for row in serve.admin("budgets")["data"]} == {100 * 10**12}
     check_second_is_refused(serve)
+    check_commands_beside_it(serve)
     before = everything(serve)
     assert serve.stop() < 5.0
     assert not (serve.data / "demo.json").exists(), "it names no processes that are gone"
@@ -76,6 +80,22 @@ def check_second_is_refused(serve: Any) -> None:
     says = serve.refused("--demo", "--fake", port=free)
     assert f"another Laneway (pid {serve.process.pid}) already runs on {serve.data}" in says
     assert serve.chat("acme").status_code == 200, "the first one serves on"
+
+
+def check_commands_beside_it(serve: Any) -> None:
+    """The command line works on the same SQLite file, and the gateway hears of it within a second."""
+
+    def laneway(*arguments: str) -> Any:
+        argv = [sys.executable, "-m", "gateway.cli", *arguments, "--json"]
+        return json.loads(subprocess.run(argv, cwd=serve.directory, capture_output=True, check=True).stdout)
+
+    def status(secret: str) -> int:
+        return httpx.get(f"{serve.url}/v1/models", headers={"Authorization": f"Bearer {secret}"}).status_code
+
+    made = laneway("keys", "create", "--tenant", "acme")
+    serve.until(lambda: status(made["secret"]) == 200, 2.0)
+    laneway("keys", "revoke", made["id"])
+    serve.until(lambda: status(made["secret"]) == 401, 2.0)
 
 
 def check_pasted_lines(output: str) -> None:
