@@ -46,6 +46,13 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     top_k: int = 0  # 0: no limit
     seed: int = 0
     choice: int = 0
+    min_p: float = 0.0  # ids less likely than this share of the likeliest are out
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    min_tokens: int = 0  # no stop id is drawn before so many
+    logprobs: int = -1  # likeliest ids to report beside each drawn one, 0 to 20; -1: none, nor the drawn one's
 
 
 class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -134,6 +141,8 @@ class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
     step: int
     handles: list[int]
     ids: list[int]
+    # None when no request of the frame asked. logprobs[i]: (id, log-probability) of ids[i], then of the likeliest.
+    logprobs: list[list[tuple[int, float]] | None] | None = None
 
 
 class Finished(Frame, frozen=True, tag="finished", array_like=True):
@@ -233,14 +242,16 @@ class FrameReader:
 def decode_to_engine(body: bytes) -> ToEngine:
     """Raises ProtocolError when the body is not a frame that a gateway may send."""
     try:
-        return _to_engine.decode(body)
+        frame: ToEngine = _to_engine.decode(body)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a frame: {error}") from error
+    return frame
 
 
 def decode_from_engine(body: bytes) -> FromEngine:
     """Raises ProtocolError when the body is not a frame that an engine may send."""
     try:
-        return _from_engine.decode(body)
+        frame: FromEngine = _from_engine.decode(body)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a frame: {error}") from error
+    return frame
