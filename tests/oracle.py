@@ -1,7 +1,14 @@
-"""The oracle: what transformers and peft say, on the CPU in float32. Also small random models of every family."""
+"""The oracle: what transformers and peft say, on the CPU in float32. Also small random models of every family.
+
+`python tests/oracle.py MODEL_DIR` writes tests/data/oracle.json anew: the greedy ids of its prompts for the demo model
+alone and with each example adapter. To be done when the model, an adapter or a prompt changes.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "adapters"
+COMMITTED = Path(__file__).resolve().parent / "data" / "oracle.json"
+BASE = ""  # the name of no adapter
 
 FAMILIES = ("llama", "llama3-rope", "mistral", "qwen2", "qwen3", "tied")
 TINY_VOCAB = 320
@@ -128,3 +139,49 @@ def _until(ids: list[int], stops: frozenset[int]) -> list[int]:
         if token in stops:
             return ids[: index + 1]
     return ids
+
+
+def example_adapters() -> list[str]:
+    return sorted(path.parent.name for path in EXAMPLES.glob("*/adapter_config.json"))
+
+
+def identities(model_dir: Path) -> dict[str, str]:
+    """Content digests of the demo model (under BASE) and of each example adapter: what committed ids hold for."""
+    from adapters.spec import BaseShape
+    from adapters.store import AdapterStore
+    from engine.models.weights import model_digest
+
+    shape = BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))
+    with tempfile.TemporaryDirectory() as scratch:
+        store = AdapterStore(Path(scratch))
+        digests = {name: store.add_directory(EXAMPLES / name, shape).digest for name in example_adapters()}
+    return {BASE: model_digest(model_dir), **digests}
+
+
+def write_committed(model_dir: Path) -> None:
+    """Keep the prompts of tests/data/oracle.json, and compute everything else in it."""
+    import peft
+    import transformers as hf
+
+    from engine.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(model_dir)
+    kept = json.loads(COMMITTED.read_text())
+    prompts = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in kept["prompts"]]
+    ids = {}
+    for name in (BASE, *example_adapters()):
+        model = load(model_dir, EXAMPLES / name if name else None)
+        ids[name] = greedy(model, prompts, kept["new_tokens"], tokenizer.eos_ids)
+        print(name or "(base)", [tokenizer.decode(row)[:40] for row in ids[name][:3]], flush=True)
+    found = {"made_with": f"transformers {hf.__version__}, peft {peft.__version__}", "digests": identities(model_dir)}
+    text = json.dumps({**kept, **found, "ids": ids}, indent=1, ensure_ascii=False)
+    # One row a line.
+    rows = {json.dumps(row, indent=1): json.dumps(row) for table in ids.values() for row in table}
+    for wide, narrow in rows.items():
+        text = text.replace(wide.replace("\n", "\n   "), narrow)
+    COMMITTED.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    write_committed(Path(sys.argv[1]))

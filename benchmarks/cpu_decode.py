@@ -1,0 +1,210 @@
+"""Greedy decoding of the demo model on this CPU: the engine beside transformers, and both beside the bound.
+
+    python benchmarks/cpu_decode.py [--model DIR] [--threads N] [--rounds N] [--note TEXT]
+
+The engine is the real scheduler and runner, without the gateway. The bound is the bare matrix products of the same
+shapes. Rounds alternate between what is compared, and the median counts, so that a noisy machine wrongs nobody. Appends
+rows to benchmarks/results/cpu_decode.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+# Before torch: threads that wait must sleep where something else wants the core, as `python -m engine` has it too.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+import transformers  # noqa: E402
+
+from adapters.spec import BaseShape  # noqa: E402
+from adapters.store import AdapterStore  # noqa: E402
+from engine.arena import Arena  # noqa: E402
+from engine.config import EngineConfig, ModelConfig  # noqa: E402
+from engine.models.config import load_config  # noqa: E402
+from engine.protocol import Sampling  # noqa: E402
+from engine.runner import TorchRunner, build_runner  # noqa: E402
+from engine.scheduler import ModelLimits, Scheduler  # noqa: E402
+from engine.step import Sequence  # noqa: E402
+from engine.tiers import SHIPPED_TIERS  # noqa: E402
+
+RESULTS = REPO / "benchmarks" / "results" / "cpu_decode.csv"
+PROMPT_TOKENS, NEW_TOKENS, PREFIX_TOKENS = 32, 64, 500
+
+
+class Bench:
+    def __init__(self, directory: Path, threads: int) -> None:
+        model = ModelConfig(name="demo", path=str(directory))
+        self.directory = directory
+        self.runner: TorchRunner = build_runner(EngineConfig(models=(model,), threads=threads))
+        self.oracle = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        self.vocab = self.runner.models["demo"].vocab_size
+        self.adapters = self._load_adapters(directory)
+        self._seed = 0
+
+    def _load_adapters(self, directory: Path) -> list[str]:
+        shape = BaseShape.from_config(json.loads((directory / "config.json").read_bytes()))
+        digests = []
+        with tempfile.TemporaryDirectory() as scratch:
+            store = AdapterStore(Path(scratch))
+            for config in sorted((REPO / "examples" / "adapters").glob("*/adapter_config.json")):
+                stored = store.add_directory(config.parent, shape)
+                self.runner.load_adapter(stored.digest, "demo", str(stored.path))
+                digests.append(stored.digest)
+        return digests
+
+    def prompt(self, tokens: int) -> list[int]:
+        """Random ids, new ones each time: nothing is found in the prefix cache by accident."""
+        self._seed += 1
+        generator = torch.Generator().manual_seed(self._seed)
+        return [int(i) for i in torch.randint(300, self.vocab, (tokens,), generator=generator)]
+
+    def scheduler(self) -> Scheduler:
+        for digest in self.runner.adapters.resident():
+            self.runner.adapters.remove(digest)
+        info = self.runner.models["demo"]
+        limits = {"demo": ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)}
+        arena = Arena(self.runner.pages, self.runner.page_bytes)
+        return Scheduler(SHIPPED_TIERS, limits, arena, self.runner.adapters, time.monotonic, step_tokens_max=1024)
+
+    def engine(self, scheduler: Scheduler, prompts: list[tuple[list[int], str | None]], new_tokens: int) -> float:
+        """Seconds until all have made `new_tokens`."""
+        for handle, (ids, adapter) in enumerate(prompts):
+            greedy = Sampling(temperature=0.0)
+            name = "demo", adapter, "ns", "standard", "share"
+            sequence = Sequence(handle, 0, "r", *name, ids, new_tokens, greedy, frozenset(), time.monotonic())
+            assert scheduler.submit(sequence) is None
+        began = time.perf_counter()
+        while (step := scheduler.schedule()) is not None:
+            at = time.perf_counter()
+            scheduler.complete(step, self.runner.execute(step), time.perf_counter() - at)
+        return time.perf_counter() - began
+
+    def streams(self, count: int, adapters: bool) -> float:
+        """New tokens per second of `count` streams together; with `adapters`, over them and the base in turn."""
+        names = [None, *self.adapters] if adapters else [None]
+        prompts = [(self.prompt(PROMPT_TOKENS), names[i % len(names)]) for i in range(count)]
+        return count * NEW_TOKENS / self.engine(self.scheduler(), prompts, NEW_TOKENS)
+
+    def transformers(self) -> float:
+        ids = torch.tensor([self.prompt(PROMPT_TOKENS)])
+        began = time.perf_counter()
+        with torch.inference_mode():
+            self.oracle.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=NEW_TOKENS,
+                min_new_tokens=NEW_TOKENS,
+                do_sample=False,
+            )
+        return NEW_TOKENS / (time.perf_counter() - began)
+
+    def first_tokens(self) -> tuple[float, float]:
+        """Seconds to the first token of two requests that share PREFIX_TOKENS ids, one after the other."""
+        scheduler, prefix = self.scheduler(), self.prompt(PREFIX_TOKENS)
+        cold, warm = (self.engine(scheduler, [(prefix + self.prompt(12), None)], 1) for _ in range(2))
+        return cold, warm
+
+
+def bound(directory: Path, rows: int) -> Callable[[], float]:
+    """Steps per second of nothing but the model's matrix products for `rows` tokens, in the better of two layouts."""
+    config = load_config(directory)
+    qkv = config.q_size + 2 * config.kv_size
+    shapes = [(config.hidden, qkv), (config.q_size, config.hidden), (config.hidden, 2 * config.intermediate)]
+    shapes.append((config.intermediate, config.hidden))
+    layers = [[torch.randn(inner, out) for inner, out in shapes] for _ in range(config.layers)]
+    head = torch.randn(config.hidden, config.vocab)
+    inputs = {inner: torch.randn(rows, inner) for inner, _ in shapes}
+
+    def run() -> float:
+        times = []
+        with torch.inference_mode():
+            for transposed in (False, True):
+                began = time.perf_counter()
+                for weight in (weight for layer in [*layers, [head]] for weight in layer):
+                    x = inputs[weight.shape[0]]
+                    if transposed:
+                        F.linear(x, weight.view(weight.shape[1], weight.shape[0]))
+                    else:
+                        torch.mm(x, weight)
+                times.append(time.perf_counter() - began)
+        return 1 / min(times)
+
+    return run
+
+
+def measure(bench: Bench, rounds: int) -> dict[str, float]:
+    one_bound, eight_bound = bound(bench.directory, 1), bound(bench.directory, 8)
+    first = [bench.first_tokens() for _ in range(rounds)]
+    samples: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, run in (
+            ("transformers", bench.transformers),
+            ("one_stream", lambda: bench.streams(1, adapters=False)),
+            ("eight_streams_base", lambda: bench.streams(8, adapters=False)),
+            ("eight_streams_mixed", lambda: bench.streams(8, adapters=True)),
+            ("bound_1", one_bound),
+            ("bound_8", lambda: 8 * eight_bound()),
+        ):
+            samples.setdefault(f"{name}_tokens_per_s", []).append(run())
+    found = {name: statistics.median(values) for name, values in samples.items()}
+    cold, warm = (statistics.median(values) for values in zip(*first, strict=True))
+    one = found["one_stream_tokens_per_s"]
+    return found | {
+        "one_stream_over_transformers": one / found["transformers_tokens_per_s"],
+        "one_stream_of_bound": one / found["bound_1_tokens_per_s"],
+        "eight_mixed_over_one": found["eight_streams_mixed_tokens_per_s"] / one,
+        "eight_mixed_of_bound": found["eight_streams_mixed_tokens_per_s"] / found["bound_8_tokens_per_s"],
+        "ttft_cold_ms": cold * 1e3,
+        "ttft_prefix_hit_ms": warm * 1e3,
+        "ttft_hit_over_cold": warm / cold,
+    }
+
+
+def append_rows(found: dict[str, float], threads: int, note: str) -> None:
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    machine = f"{platform.machine()} {os.cpu_count()} cores, {threads} threads, torch {torch.__version__}"
+    workload = f"SmolLM2-135M float32, prompt {PROMPT_TOKENS}, new {NEW_TOKENS}, prefix {PREFIX_TOKENS}"
+    fresh = not RESULTS.exists()
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("a", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if fresh:
+            writer.writerow(["date", "commit", "machine", "workload", "metric", "value", "note"])
+        for metric, value in found.items():
+            writer.writerow([now, git.stdout.strip(), machine, workload, metric, f"{value:.4g}", note])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=REPO / ".laneway" / "models" / "smollm2-135m-instruct")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--note", default="")
+    arguments = parser.parse_args()
+    transformers.utils.logging.set_verbosity_error()
+    bench = Bench(arguments.model, arguments.threads)
+    found = measure(bench, arguments.rounds)
+    for metric, value in found.items():
+        print(f"{metric:32} {value:10.3f}")
+    append_rows(found, arguments.threads, arguments.note)
+
+
+if __name__ == "__main__":
+    main()
