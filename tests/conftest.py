@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from gateway_stack import Stack
 
 REPO = Path(__file__).resolve().parents[1]
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
@@ -91,3 +93,32 @@ def model_dir() -> Path:
 
         convert_demo_model(MODEL_DIR)
     return MODEL_DIR
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+    """Shared: a test may add tenants' keys and budgets to it, and must not stop anything."""
+    directory = tmp_path_factory.mktemp("stack")
+    made = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def make_stack(tmp_path: Path, model_dir: Path) -> Iterator[Callable[..., Stack]]:
+    """Makes and starts a stack of the test's own: `make_stack(database_url=…, fake={…}, gateway_toml="…")`."""
+    made: list[Stack] = []
+
+    def make(database_url: str = "", **settings: Any) -> Stack:
+        directory = tmp_path / f"stack{len(made)}"
+        stack = Stack(directory, database_url or f"sqlite:///{directory}/laneway.db", model_dir, **settings)
+        made.append(stack)
+        stack.start()
+        return stack
+
+    yield make
+    for stack in made:
+        stack.stop()
