@@ -73,8 +73,8 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         if len(set(names)) != len(names):
             raise ValueError("two models have the same name")
         check_tiers(self.tiers)
-        if self.prefill_tokens_min > self.step_tokens_max:
-            raise ValueError("prefill_tokens_min is over step_tokens_max")
+        if self.sequences_max + self.prefill_tokens_min > self.step_tokens_max:
+            raise ValueError("sequences_max + prefill_tokens_min is over step_tokens_max")
 
 
 def parse(data: bytes, source: str = "the configuration") -> EngineConfig:

@@ -62,6 +62,12 @@ class EngineSection(Section, frozen=True, kw_only=True):
             raise ValueError(
                 f"prefill_tokens_min is {self.prefill_tokens_min}; its limit is step_tokens_max, {self.step_tokens_max}"
             )
+        # A step must hold a token of every running request, and still move a prompt forward.
+        room = self.step_tokens_max - self.prefill_tokens_min
+        if self.sequences_max > room:
+            raise ValueError(
+                f"sequences_max is {self.sequences_max}; its limit is step_tokens_max - prefill_tokens_min, {room}"
+            )
 
 
 class ModelSection(Section, frozen=True, kw_only=True):

@@ -352,7 +352,7 @@ def check_port(host: str, port: int) -> None:
 def only_one(data_dir: Path) -> Iterator[None]:
     """Hold the data directory: two Laneways over one engine socket and one SQLite file would be no service at all.
     Raises CannotStart when another one holds it."""
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (data_dir / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -38,7 +38,7 @@ def upgrade_command(console: Console) -> None:
 
 def upgrade(config: Config) -> None:
     """Run the migrations in their own room, as a process. Refused with their last words when they fail."""
-    config.data_dir.mkdir(parents=True, exist_ok=True)
+    config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-m", "migrations"],
         env={**os.environ, "LANEWAY_DATABASE_URL": config.database_url},  # not on argv: it may hold a password

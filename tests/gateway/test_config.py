@@ -41,6 +41,10 @@ BAD_SETTINGS = {
         "[engine]\nstep_tokens_max = 32\nprefill_tokens_min = 33",
         "engine: prefill_tokens_min is 33; its limit is step_tokens_max, 32",
     ),
+    "more sequences than a step holds": (
+        "[engine]\nstep_tokens_max = 100\nprefill_tokens_min = 64\nsequences_max = 37",
+        "engine: sequences_max is 37; its limit is step_tokens_max - prefill_tokens_min, 36",
+    ),
     "no sequences": ("[engine]\nsequences_max = 0", "engine.sequences_max: Expected `int` >= 1"),
     "fewer than no threads": ("[engine]\nthreads = -1", "engine.threads: Expected `int` >= 0"),
     "a model without a path": ("[[models]]\nname = 'm'", r"models\[0\]: .*missing required field `path`"),

@@ -37,6 +37,7 @@ def test_a_newcomers_first_and_second_run(serve: Any) -> None:
     serve.start("--demo", "--fake")
     first = serve.demo
     assert mode(serve.data / "demo.json") == mode(serve.data / "secrets.json") == 0o600
+    assert mode(serve.data) == 0o700  # the database lies in it
     assert first["base_url"] == f"http://127.0.0.1:{serve.port}/v1"
     assert list(first["keys"]) == ["acme", "globex", "initech"]
     assert first["models"] == ["smollm2-135m-instruct", *ADAPTERS]
