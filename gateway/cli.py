@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from gateway.commands.adapters import adapters_group
+from gateway.commands.bench import bench_command
 from gateway.commands.config import config_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
@@ -44,6 +45,7 @@ for command in (
     prices_group,
     adapters_group,
     config_group,
+    bench_command,
 ):
     main.add_command(command)
 
