@@ -13,6 +13,7 @@ from engine.floors import Floors
 from engine.protocol import RefusalCode
 from engine.queues import TierQueue
 from engine.residency import Residency
+from engine.sampling_limits import fault
 from engine.step import Sequence
 from engine.tiers import Tier
 
@@ -106,4 +107,5 @@ def _malformed(sequence: Sequence, limits: ModelLimits) -> Refusal | None:
         return Refusal("bad_request", f"max_tokens is {sequence.max_tokens}; it must be at least 1")
     if limits.vocab_size is not None and (min(ids) < 0 or max(ids) >= limits.vocab_size):
         return Refusal("bad_request", f"the prompt has an id outside the vocabulary of {limits.vocab_size}")
-    return None
+    wrong = fault(sequence.sampling, sequence.max_tokens, limits.vocab_size)
+    return Refusal("bad_request", wrong) if wrong else None

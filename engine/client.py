@@ -25,6 +25,7 @@ from engine.protocol import (
     Heartbeat,
     Hello,
     LoadAdapter,
+    Logprobs,
     ProtocolError,
     Refused,
     Sampling,
@@ -73,7 +74,9 @@ class Generation:
     """One request in flight, iterated by one task: lists of ids as they come (those of several steps may lie in one
     list), then exactly one ending. What waits here is bounded by the request's max_tokens."""
 
-    __slots__ = ("_aborted", "_ended", "_ids", "_link", "_over", "_waiter", "ending", "handle", "received")
+    __slots__ = (
+        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_over", "_waiter", "ending", "handle", "received",
+    )  # fmt: skip
 
     def __init__(self, link: _Link, handle: int) -> None:
         self.handle = handle
@@ -81,6 +84,8 @@ class Generation:
         self.ending: Ending | None = None
         self._link = link
         self._ids: list[int] = []
+        self._logprobs: list[Logprobs] = []  # of _ids, or empty
+        self._logprobs_taken: list[Logprobs] = []  # of the ids that were handed out last
         self._waiter: asyncio.Future[None] | None = None
         self._aborted = False
         self._over = False  # the ending was handed out
@@ -92,6 +97,7 @@ class Generation:
         while True:
             if self._ids:
                 ids, self._ids = self._ids, []
+                self._logprobs_taken, self._logprobs = self._logprobs, []
                 return ids
             if self.ending is not None:
                 if self._over:
@@ -105,6 +111,12 @@ class Generation:
             finally:
                 self._waiter = None
 
+    def take_logprobs(self) -> list[Logprobs]:
+        """Of the ids that the iteration gave last, one for each, when the request asked for them; else, and the second
+        time, none."""
+        taken, self._logprobs_taken = self._logprobs_taken, []
+        return taken
+
     @property
     def aborted(self) -> bool:
         return self._aborted
@@ -116,12 +128,14 @@ class Generation:
         self._aborted = True
         self._link.send(Abort(self.handle))
 
-    def push(self, token: int) -> None:
+    def push(self, token: int, logprobs: Logprobs | None = None) -> None:
         """For the client: one id arrived."""
         if self._aborted:
             return
         self.received += 1
         self._ids.append(token)
+        if logprobs is not None:
+            self._logprobs.append(logprobs)
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -193,11 +207,12 @@ class _Link(asyncio.Protocol):
             case Tokens():
                 self._moved(frame.step)
                 generations = self.generations
-                for handle, token in zip(frame.handles, frame.ids, strict=True):
+                logprobs = frame.logprobs
+                for index, (handle, token) in enumerate(zip(frame.handles, frame.ids, strict=True)):
                     generation = generations.get(handle)
                     if generation is None:
                         raise ProtocolError(f"ids for handle {handle}, which has ended")
-                    generation.push(token)
+                    generation.push(token, None if logprobs is None else logprobs[index])
             case Finished() | Refused():
                 ended = self.generations.pop(frame.handle, None)
                 if ended is None:

@@ -6,6 +6,7 @@ It serves the real scheduler, loop and server. It must never load a tensor libra
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 import zlib
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig, FakeConfig, ModelConfig
-from engine.protocol import ModelInfo
+from engine.protocol import Logprobs, ModelInfo
 from engine.step import AdapterTable, Chunk, Sequence, Step, StepResult
 
 # Ids that every byte-level vocabulary uses for plain text; below them lie special tokens.
@@ -87,7 +88,7 @@ class FakeAdapters(AdapterTable):
 
 
 class FakeRunner:
-    """Implements `engine.step.Runner`."""
+    """Implements `engine.step.Runner`. Of Sampling it heeds seed, choice, logprobs and whether temperature is 0."""
 
     def __init__(
         self, models: list[FakeModel], config: FakeConfig, sleep: Callable[[float], None] = time.sleep
@@ -108,16 +109,20 @@ class FakeRunner:
         errors = self._inject(step) if self._faulty else {}
         words = self._words[step.model]
         ids: list[int | None] = []
+        logprobs: dict[int, Logprobs] = {}
         prefill = 0
-        for chunk in step.chunks:
+        for index, chunk in enumerate(step.chunks):
             if chunk.count > 1:
                 prefill += chunk.count
-            ids.append(self._draw(chunk.sequence, words) if chunk.sample else None)
+            drawn = self._draw(chunk.sequence, words) if chunk.sample else None
+            ids.append(drawn)
+            if drawn is not None and chunk.sequence.sampling.logprobs >= 0 and index not in errors:
+                logprobs[index] = _logprobs(drawn, chunk.sequence.sampling.logprobs, words)
         seconds = (config.step_ms + prefill * config.prefill_ms_per_1k_tokens / 1000) / 1000
         rest = seconds - (time.perf_counter() - started)
         if rest > 0:
             self._sleep(rest)
-        return StepResult(ids, errors)
+        return StepResult(ids, errors, logprobs)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Any adapter of a known model; `path` is not looked at."""
@@ -165,6 +170,12 @@ class FakeRunner:
 
 def build_fake_runner(config: EngineConfig) -> FakeRunner:
     return FakeRunner([fake_model(model, config.fake) for model in config.models], config.fake)
+
+
+def _logprobs(drawn: int, count: int, words: list[int]) -> Logprobs:
+    """As if it had been the likeliest, and each next one half as likely: 1/2, 1/4, 1/8 and so on."""
+    ranked = [drawn, *(word for word in words[: count + 1] if word != drawn)][:count]
+    return [(drawn, -math.log(2)), *((word, -(rank + 1) * math.log(2)) for rank, word in enumerate(ranked))]
 
 
 def _first(chunk: Chunk) -> bool:

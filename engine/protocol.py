@@ -28,6 +28,9 @@ RefusalCode = Literal[
     "shutting_down",
 ]
 
+# Of one id: (id, natural log of its raw probability), itself first, then as many of the likeliest as were asked for.
+Logprobs = list[tuple[int, float]]
+
 
 class ProtocolError(Exception):
     """The peer sent bytes that are no frame: too long, truncated, or not of this protocol. The stream is closed."""
@@ -141,8 +144,7 @@ class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
     step: int
     handles: list[int]
     ids: list[int]
-    # None when no request of the frame asked. logprobs[i]: (id, log-probability) of ids[i], then of the likeliest.
-    logprobs: list[list[tuple[int, float]] | None] | None = None
+    logprobs: list[Logprobs | None] | None = None  # of ids[i]; None when no request of the frame asked
 
 
 class Finished(Frame, frozen=True, tag="finished", array_like=True):

@@ -17,12 +17,14 @@ from adapters.layer import LoraBatch
 from adapters.pool import TilePool
 from adapters.spec import BaseShape
 from engine.config import EngineConfig, ModelConfig
+from engine.logprobs import logprobs
 from engine.models.batch import pack
 from engine.models.config import DecoderConfig, ModelRefused, load_config
 from engine.models.decoder import Decoder, PagedKv
 from engine.models.weights import load_weights, model_digest
-from engine.protocol import ModelInfo
-from engine.sampler import Draw, sample
+from engine.penalties import Draw
+from engine.protocol import Logprobs, ModelInfo
+from engine.sampler import sample
 from engine.step import Chunk, Step, StepResult
 
 # A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
@@ -63,22 +65,28 @@ class TorchRunner:
                 errors[index] = reason
         drawn = self._forward(good, decoder) if good else {}
         ids: list[int | None] = []
+        reported: dict[int, Logprobs] = {}
         for index, chunk in enumerate(step.chunks):
-            ids.append(drawn.get(id(chunk)))
-            if chunk.sample and ids[-1] is None and index not in errors:
+            token, found = drawn.get(id(chunk), (None, None))
+            ids.append(token)
+            if found is not None:
+                reported[index] = found
+            if chunk.sample and token is None and index not in errors:
                 errors[index] = "the model's logits are not finite numbers"
-        return StepResult(ids, errors)
+        return StepResult(ids, errors, reported)
 
-    def _forward(self, chunks: list[Chunk], decoder: Decoder) -> dict[int, int | None]:
-        """Ids drawn, by id() of the chunk."""
+    def _forward(self, chunks: list[Chunk], decoder: Decoder) -> dict[int, tuple[int | None, Logprobs | None]]:
+        """Ids drawn and their logprobs where asked for, by id() of the chunk."""
         batch = pack(chunks, decoder.kv.tokens_per_page, self._arena.device, decoder.dtype)
         lora = LoraBatch(self.adapters, [(c.sequence.adapter, c.count) for c in batch.chunks], self._arena.device)
         logits = decoder.forward(batch, lora if lora else None)
         sampling = [chunk for chunk in batch.chunks if chunk.sample]
         if not sampling:
             return {}
-        ids = sample(logits, [Draw(chunk.sequence.sampling, chunk.start + chunk.count) for chunk in sampling])
-        return {id(chunk): drawn for chunk, drawn in zip(sampling, ids, strict=True)}
+        draws = [_draw(chunk) for chunk in sampling]
+        ids = sample(logits, draws)
+        found = logprobs(logits, draws, ids)
+        return {id(chunk): (ids[row], found.get(row)) for row, chunk in enumerate(sampling)}
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Read it into host memory. Raises ValueError with the reason, OSError."""
@@ -87,6 +95,11 @@ class TorchRunner:
     def unload_adapter(self, digest: str) -> None:
         """Forget it; the scheduler has removed it from the arena before."""
         self.adapters.unload(digest)
+
+
+def _draw(chunk: Chunk) -> Draw:
+    own = chunk.sequence
+    return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
 
 
 def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:

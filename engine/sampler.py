@@ -1,4 +1,4 @@
-"""From logits to ids: greedy, temperature, top-k, top-p, each row drawn by a number of its own.
+"""From logits to ids: greedy, or temperature, min-p, top-k and top-p, each row drawn by a number of its own.
 
 A row's draw depends on (seed, choice, position) alone, so neighbours in the batch never change it. It must never
 keep state between steps.
@@ -7,41 +7,36 @@ keep state between steps.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from engine.protocol import Sampling
+from engine.penalties import Draw, penalize
 
-# Rows with top-k or top-p look at this many of the likeliest ids first; one whose nucleus is wider sorts them all.
+# Rows with min-p, top-k or top-p look at so many of the likeliest ids first; one whose nucleus is wider sorts them all.
 CANDIDATES = 1024
 
 _MASK = 0xFFFFFFFF
 
 
-class Draw(NamedTuple):
-    """How one row is drawn, and the index that the new token will have in its sequence."""
-
-    sampling: Sampling
-    position: int
-
-
 def sample(logits: Tensor, draws: Many[Draw]) -> list[int | None]:
-    """One id per row of `logits` [rows, vocab]; None where a row's logits hold a NaN or an infinity upwards."""
+    """One id per row of `logits` [rows, vocab]; None where a row's logits hold a NaN or an infinity upwards, or nothing
+    else than infinities downwards. `logits` are left as they are."""
     assert logits.shape[0] == len(draws)
+    logits = penalize(logits, draws)
     largest, ids = logits.max(dim=-1)
     plain: list[int] = []
     filtered: list[int] = []
-    for row, (sampling, _) in enumerate(draws):
+    for row, draw in enumerate(draws):
+        sampling = draw.sampling
         if sampling.temperature > 0:
-            narrowed = sampling.top_p < 1 or 0 < sampling.top_k < logits.shape[1]
+            narrowed = sampling.top_p < 1 or 0 < sampling.top_k < logits.shape[1] or sampling.min_p > 0
             (filtered if narrowed else plain).append(row)
-    for rows, draw in ((plain, _draw_plain), (filtered, _draw_filtered)):
+    for rows, choose in ((plain, _draw_plain), (filtered, _draw_filtered)):
         if rows:
             index = torch.tensor(rows, device=logits.device)
             own = [draws[row] for row in rows]
-            ids[index] = draw(_probabilities(logits[index], largest[index], own), own)
+            ids[index] = choose(_probabilities(logits[index], largest[index], own), own)
     return [i if usable else None for i, usable in zip(ids.tolist(), largest.isfinite().tolist(), strict=True)]
 
 
@@ -57,7 +52,8 @@ def _draw_plain(probabilities: Tensor, draws: list[Draw]) -> Tensor:
 
 
 def _draw_filtered(probabilities: Tensor, draws: list[Draw]) -> Tensor:
-    """top_k keeps the k likeliest; of these, top_p keeps the fewest whose share of the k's sum is at least top_p."""
+    """In vLLM's order: min_p keeps what is at least min_p times as likely as the likeliest; of these, top_k keeps the k
+    likeliest; of these, top_p keeps the fewest whose share of their sum is at least top_p."""
     ids, wide = _draw_among(probabilities, draws, min(CANDIDATES, probabilities.shape[1]))
     rows = wide.nonzero()[:, 0]
     if rows.numel():
@@ -72,10 +68,13 @@ def _draw_among(probabilities: Tensor, draws: list[Draw], count: int) -> tuple[T
     mass = kept.cumsum(-1)
     limits = [draw.sampling.top_k if 0 < draw.sampling.top_k < vocab else vocab for draw in draws]
     limit = torch.tensor(limits, device=mass.device)[:, None]
+    min_p = _column([draw.sampling.min_p for draw in draws], mass)
+    near = (kept >= min_p * kept[:, :1]).sum(dim=-1, keepdim=True).clamp(min=1)  # of a NaN nothing is near
+    limit = torch.where(near < count, torch.minimum(limit, near), limit)  # all near: there may be more of them
     sums = torch.where(limit < vocab, mass.gather(1, (limit - 1).clamp(max=count - 1)), 1.0)
     enough = _column([draw.sampling.top_p for draw in draws], mass) * sums
     last = torch.minimum(torch.searchsorted(mass, enough), limit - 1)
-    wide = (last >= count) | ((limit > count) & (limit < vocab))
+    wide = (last >= count) | ((limit > count) & ((limit < vocab) | (min_p > 0)))
     last = last.clamp(max=count - 1)
     found = _invert(mass, mass.gather(1, last), _points(draws, mass))
     return ids.gather(1, found[:, None])[:, 0], wide[:, 0] & (count < vocab)

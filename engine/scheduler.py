@@ -17,7 +17,7 @@ from engine.floors import Floors
 from engine.pace import Pace
 from engine.plan import Plan
 from engine.prefix import NAMESPACE_QUOTA, Chain, PrefixCache
-from engine.protocol import FinishReason
+from engine.protocol import FinishReason, Logprobs
 from engine.queues import TierQueue
 from engine.residency import Residency
 from engine.step import AdapterTable, Chunk, Sequence, Step, StepResult
@@ -40,10 +40,12 @@ class Ended:
 
 @dataclass(slots=True, frozen=True)
 class StepOutcome:
-    """What a step made: ids in the order of its chunks, and requests that ended with or before it."""
+    """What a step made: ids in the order of its chunks, logprobs of those requests that asked, and requests that ended
+    with or before it."""
 
     tokens: list[tuple[Sequence, int]] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -162,7 +164,8 @@ class Scheduler:
         assert plan.step is step, "not the step being executed"
         assert len(result.ids) == len(step.chunks)
         now = self._clock()
-        outcome = StepOutcome(ended=self.take_failed())
+        logprobs = {step.chunks[index].sequence: found for index, found in result.logprobs.items()}
+        outcome = StepOutcome(ended=self.take_failed(), logprobs=logprobs)
         tokens = sum(chunk.count for chunk in step.chunks)
         self._pace.observe(tokens, seconds)
         token_s = seconds / tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.protocol import Sampling
+from engine.protocol import Logprobs, Sampling
 
 
 @dataclass(slots=True, eq=False)
@@ -79,10 +79,12 @@ class Step:
 @dataclass(slots=True, frozen=True)
 class StepResult:
     """`ids[i]` is the id drawn for `step.chunks[i]`, or None when it does not sample. A chunk named in `errors`
-    (index → message) failed alone: its request ends with reason "error", the others go on."""
+    (index → message) failed alone: its request ends with reason "error", the others go on. `logprobs` has those chunks
+    (by index) that drew an id and whose request asked for them: of the model's own logits, see `Logprobs`."""
 
     ids: list[int | None]
     errors: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, Logprobs] = field(default_factory=dict)
 
 
 class AdapterTable(Protocol):

@@ -6,7 +6,6 @@ It turns frames into sequences and outcomes into frames. It must never schedule,
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from engine.protocol import (
     FinishReason,
     Hello,
     LoadAdapter,
+    Logprobs,
     RefusalCode,
     Refused,
     Status,
@@ -56,6 +56,7 @@ class _Mail:
 
     handles: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs | None] | None = None
     frames: list[bytes] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
 
@@ -210,13 +211,6 @@ class Worker:
             raise BadRequest("shutting_down", "the engine is shutting down")
         if frame.epoch != self._hello.epoch:
             raise BadRequest("stale_epoch", "the request names an engine process that is gone")
-        sampling = frame.sampling
-        if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-            raise BadRequest("bad_request", f"temperature is {sampling.temperature}; a number from 0 is needed")
-        if not 0 < sampling.top_p <= 1:
-            raise BadRequest("bad_request", f"top_p is {sampling.top_p}; over 0 and at most 1 is needed")
-        if sampling.top_k < 0:
-            raise BadRequest("bad_request", f"top_k is {sampling.top_k}; 0 or more is needed")
         if frame.adapter is not None and self._changes.refuses(frame.adapter):
             raise BadRequest("adapter_unknown", "the adapter is being unloaded")
         return Sequence(
@@ -230,7 +224,7 @@ class Worker:
             share=frame.share,
             prompt_ids=frame.prompt_ids,
             max_tokens=frame.max_tokens,
-            sampling=sampling,
+            sampling=frame.sampling,
             stop_ids=frozenset(frame.stop_ids),
             arrived_at=at,
         )
@@ -279,8 +273,13 @@ class Worker:
             else:
                 metrics.inter_token[pair].observe(now - before)
             last[sequence] = now
+        if outcome.logprobs:
+            for gateway in {sequence.gateway for sequence in outcome.logprobs}:
+                mails[gateway].logprobs = [
+                    outcome.logprobs.get(sequence) for sequence, _ in outcome.tokens if sequence.gateway == gateway
+                ]
         for mail in mails.values():
-            mail.frames.append(encode(Tokens(step.number, mail.handles, mail.ids)))
+            mail.frames.append(encode(Tokens(step.number, mail.handles, mail.ids, mail.logprobs)))
         for ended in outcome.ended:
             self._end(ended)
 

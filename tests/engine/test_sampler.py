@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from engine.protocol import Sampling
-from engine.sampler import CANDIDATES, Draw, philox4x32, sample, uniform
+from engine.penalties import Draw
+from engine.sampler import CANDIDATES, philox4x32, sample, uniform
 
 DRAWS = 20_000
 
