@@ -70,18 +70,15 @@ class Decoder:
         for index, layer in enumerate(weights.layers):
             self._attention(index, layer, batch, work, hidden, lora)
             self._mlp(index, layer, work, hidden, lora)
-        last = hidden.index_select(0, batch.sampled)
-        return F.rms_norm(last, (config.hidden,), weights.norm, config.norm_eps) @ weights.lm_head
+        last = F.rms_norm(hidden.index_select(0, batch.sampled), (config.hidden,), weights.norm, config.norm_eps)
+        return weights.lm_head(last, out=last.new_empty(last.shape[0], config.vocab))
 
     def _attention(
         self, index: int, layer: LayerWeights, batch: PackedBatch, work: _Workspace, hidden: Tensor, lora: Lora | None
     ) -> None:
         config = self.config
         x = F.rms_norm(hidden, (config.hidden,), layer.input_norm, config.norm_eps)
-        if layer.qkv_bias is None:
-            torch.mm(x, layer.qkv, out=work.qkv)
-        else:
-            torch.addmm(layer.qkv_bias, x, layer.qkv, out=work.qkv)
+        layer.qkv(x, out=work.qkv)
         if lora is not None:
             lora.apply_stacked(index, QKV, x, work.qkv)
         if layer.q_norm is not None and layer.k_norm is not None:
@@ -93,18 +90,18 @@ class Decoder:
         self.kv.rows[index].index_put_((batch.pages, batch.slots), work.kv)
         for span in work.spans:
             span.attend(self.kv.runs[index])
-        hidden.addmm_(work.attended, layer.o)
+        layer.o.add_to(hidden, work.attended)
         if lora is not None:
             lora.apply(index, "o_proj", work.attended, hidden)
 
     def _mlp(self, index: int, layer: LayerWeights, work: _Workspace, hidden: Tensor, lora: Lora | None) -> None:
         config = self.config
         x = F.rms_norm(hidden, (config.hidden,), layer.post_norm, config.norm_eps)
-        torch.mm(x, layer.gate_up, out=work.gate_up)
+        layer.gate_up(x, out=work.gate_up)
         if lora is not None:
             lora.apply_stacked(index, GATE_UP, x, work.gate_up)
         F.silu(work.gate, inplace=True).mul_(work.up)
-        hidden.addmm_(work.gate, layer.down)
+        layer.down.add_to(hidden, work.gate)
         if lora is not None:
             lora.apply(index, "down_proj", work.gate, hidden)
 

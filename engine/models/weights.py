@@ -17,23 +17,25 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.models.config import DecoderConfig, ModelRefused
+from engine.models.linear import Linear
 
 DIGEST_CACHE = ".laneway-digest.json"
+# Models of larger files are not packed: it takes their size once more.
+PACK_BYTES_MAX = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer. Matrices are seen as [in, out]: y = x @ w."""
+    """One layer."""
 
     input_norm: Tensor  # [hidden]
-    qkv: Tensor  # [hidden, q_size + 2 kv_size]
-    qkv_bias: Tensor | None  # [q_size + 2 kv_size]
+    qkv: Linear  # hidden → q_size + 2 kv_size
     q_norm: Tensor | None  # [head_dim]
     k_norm: Tensor | None  # [head_dim]
-    o: Tensor  # [q_size, hidden]
+    o: Linear  # q_size → hidden
     post_norm: Tensor  # [hidden]
-    gate_up: Tensor  # [hidden, 2 intermediate]
-    down: Tensor  # [intermediate, hidden]
+    gate_up: Linear  # hidden → 2 intermediate
+    down: Linear  # intermediate → hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Weights:
     embedding: Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # [hidden]
-    lm_head: Tensor  # [hidden, vocab]
+    lm_head: Linear  # hidden → vocab
 
 
 def load_weights(directory: Path, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Weights:
@@ -53,7 +55,7 @@ def load_weights(directory: Path, config: DecoderConfig, dtype: torch.dtype, dev
         norm = reader.tensor("model.norm.weight", config.hidden)
         tied = config.tied if config.tied is not None else "lm_head.weight" not in reader
         head = embedding if tied else reader.tensor("lm_head.weight", config.vocab, config.hidden)
-        return Weights(embedding, layers, norm, _as_multiplier(head, device))
+        return Weights(embedding, layers, norm, Linear(head, packed=reader.packed))
 
 
 def _load_layer(reader: _Reader, config: DecoderConfig, index: int) -> LayerWeights:
@@ -66,35 +68,31 @@ def _load_layer(reader: _Reader, config: DecoderConfig, index: int) -> LayerWeig
         bias = torch.cat([reader.tensor(f"{attention}{n}_proj.bias", out) for n, out in outs.items()])
     mlp = prefix + "mlp."
     gate_up = [reader.tensor(f"{mlp}{n}_proj.weight", config.intermediate, config.hidden) for n in ("gate", "up")]
-    device = reader.device
+    o = reader.tensor(attention + "o_proj.weight", config.hidden, config.q_size)
+    down = reader.tensor(mlp + "down_proj.weight", config.hidden, config.intermediate)
     return LayerWeights(
         input_norm=reader.tensor(prefix + "input_layernorm.weight", config.hidden),
-        qkv=_as_multiplier(qkv, device),
-        qkv_bias=bias,
+        qkv=Linear(qkv, bias, packed=reader.packed),
         q_norm=reader.tensor(attention + "q_norm.weight", config.head_dim) if config.qk_norm else None,
         k_norm=reader.tensor(attention + "k_norm.weight", config.head_dim) if config.qk_norm else None,
-        o=_as_multiplier(reader.tensor(attention + "o_proj.weight", config.hidden, config.q_size), device),
+        o=Linear(o, packed=reader.packed),
         post_norm=reader.tensor(prefix + "post_attention_layernorm.weight", config.hidden),
-        gate_up=_as_multiplier(torch.cat(gate_up), device),
-        down=_as_multiplier(reader.tensor(mlp + "down_proj.weight", config.hidden, config.intermediate), device),
+        gate_up=Linear(torch.cat(gate_up), packed=reader.packed),
+        down=Linear(down, packed=reader.packed),
     )
-
-
-def _as_multiplier(weight: Tensor, device: torch.device) -> Tensor:
-    """[out, in] → [in, out]. On the CPU it is copied into that order, because MKL multiplies 2 to 64 rows up to twice
-    as fast with it (benchmarks/cpu_decode.py); cuBLAS does not care, and keeps a view."""
-    return weight.t().contiguous() if device.type == "cpu" else weight.t()
 
 
 class _Reader:
     """The tensors of all safetensors files of a directory, by name, checked for shape."""
 
     def __init__(self, stack: ExitStack, directory: Path, dtype: torch.dtype, device: torch.device) -> None:
-        self.device = device
+        self._device = device
         self._dtype = dtype
         self._directory = directory
         self._files = {}
-        for path in weight_files(directory):
+        files = weight_files(directory)
+        self.packed = sum(path.stat().st_size for path in files) <= PACK_BYTES_MAX
+        for path in files:
             try:
                 file = stack.enter_context(safe_open(path, framework="pt"))
             except SafetensorError as error:
@@ -110,7 +108,7 @@ class _Reader:
         tensor: Tensor = self._files[name].get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise ModelRefused(f"{self._directory}: {name} has shape {tuple(tensor.shape)}, the config says {shape}")
-        return tensor.to(device=self.device, dtype=self._dtype)
+        return tensor.to(device=self._device, dtype=self._dtype)
 
 
 def weight_files(directory: Path) -> list[Path]:
