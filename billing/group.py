@@ -155,7 +155,7 @@ class Group:
             affordable = _affordable(budget, window, request.prompt_tokens, prices)
             if affordable is None:
                 continue
-            if affordable < 1:
+            if affordable < request.min_tokens:
                 blocking.append((budget, window))
             granted = min(granted, affordable)
         if not blocking:
@@ -166,7 +166,8 @@ class Group:
             return float("inf") if resets_at is None else resets_at
 
         budget, window = max(blocking, key=reset)
-        needed = budget.amount(request.prompt_tokens + 1, prices.most(request.prompt_tokens, 1))
+        least = request.prompt_tokens + request.min_tokens
+        needed = budget.amount(least, prices.most(request.prompt_tokens, request.min_tokens))
         return 0, _refusal(request, budget, window, needed, currency, self._counters.resets_at(budget))
 
     def _grant(

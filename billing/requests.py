@@ -15,7 +15,8 @@ Outcome = Literal["settled", "voided", "expired", "unknown"]
 
 class HoldRequest(msgspec.Struct, frozen=True):
     """One request that wants to run. `adapter` is the adapter's id, unique over all tenants, or None for the base.
-    `max_tokens` ≥ 1 is what was asked; the grant may be less."""
+    `max_tokens` ≥ 1 is what was asked, over all answers of the request; the grant may be less, never below
+    `min_tokens`."""
 
     request_id: str
     tenant_id: str
@@ -26,10 +27,11 @@ class HoldRequest(msgspec.Struct, frozen=True):
     prompt_tokens: int
     max_tokens: int
     project_id: str | None = None
+    min_tokens: int = 1
 
     def check(self) -> None:
         assert self.prompt_tokens >= 0
-        assert self.max_tokens >= 1
+        assert 1 <= self.min_tokens <= self.max_tokens
         assert self.prompt_tokens + self.max_tokens <= REQUEST_TOKENS_MAX
 
 

@@ -26,6 +26,8 @@ HELD_IDS_MAX = 32
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # A Unicode noncharacter: no interchanged text has it, so it can break up a forged control token and be taken out again.
 BREAK = "\ufdd0"
+# Another one: it marks where a message that is to be continued ends.
+MARK = "\ufdd1"
 
 
 class TemplateError(ValueError):
@@ -74,17 +76,30 @@ class Tokenizer:
         where it has one. Long texts are encoded without holding the GIL."""
         return _encode(self._encoder, text, add_special_tokens)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> list[int]:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[int]:
         """Ids of a conversation under the model's chat template. Raises TemplateError.
 
         Only the template makes control tokens: where a message spells one, its characters are encoded as text.
+        `continue_final_message` ends the prompt with the last character of the last message, for the model to go on.
         """
-        if not _contains(messages, self._control):
-            return _encode(
-                self._encoder, self.render_chat(messages, add_generation_prompt=add_generation_prompt), False
-            )
-        broken = _break_up(messages, self._control)
-        return self._encode_rendered(self.render_chat(broken, add_generation_prompt=add_generation_prompt))
+        forged = _contains(messages, self._control)
+        if forged:
+            messages = _break_up(messages, self._control)
+        if continue_final_message:
+            *before, last = messages
+            marked = [*before, {**last, "content": last["content"] + MARK}]
+            text, found, _ = self.render_chat(marked, add_generation_prompt=False).rpartition(MARK)
+            if not found:
+                raise TemplateError("this model's chat template does not let its last message be continued")
+        else:
+            text = self.render_chat(messages, add_generation_prompt=add_generation_prompt)
+        return self._encode_rendered(text) if forged else _encode(self._encoder, text, False)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
         """The conversation as the text that the model reads. Raises TemplateError."""
@@ -107,6 +122,16 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._encoder.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, id_: int) -> bytes:
+        """What one id adds to a text, special or not; not always whole characters of UTF-8. b"" for an id that no token
+        owns."""
+        token = self._encoder.id_to_token(id_)
+        if token is None or self._byte_level:
+            return b"" if token is None else _bytes_of_token(token)
+        if match := _BYTE_FALLBACK.fullmatch(token):
+            return bytes([int(match["byte"], 16)])
+        return token.replace(SPACE_MARK, " ").encode()
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """A fresh decoder for one stream of ids."""
@@ -153,12 +178,7 @@ class _ByteDetokenizer:
 
     def _bytes(self, id_: int) -> bytes:
         token = self._encoder.id_to_token(id_)
-        if token is None:  # a row of the output matrix that no token owns
-            return b""
-        try:
-            return bytes([_BYTE_OF_CHAR[char] for char in token])
-        except KeyError:  # an added token, spelled as it is
-            return token.encode()
+        return b"" if token is None else _bytes_of_token(token)  # None: a row of the output matrix that no token owns
 
 
 class _WindowDetokenizer:
@@ -205,6 +225,17 @@ def _byte_of_char() -> dict[str, int]:
 
 
 _BYTE_OF_CHAR = _byte_of_char()
+# SentencePiece's spellings of a space, and of a byte that no piece has.
+SPACE_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
+_BYTE_FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
+
+
+def _bytes_of_token(token: str) -> bytes:
+    """Of a byte-level vocabulary."""
+    try:
+        return bytes([_BYTE_OF_CHAR[char] for char in token])
+    except KeyError:  # an added token, spelled as it is
+        return token.encode()
 
 
 def _read_encoder(path: str) -> tokenizers.Tokenizer:

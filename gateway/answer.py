@@ -1,4 +1,5 @@
-"""One answer in the making, between the task that owns its generation and the HTTP exchange that reads it.
+"""One answer in the making, between the task that owns its generation and the HTTP exchange that reads it: one text or
+several.
 
 The owner writes and never waits for the reader: what is not read yet lies here, as text, bounded by max_tokens. It
 must never know a socket, an engine or money.
@@ -7,26 +8,67 @@ must never know a socket, an engine or money.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from gateway.errors import ApiError
+from gateway.text import Drawn
 from gateway.wire import FinishReason, Usage
+
+
+class Piece(msgspec.Struct, frozen=True, gc=False):
+    """What is new of one text. `first`: nothing of it was read before."""
+
+    index: int
+    first: bool
+    text: str
+    drawn: list[Drawn]
+
+
+class Text:
+    """One of the answer's texts. Logprobs wait for the text that their ids show, or for the end."""
+
+    __slots__ = ("_drawn", "_opened", "_pieces", "finish_reason", "index", "matched")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.finish_reason: FinishReason | None = None
+        self.matched: str | None = None  # the stop sequence that ended it
+        self._opened = False
+        self._pieces: list[str] = []
+        self._drawn: list[Drawn] = []
+
+    def add(self, text: str, drawn: Sequence[Drawn]) -> None:
+        if text:
+            self._pieces.append(text)
+        self._drawn += drawn
+
+    def take(self, last: bool) -> Piece:
+        """What came since the last call. `last`: nothing more will come."""
+        text = self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
+        self._pieces.clear()
+        drawn: list[Drawn] = []
+        if self._drawn and (text or last):
+            drawn, self._drawn = self._drawn, []
+        first, self._opened = not self._opened, True
+        return Piece(self.index, first, text, drawn)
 
 
 class Answer:
     """Written by one owner, read by one reader, on one event loop."""
 
-    __slots__ = ("_abort", "_pieces", "_stream", "_waiter", "begun", "error", "finish_reason", "left", "usage")
+    __slots__ = ("_abort", "_changed", "_stream", "_waiter", "begun", "error", "left", "texts", "usage")
 
-    def __init__(self, *, stream: bool) -> None:
+    def __init__(self, texts: int = 1, *, stream: bool) -> None:
         """Without `stream` the reader is woken by the end alone."""
         self._stream = stream
         self.begun = False  # the first token is here
         self.left = False  # the reader is gone
-        self.finish_reason: FinishReason | None = None
-        self.usage: Usage | None = None  # set, with finish_reason, after the settlement
+        self.texts = [Text(index) for index in range(texts)]
+        self.usage: Usage | None = None  # set after the settlement; then each text has its finish_reason
         self.error: ApiError | None = None
-        self._pieces: list[str] = []
+        self._changed: dict[int, None] = {}  # indexes of the texts with something to read, in order
         self._waiter: asyncio.Future[None] | None = None
         self._abort: Callable[[], None] | None = None
 
@@ -38,16 +80,15 @@ class Answer:
         if self.left:
             abort()
 
-    def add(self, text: str) -> None:
-        """More text; "" when tokens came that show nothing yet."""
+    def add(self, index: int, text: str, drawn: Sequence[Drawn] = ()) -> None:
+        """More of one text; "" when tokens came that show nothing yet."""
         self.begun = True
-        if text:
-            self._pieces.append(text)
+        self.texts[index].add(text, drawn)
+        self._changed[index] = None
         if self._stream:
             self.wake()
 
-    def finish(self, reason: FinishReason, usage: Usage) -> None:
-        self.finish_reason = reason
+    def finish(self, usage: Usage) -> None:
         self.usage = usage
         self.wake()
 
@@ -61,16 +102,20 @@ class Answer:
     def ended(self) -> bool:
         return self.usage is not None or self.error is not None
 
-    def take(self) -> str:
-        """The text that came since the last call."""
-        if not self._pieces:
-            return ""
-        text = self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
-        self._pieces.clear()
-        return text
+    def take(self) -> list[Piece]:
+        """What came since the last call, of each text that has something new."""
+        pieces = [self.texts[index].take(self.ended) for index in self._changed]
+        self._changed.clear()
+        return pieces
 
-    def has_text(self) -> bool:
-        return bool(self._pieces)
+    def take_all(self) -> list[Piece]:
+        """After the end: all that was not taken, of every text."""
+        assert self.ended
+        self._changed.clear()
+        return [text.take(True) for text in self.texts]
+
+    def has_news(self) -> bool:
+        return bool(self._changed)
 
     async def changed(self) -> None:
         """Until something is added, it ends, or `wake` is called. Look first: what came before is not announced."""

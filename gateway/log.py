@@ -28,8 +28,10 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     adapter: str | None = None
     tier: str | None = None
     stream: bool = False
+    texts: int = 1
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    shared_tokens: int = 0  # of the prompt, found again by the request's further texts
     completion_tokens: int = 0
     discarded_tokens: int = 0
     cost_picos: int = 0

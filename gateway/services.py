@@ -24,7 +24,8 @@ from engine.client import EngineClient, EngineUnavailable
 from engine.tokenizer import Tokenizer
 from gateway.callers import USED_FLUSH_S, Callers
 from gateway.config import Config
-from gateway.generation import Generator, ServedModel
+from gateway.generation import Generator
+from gateway.inflight import ServedModel
 from gateway.limits import Allowance, Limiter
 from gateway.loader import AdapterLoader
 from gateway.metrics import Metrics

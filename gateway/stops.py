@@ -10,24 +10,28 @@ from __future__ import annotations
 class StopScanner:
     """For one text. With no stops it holds nothing back."""
 
-    __slots__ = ("_held", "_stops", "stopped")
+    __slots__ = ("_held", "_stops", "matched")
 
     def __init__(self, stops: list[str]) -> None:
         assert all(stops), "an empty stop would end every text"
         self._stops = stops
         self._held = ""
-        self.stopped = False
+        self.matched: str | None = None  # the stop that ended the text
+
+    @property
+    def stopped(self) -> bool:
+        return self.matched is not None
 
     def push(self, text: str) -> str:
-        """Add a piece; return what may be shown of it all. Sets `stopped` when a stop is complete: then what is
+        """Add a piece; return what may be shown of it all. Sets `matched` when a stop is complete: then what is
         returned is the last of the text, and nothing may be pushed any more."""
         assert not self.stopped, "the text has ended"
         if not self._stops:
             return text
         text = self._held + text
-        start = self._first(text)
-        if start is not None:
-            self.stopped = True
+        found = self._first(text)
+        if found is not None:
+            start, self.matched = found
             self._held = ""
             return text[:start]
         keep = self._undecided(text)
@@ -39,10 +43,10 @@ class StopScanner:
         held, self._held = self._held, ""
         return held
 
-    def _first(self, text: str) -> int | None:
-        """Where the stop begins that is complete first; None when none is."""
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
+    def _first(self, text: str) -> tuple[int, str] | None:
+        """The stop that is complete first, and where it begins; None when none is."""
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        return min(found)[1:] if found else None
 
     def _undecided(self, text: str) -> int:
         """Length of the longest end of the text that is the beginning of a stop."""

@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from engine.protocol import Logprobs
 from engine.tokenizer import Detokenizer
 from gateway.stops import StopScanner
 
 
+class Drawn(msgspec.Struct, frozen=True, gc=False):
+    """One id with its logprobs. `offset`: the characters of the text that were decoded before it."""
+
+    offset: int
+    logprobs: Logprobs  # the id's own first, then the likeliest
+
+
 class TextOfIds:
-    """For one choice. `tokens` counts the ids up to and including the one that completed a stop sequence."""
+    """For one text. `tokens` counts the ids up to and including the one that completed a stop sequence. An id among
+    `stop_ids` ends the text and is not shown. Before `min_tokens` ids no stop sequence is looked for."""
 
-    __slots__ = ("_bulk", "_detokenizer", "_scanner", "tokens")
+    __slots__ = ("_bulk", "_chars", "_detokenizer", "_drawn", "_min_tokens", "_scanner", "_stop_ids", "tokens")
 
-    def __init__(self, detokenizer: Detokenizer, stops: list[str]) -> None:
+    def __init__(
+        self, detokenizer: Detokenizer, stops: list[str], stop_ids: Collection[int] = (), min_tokens: int = 0
+    ) -> None:
         self.tokens = 0
         self._detokenizer = detokenizer
         self._scanner = StopScanner(stops)
+        self._stop_ids = stop_ids
+        self._min_tokens = min_tokens
         self._bulk = not stops
+        self._chars = 0
+        self._drawn: list[Drawn] = []
 
     @property
     def stopped(self) -> bool:
         return self._scanner.stopped
 
-    def push(self, ids: list[int]) -> str:
-        """The new text that may be shown. Ids after a stop are not counted and show nothing."""
-        if self._bulk:
+    @property
+    def matched(self) -> str | None:
+        """The stop sequence that ended the text."""
+        return self._scanner.matched
+
+    def push(self, ids: list[int], logprobs: Sequence[Logprobs] = ()) -> str:
+        """The new text that may be shown. Ids after a stop are not counted and show nothing. `logprobs`: of each id, or
+        of none; `take_drawn` gives them back for those that counted."""
+        if self._bulk and not logprobs:
             self.tokens += len(ids)
-            return self._detokenizer.push(ids)
+            return self._detokenizer.push(ids if ids[-1] not in self._stop_ids else ids[:-1])
         shown = ""
-        for id_ in ids:
+        for at, id_ in enumerate(ids):
             if self._scanner.stopped:
                 break
             self.tokens += 1
-            shown += self._scanner.push(self._detokenizer.push([id_]))
+            if logprobs:
+                self._drawn.append(Drawn(self._chars, logprobs[at]))
+            text = "" if id_ in self._stop_ids else self._detokenizer.push([id_])
+            self._chars += len(text)
+            shown += text if self.tokens <= self._min_tokens else self._scanner.push(text)
         return shown
+
+    def take_drawn(self) -> list[Drawn]:
+        """The logprobs of the ids that counted since the last call."""
+        drawn, self._drawn = self._drawn, []
+        return drawn
 
     def finish(self) -> str:
         """No more ids come: what was held back."""

@@ -9,9 +9,10 @@ from litestar.types import ASGIApp
 
 from gateway import wire
 from gateway.access import admit
-from gateway.http import line_of, read_body
+from gateway.answering import answer
+from gateway.chat_shape import ChatShape
+from gateway.http import read_body
 from gateway.services import Services
-from gateway.sse import StreamedAnswer, Waits, WholeAnswer
 
 
 @post(
@@ -21,11 +22,6 @@ from gateway.sse import StreamedAnswer, Waits, WholeAnswer
 )
 async def chat_completions(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
     """Create a chat completion."""
-    settings = services.config.gateway
     caller = await admit(services, request)
-    asked = wire.parse_chat(await read_body(request, settings.body_bytes_max))
-    work = await services.generator.begin(caller, asked, line_of(request))
-    if not asked.stream:
-        return WholeAnswer(work)
-    waits = Waits(settings.first_token_wait_s, settings.keep_alive_s)
-    return StreamedAnswer(work, waits, asked.wants_usage())
+    chat = wire.parse_chat(await read_body(request, services.config.gateway.body_bytes_max))
+    return await answer(services, request, caller, chat.asked(), lambda work: ChatShape(work, chat.wants_usage()))

@@ -1,0 +1,39 @@
+"""What a caller wants, whatever the endpoint it came through: prompts, how many texts of each, and how they are made.
+
+Plain data between the wire modules, which make it, and the generator, which serves it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.protocol import Sampling
+from gateway.sampling import TextRules
+
+
+@dataclass(slots=True, frozen=True)
+class ChatPrompt:
+    """A conversation for the model's chat template: a role and one text each."""
+
+    messages: list[dict[str, str]]
+    add_generation_prompt: bool = True  # the template opens the answer
+    continue_final: bool = False  # the last message is the beginning of the answer
+
+
+Prompt = ChatPrompt | str | list[int]
+
+
+@dataclass(slots=True, frozen=True)
+class Asked:
+    """`n` texts of each prompt; text j of prompt i is choice i × n + j."""
+
+    model: str
+    prompts: list[Prompt]
+    param: str  # the field of the prompts, for what is said about them
+    n: int
+    max_tokens: int | None  # of each text
+    sampling: Sampling
+    rules: TextRules
+    service_tier: str | None
+    stream: bool
+    echo: bool = False  # each text begins with its prompt

@@ -1,0 +1,129 @@
+"""A chat completion as OpenAI says it: one object, or chunks. It must never know how an answer is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from engine.tokenizer import Tokenizer
+from gateway import wire
+from gateway.answer import Answer, Piece
+from gateway.errors import ApiError
+from gateway.inflight import InFlight
+from gateway.text import Drawn
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class ChatShape:
+    """Implements `gateway.sse.Shape`. What is the same in every chunk of a text is encoded once."""
+
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, work: InFlight, include_usage: bool) -> None:
+        self._work = work
+        self._id = "chatcmpl-" + work.request_id.removeprefix("req_")
+        self._created = int(time.time())
+        self._include_usage = include_usage
+        self._reports = work.sampling.logprobs >= 0
+        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: what stands before and after a chunk's content
+
+    # ---- whole
+
+    def whole(self, answer: Answer) -> bytes:
+        work = self._work
+        assert answer.usage is not None
+        return wire.encode(
+            wire.ChatCompletion(
+                id=self._id,
+                created=self._created,
+                model=work.target.name,
+                service_tier=work.service_tier,
+                system_fingerprint=work.fingerprint,
+                choices=[self._choice(answer, piece) for piece in answer.take_all()],
+                usage=answer.usage,
+            )
+        )
+
+    def _choice(self, answer: Answer, piece: Piece) -> wire.Choice:
+        reason = answer.texts[piece.index].finish_reason
+        assert reason is not None
+        return wire.Choice(
+            index=piece.index,
+            message=wire.AnswerMessage(content=piece.text),
+            logprobs=self._logprobs(piece.drawn) if self._reports else None,
+            finish_reason=reason,
+        )
+
+    # ---- streamed
+
+    def opening(self) -> bytes:
+        return b""
+
+    def piece(self, piece: Piece) -> bytes:
+        said = b""
+        if piece.first:
+            said = self._chunk(piece.index, wire.Delta(role="assistant", content=""))
+        if piece.drawn:
+            said += self._chunk(piece.index, wire.Delta(content=piece.text), logprobs=self._logprobs(piece.drawn))
+        elif piece.text:
+            before, after = self._frames.get(piece.index) or self._frame(piece.index)
+            said += before + wire.encode(piece.text) + after
+        return said
+
+    def closing(self, answer: Answer) -> bytes:
+        said = [self._chunk(text.index, wire.Delta(), text.finish_reason) for text in answer.texts]
+        if self._include_usage:
+            said.append(self._event([], answer.usage))
+        return b"".join(said) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        return b"data: " + error.body() + b"\n\n"
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        # An encoded string has its quotes escaped, so this mark stands once.
+        mark = b'"content":""'
+        chunk = self._chunk(index, wire.Delta(content=""))
+        at = chunk.index(mark) + len(mark) - 2
+        frame = self._frames[index] = chunk[:at], chunk[at + 2 :]
+        return frame
+
+    def _chunk(
+        self,
+        index: int,
+        delta: wire.Delta,
+        reason: wire.FinishReason | None = None,
+        logprobs: wire.ChoiceLogprobs | None = None,
+    ) -> bytes:
+        choice = wire.ChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=reason)
+        return self._event([choice], None)
+
+    def _event(self, choices: list[wire.ChunkChoice], usage: wire.Usage | None) -> bytes:
+        work = self._work
+        chunk = wire.ChatCompletionChunk(
+            id=self._id,
+            created=self._created,
+            model=work.target.name,
+            service_tier=work.service_tier,
+            system_fingerprint=work.fingerprint,
+            choices=choices,
+            usage=usage if self._include_usage else UNSET,
+        )
+        return b"data: " + wire.encode(chunk) + b"\n\n"
+
+    def _logprobs(self, drawn: Sequence[Drawn]) -> wire.ChoiceLogprobs:
+        tokenizer = self._work.model.tokenizer
+        return wire.ChoiceLogprobs(content=[_token(tokenizer, one) for one in drawn])
+
+
+def _token(tokenizer: Tokenizer, drawn: Drawn) -> wire.TokenLogprob:
+    own, *likeliest = [_alternative(tokenizer, id_, logprob) for id_, logprob in drawn.logprobs]
+    return wire.TokenLogprob(own.token, own.logprob, own.bytes, likeliest)
+
+
+def _alternative(tokenizer: Tokenizer, id_: int, logprob: float) -> wire.Alternative:
+    data = tokenizer.token_bytes(id_)
+    return wire.Alternative(data.decode(errors="replace"), logprob, list(data))

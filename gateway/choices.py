@@ -1,0 +1,264 @@
+"""The texts of one request while they are made: started, followed, ended together, and summed up.
+
+A prompt's first text goes ahead; the others begin once it has a token, so that they find the prompt's pages in the
+prefix cache. It must never know HTTP, SQL or a price.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from engine import protocol
+from engine.client import EngineLost, EngineUnavailable, Generation
+from gateway import errors, wire
+from gateway.inflight import InFlight
+from gateway.text import TextOfIds
+
+AWAY = "The engine cannot take this request now. Try again in a moment."
+# Of several texts, the ending that tells the most names the request's.
+ENDINGS = ("client_left", "length", "stop")
+NO_USAGE = protocol.Usage()
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class End:
+    """How one text ended: in a word, and for the caller as a finish reason or an error."""
+
+    ending: str
+    finish_reason: wire.FinishReason | None
+    error: errors.ApiError | None = None
+    made: int = 0  # completion tokens
+    usage: protocol.Usage = NO_USAGE
+    refused: bool = False  # the engine never ran it
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One text in the making."""
+
+    index: int  # of the answer's texts
+    prompt: int  # which of the request's
+    number: int  # among those of its prompt; 0 goes ahead
+    max_tokens: int
+    text: TextOfIds
+    started: asyncio.Event = field(default_factory=asyncio.Event)  # it has a token, or has ended
+    generation: Generation | None = None
+    end: End | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """How a request ended, for the ledger and for the caller. `prompt` counts the prompts of which a token is billed:
+    who got nothing pays nothing."""
+
+    ending: str
+    error: errors.ApiError | None
+    refused: bool
+    prompt: int
+    cached: int  # of `prompt`
+    shared: int  # prompt tokens that further texts found in the cache; nobody is billed for those
+    billed: int  # completion tokens
+    made: int
+    discard_reason: str | None
+    usage: protocol.Usage  # the first text's; of what was worked, the sum
+
+
+class Choices:
+    """All texts of one request. `run` returns when each has ended; `stop` ends them early."""
+
+    def __init__(
+        self,
+        work: InFlight,
+        granted: int,
+        *,
+        submit: Callable[[Choice], Generation],
+        stopping: Callable[[], bool],
+        first_token: Callable[[InFlight], None],
+    ) -> None:
+        """`granted`: the completion tokens that the hold allows, shared out evenly, the first texts getting the odd
+        ones. `stopping`: whether this process ends."""
+        assert granted >= work.texts, "the ledger grants each text a token, or refuses"
+        self._work = work
+        self._submit = submit
+        self._stopping = stopping
+        self._first_token = first_token
+        self._failure: End | None = None
+        self._stopped = False
+        each, odd = divmod(min(granted, work.max_tokens * work.texts), work.texts)
+        self.all = [self._choice(index, each + (index < odd)) for index in range(work.texts)]
+
+    def _choice(self, index: int, max_tokens: int) -> Choice:
+        work = self._work
+        prompt, number = divmod(index, work.n)
+        rules = work.rules
+        detokenizer = work.model.tokenizer.detokenizer(skip_special_tokens=rules.skip_special_tokens)
+        text = TextOfIds(detokenizer, rules.stops, work.stop_ids, rules.min_tokens)
+        return Choice(index, prompt, number, max_tokens, text)
+
+    async def run(self) -> Outcome:
+        self._work.answer.on_leave(self.stop)
+        if self._stopping():
+            self.stop()
+        if len(self.all) == 1:
+            await self._follow(self.all[0])
+        else:
+            async with asyncio.TaskGroup() as group:
+                for choice in self.all:
+                    group.create_task(self._after_the_first(choice))
+        return self._sum_up()
+
+    def stop(self) -> None:
+        """End what runs and start nothing more. Idempotent."""
+        self._stopped = True
+        for choice in self.all:
+            if choice.generation is not None:
+                choice.generation.abort()
+
+    async def _after_the_first(self, choice: Choice) -> None:
+        first = self.all[choice.index - choice.number]
+        if choice is not first:
+            await first.started.wait()
+        await self._follow(choice)
+
+    async def _follow(self, choice: Choice) -> None:
+        """Pass the tokens of one text on until it ends."""
+        try:
+            end = await self._made(choice)
+        except (EngineUnavailable, protocol.ProtocolError) as error:
+            _log.warning("submit.failed", extra={"fields": self._fields(reason=str(error))})
+            end = End("engine_unavailable", None, errors.EngineAway(AWAY), refused=True)
+        choice.end = end
+        text = self._work.answer.texts[choice.index]
+        text.finish_reason, text.matched = end.finish_reason, choice.text.matched
+        if end.error is not None and self._failure is None:
+            self._failure = end
+            self.stop()
+        choice.started.set()
+
+    async def _made(self, choice: Choice) -> End:
+        """Raises EngineUnavailable, ProtocolError."""
+        if self._stopped:
+            return self._cut_short(choice, NO_USAGE)
+        work, text = self._work, choice.text
+        generation = choice.generation = self._submit(choice)
+        reports = work.sampling.logprobs >= 0
+        async for event in generation:
+            if not isinstance(event, list):
+                break
+            if not choice.started.is_set():
+                self._begin(choice)
+            if text.stopped:
+                continue
+            shown = text.push(event, generation.take_logprobs() if reports else ())
+            work.answer.add(choice.index, shown, text.take_drawn() if reports else ())
+            if text.stopped:
+                generation.abort()
+        assert not isinstance(event, list), "a generation ends with its ending"
+        if isinstance(event, protocol.Refused):
+            return self._refused(event)
+        if rest := text.finish():
+            work.answer.add(choice.index, rest)
+        return self._judge(choice, event)
+
+    def _begin(self, choice: Choice) -> None:
+        choice.started.set()
+        self._first_token(self._work)
+        if self._work.echo:
+            self._work.answer.add(choice.index, self._work.prompts[choice.prompt].text)
+
+    def _judge(self, choice: Choice, event: protocol.Finished | EngineLost) -> End:
+        usage = event.usage if isinstance(event, protocol.Finished) else NO_USAGE
+        reason = event.reason if isinstance(event, protocol.Finished) else "lost"
+        made = max(usage.completion_tokens, choice.text.tokens)
+        if choice.text.stopped:
+            return End("stop", "stop", None, made, usage)
+        if reason == "stop" or reason == "length":
+            return End(reason, reason, None, made, usage)
+        if (self._stopped and reason == "aborted") or self._work.answer.left or self._stopping():
+            return self._cut_short(choice, usage)
+        fields = self._fields(reason=reason, message=event.message)
+        if reason == "error":
+            _log.error("generation.engine_failed", extra={"fields": fields})
+            return End("engine_failed", None, errors.InternalError(), made, usage)
+        _log.warning("generation.engine_lost", extra={"fields": fields})
+        error = errors.EngineAway("The engine was lost while it answered. Try again in a moment.")
+        return End("engine_lost", None, error, made, usage)
+
+    def _cut_short(self, choice: Choice, usage: protocol.Usage) -> End:
+        """Stopped by us: because another text failed, the caller left, or the process ends."""
+        made = max(usage.completion_tokens, choice.text.tokens)
+        if self._failure is not None:
+            return replace(self._failure, made=made, usage=usage, refused=False)
+        if self._work.answer.left:
+            return End("client_left", "stop", None, made, usage)
+        return End("shutdown", None, errors.EngineAway("This server is stopping."), made, usage)
+
+    def _refused(self, refused: protocol.Refused) -> End:
+        error = _refusal(self._work, refused)
+        if refused.code not in ("queue_full", "too_long"):
+            _log.warning(
+                "generation.refused", extra={"fields": self._fields(code=refused.code, reason=refused.message)}
+            )
+        return End(f"engine_refused_{refused.code}", None, error, refused=True)
+
+    def _fields(self, **fields: str) -> dict[str, str]:
+        return {"request_id": self._work.request_id, **fields}
+
+    def _sum_up(self) -> Outcome:
+        work = self._work
+        ends = [choice.end for choice in self.all if choice.end is not None]
+        assert len(ends) == len(self.all)
+        failure = self._failure
+        # Of an answer that fails, a caller has what was streamed, and nothing of one that was to come whole.
+        given = failure is None or work.stream
+        billed = [choice.text.tokens if given else 0 for choice in self.all]
+        prompt = cached = 0
+        for first, counted in zip(self.all[:: work.n], work.prompts, strict=True):
+            if any(billed[first.index : first.index + work.n]):
+                prompt += len(counted.ids)
+                cached += min(ends[first.index].usage.cached_tokens, len(counted.ids))
+        discards = [end.ending for end, tokens in zip(ends, billed, strict=True) if end.made > tokens]
+        if failure is not None:
+            ending = failure.ending
+        else:
+            ending = min([end.ending for end in ends], key=ENDINGS.index)
+        return Outcome(
+            ending=ending,
+            error=None if failure is None else failure.error,
+            refused=failure is not None and failure.refused,
+            prompt=prompt,
+            cached=cached,
+            shared=sum([end.usage.cached_tokens for choice, end in zip(self.all, ends, strict=True) if choice.number]),
+            billed=sum(billed),
+            made=sum([end.made for end in ends]),
+            discard_reason=discards[0] if discards else None,
+            usage=_summed([end.usage for end in ends]),
+        )
+
+
+def _summed(usages: Sequence[protocol.Usage]) -> protocol.Usage:
+    return msgspec.structs.replace(
+        usages[0],
+        device_s=sum([usage.device_s for usage in usages]),
+        preemptions=sum([usage.preemptions for usage in usages]),
+        recomputed_tokens=sum([usage.recomputed_tokens for usage in usages]),
+    )
+
+
+def _refusal(work: InFlight, refused: protocol.Refused) -> errors.ApiError:
+    """What the engine's refusal is for the caller."""
+    if refused.code == "queue_full":
+        message = f"The {work.service_tier} tier is full. Try again later."
+        return errors.Overloaded(message, retry_after_s=refused.retry_after_s or 1.0)
+    if refused.code == "too_long":
+        return errors.ContextLengthExceeded(f"The engine cannot fit this request: {refused.message}.")
+    if refused.code == "bad_request":
+        return errors.InvalidRequest(f"The engine refuses this request: {refused.message}.")
+    return errors.EngineAway(AWAY)

@@ -1,0 +1,168 @@
+"""How the next id is drawn and when a text ends: the fields that all endpoints share, their limits, and what they
+come to for the engine. It must never know a prompt.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from engine import protocol
+from gateway.errors import InvalidRequest
+
+MODEL_CHARS_MAX = 256
+MAX_TOKENS_MAX = 2**31 - 1
+N_MAX = 8
+STOPS_MAX = 4
+STOP_CHARS_MAX = 512
+STOP_IDS_MAX = 64
+SEED_MIN, SEED_MAX = -(2**63), 2**63 - 1
+LOGIT_BIAS_MAX = 1024
+BIAS_MAX = 100
+PENALTY_MAX = 2
+REPETITION_MAX = 10
+LOGPROBS_MAX = 20
+ID_MAX = 2**31 - 1  # the model's vocabulary is looked at later
+
+Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARS_MAX)]
+TokenId = Annotated[int, Meta(ge=0, le=ID_MAX)]
+Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS_MAX)]
+Penalty = Annotated[float, Meta(ge=-PENALTY_MAX, le=PENALTY_MAX)]
+Bias = Annotated[float, Meta(ge=-BIAS_MAX, le=BIAS_MAX)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    include_obfuscation: Any = None
+
+
+class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `/v1/chat/completions` and `/v1/completions` have in common: OpenAI's fields, and vLLM's beyond them."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
+    max_tokens: Tokens | None = None
+    n: Annotated[int, Meta(ge=1, le=N_MAX)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=ID_MAX, description="0 and -1: no limit")] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=REPETITION_MAX)] | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Meta(max_length=LOGIT_BIAS_MAX)] | None = None
+    seed: Annotated[int, Meta(ge=SEED_MIN, le=SEED_MAX)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=STOPS_MAX)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=STOP_IDS_MAX)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS_MAX)] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    service_tier: str | None = None
+    # A hint: it may change nothing that the caller gets.
+    user: str | None = None
+    # Neutral values only.
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    include_stop_str_in_output: Any = None
+    length_penalty: Any = None
+    prompt_logprobs: Any = None
+    spaces_between_special_tokens: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+
+    def rules(self) -> TextRules:
+        return TextRules(
+            stops=[self.stop] if isinstance(self.stop, str) else list(self.stop or ()),
+            stop_ids=list(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            min_tokens=self.min_tokens or 0,
+            skip_special_tokens=self.skip_special_tokens is not False,
+        )
+
+    def sampling(self, logprobs: int | None) -> protocol.Sampling:
+        """`logprobs`: how many of the likeliest ids to report; None: not even the drawn one."""
+        return make_sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            min_p=self.min_p or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=self.logit_bias or {},
+            min_tokens=self.min_tokens or 0,
+            logprobs=-1 if logprobs is None else logprobs,
+        )
+
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "prompt_logprobs": (),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+
+
+@dataclass(slots=True, frozen=True)
+class TextRules:
+    """When a text ends, beside its length, and what of it is shown."""
+
+    stops: list[str]
+    stop_ids: list[int]  # the caller's; the model's own end-of-sequence ids count unless `ignore_eos`
+    ignore_eos: bool = False
+    min_tokens: int = 0  # nothing but the length ends a text before so many
+    skip_special_tokens: bool = True
+
+    def all_stop_ids(self, eos_ids: frozenset[int]) -> list[int]:
+        return sorted({*self.stop_ids, *(() if self.ignore_eos else eos_ids)})
+
+
+def make_sampling(
+    *, temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None = None, **rest: Any
+) -> protocol.Sampling:
+    """Defaults filled in, the seed always set."""
+    temperature = 1.0 if temperature is None else temperature
+    top_p = 1.0 if top_p is None else top_p
+    if top_p == 0:  # only the likeliest id is left
+        temperature, top_p = 0.0, 1.0
+    return protocol.Sampling(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=max(0, top_k or 0),
+        seed=secrets.randbits(63) if seed is None else seed & SEED_MAX,
+        **rest,
+    )
+
+
+def check_ids(rules: TextRules, sampling: protocol.Sampling, vocab_size: int) -> None:
+    """Raises InvalidRequest for an id that the model does not have."""
+    for field, ids in (("stop_token_ids", rules.stop_ids), ("logit_bias", sampling.logit_bias)):
+        for id_ in ids:
+            if id_ >= vocab_size:
+                message = f"{field!r} has the id {id_}; this model's ids are below {vocab_size}."
+                raise InvalidRequest(message, param=field)
+
+
+def check_stream_options(request: SamplingFields) -> None:
+    """Raises InvalidRequest."""
+    options = request.stream_options
+    if options is None:
+        return
+    if not request.stream:
+        raise InvalidRequest("'stream_options' needs 'stream': true.", param="stream_options")
+    if options.include_obfuscation is not None and options.include_obfuscation is not False:
+        param = "stream_options.include_obfuscation"
+        raise InvalidRequest(f"{param!r} is not supported beyond its neutral values (null, false).", param=param)
