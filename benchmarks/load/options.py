@@ -6,6 +6,7 @@ Bad arguments end here, in a sentence that names the option and the limit.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEMO_BYTES_MAX = 1024 * 1024
 
+
+class Number(click.FloatRange):
+    """A range that nan, which compares with nothing, is outside of."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
 OPTIONS = [
     # where
     click.option("--base-url", metavar="URL", help="An OpenAI-compatible server, e.g. http://127.0.0.1:8080/v1."),
@@ -34,13 +46,13 @@ OPTIONS = [
     ),
     click.option(
         "--rate",
-        type=click.FloatRange(0, limits.RATE_MAX, min_open=True),
+        type=Number(0, limits.RATE_MAX, min_open=True),
         help="Open loop: Poisson arrivals, so many a second.",
     ),
     click.option("--trace", type=FILE, help="Open loop: arrivals and lengths of a CSV (TIMESTAMP, ContextTokens, …)."),
     click.option(
         "--speed",
-        type=click.FloatRange(0, limits.SPEED_MAX, min_open=True),
+        type=Number(0, limits.SPEED_MAX, min_open=True),
         default=1.0,
         show_default=True,
         help="The trace's clock runs so many times faster.",
@@ -51,7 +63,7 @@ OPTIONS = [
         "--duration",
         "duration_s",
         metavar="SECONDS",
-        type=click.FloatRange(0, limits.DURATION_S_MAX, min_open=True),
+        type=Number(0, limits.DURATION_S_MAX, min_open=True),
         help="Send for so long, then let those in flight finish.",
     ),
     click.option(
@@ -65,7 +77,7 @@ OPTIONS = [
         "--timeout",
         "timeout_s",
         metavar="SECONDS",
-        type=click.FloatRange(0, limits.TIMEOUT_S_MAX, min_open=True),
+        type=Number(0, limits.TIMEOUT_S_MAX, min_open=True),
         default=120.0,
         show_default=True,
         help="Of one request.",
@@ -95,12 +107,10 @@ OPTIONS = [
         help="So many more before them, the same for all.",
     ),
     click.option("--max-tokens", type=click.IntRange(1, limits.MAX_TOKENS_MAX), default=32, show_default=True),
-    click.option(
-        "--prompt-scale", type=click.FloatRange(0, limits.SCALE_MAX, min_open=True), default=1.0, show_default=True
-    ),
+    click.option("--prompt-scale", type=Number(0, limits.SCALE_MAX, min_open=True), default=1.0, show_default=True),
     click.option(
         "--output-scale",
-        type=click.FloatRange(0, limits.SCALE_MAX, min_open=True),
+        type=Number(0, limits.SCALE_MAX, min_open=True),
         default=1.0,
         show_default=True,
         help="With --trace: its lengths times this …",
@@ -112,7 +122,7 @@ OPTIONS = [
         default=limits.MAX_TOKENS_MAX,
         help="… and at most this.",
     ),
-    click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True),
+    click.option("--temperature", type=Number(0, 2), default=0.0, show_default=True),
     click.option("--body", metavar="JSON", help="Further fields of every body, e.g. '{\"ignore_eos\": true}'."),
     click.option(
         "--tier",
@@ -130,12 +140,10 @@ OPTIONS = [
     ),
     click.option("--tenant-popularity", default="distinct", show_default=True, help="Of the keys, likewise."),
     # against which target
-    click.option(
-        "--slo-ttft-ms", type=click.FloatRange(0, limits.SLO_MS_MAX, min_open=True), help="Goodput: TTFT at most this."
-    ),
+    click.option("--slo-ttft-ms", type=Number(0, limits.SLO_MS_MAX, min_open=True), help="Goodput: TTFT at most this."),
     click.option(
         "--slo-itl-ms",
-        type=click.FloatRange(0, limits.SLO_MS_MAX, min_open=True),
+        type=Number(0, limits.SLO_MS_MAX, min_open=True),
         help="Goodput: a request's mean time per output token at most this.",
     ),
     click.option("--note", default="", help="Anything; it stands in the report."),

@@ -1,0 +1,74 @@
+"""`python -m benchmarks [NAME …]`, which `make bench` runs: the benchmarks that fit this machine, one after another.
+
+Each is a program of its own, which prints its figures and appends them to benchmarks/results/. `--list` shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+DEMO_MODEL = REPO / ".laneway" / "models" / "smollm2-135m-instruct"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """`lacks()` says what this machine has not, or an empty string when the benchmark fits."""
+
+    name: str
+    about: str
+    lacks: Callable[[], str]
+
+
+def modules(*names: str) -> Callable[[], str]:
+    def lacks() -> str:
+        return ", ".join(name for name in names if importlib.util.find_spec(name) is None)
+
+    return lacks
+
+
+def demo_model() -> str:
+    missing = modules("torch", "transformers")()
+    return missing or ("" if (DEMO_MODEL / "model.safetensors").exists() else "the demo model: `make run` converts it")
+
+
+BENCHMARKS = (
+    Benchmark("load_ceiling", "what the load tool itself can do", modules("aiohttp", "uvloop")),
+    Benchmark("cpu_decode", "the engine on this CPU, beside transformers and the bound", demo_model),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="without any: all that fit this machine")
+    parser.add_argument("--list", action="store_true", help="show them, run none")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.names) - {benchmark.name for benchmark in BENCHMARKS})
+    if unknown:
+        parser.error(f"{unknown[0]!r} is none of {', '.join(benchmark.name for benchmark in BENCHMARKS)}")
+    failed = []
+    for benchmark in BENCHMARKS:
+        if arguments.names and benchmark.name not in arguments.names:
+            continue
+        lacking = benchmark.lacks()
+        print(
+            f"==> {benchmark.name}: {benchmark.about}" + (f" (does not run here, lacks {lacking})" if lacking else "")
+        )
+        if arguments.list or lacking:
+            continue
+        sys.stdout.flush()
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{benchmark.name}"], cwd=REPO, check=False).returncode:
+            failed.append(benchmark.name)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
