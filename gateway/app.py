@@ -12,13 +12,28 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 
 from gateway.http import Front
 from gateway.routes.chat import chat_completions
+from gateway.routes.completions import completions
 from gateway.routes.health import live, ready
+from gateway.routes.messages import count_tokens, messages
 from gateway.routes.metrics import metrics
 from gateway.routes.models import get_model, list_models
 from gateway.routes.schema import SchemaPlugin
+from gateway.routes.usage import own_budgets, own_usage
 from gateway.services import Services
 
-ROUTES: tuple[ControllerRouterHandler, ...] = (chat_completions, list_models, get_model, live, ready, metrics)
+ROUTES: tuple[ControllerRouterHandler, ...] = (
+    chat_completions,
+    completions,
+    messages,
+    count_tokens,
+    list_models,
+    get_model,
+    own_usage,
+    own_budgets,
+    live,
+    ready,
+    metrics,
+)
 
 
 def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:

@@ -97,6 +97,11 @@ class NotFound(ApiError):
 
 class MethodNotAllowed(ApiError):
     status = 405
+    allow: str | None = None  # for the Allow header
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        allow = [] if self.allow is None else [(b"allow", self.allow.encode())]
+        return [*super().headers(), *allow]
 
 
 class Conflict(ApiError):

@@ -18,6 +18,8 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from billing.database import DatabaseUnavailable
 from billing.ids import new_id
 from gateway import errors
+from gateway.dialects import anthropic_error, speaks_anthropic
+from gateway.endpoints import method_not_allowed, not_found
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 
@@ -41,14 +43,16 @@ class Front:
             return
         line = RequestLine(RequestRecord(request_id=new_id("req"), method=scope["method"]))
         scope[LINE] = line  # type: ignore[literal-required]  # ASGI lets a server add keys
-        request_id = (b"x-request-id", line.record.request_id.encode())
         record = line.record
+        request_id = [(b"x-request-id", record.request_id.encode())]
+        if speaks_anthropic(scope["path"]):
+            request_id.append((b"request-id", record.request_id.encode()))
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 elapsed = (b"openai-processing-ms", b"%d" % round(line.age_s() * 1000))
-                message["headers"] = [*message["headers"], request_id, elapsed]
+                message["headers"] = [*message["headers"], *request_id, elapsed]
             await send(message)
 
         try:
@@ -64,28 +68,28 @@ class Front:
         try:
             await self._inner(scope, receive, send)
         except Exception as error:  # the process's edge: counted, logged and said as a 500
-            refusal = self._as_api_error(error, line)
+            refusal = self._as_api_error(error, line, scope["path"])
             if line.record.status:  # the answer has begun: it can only be cut
                 raise
-            await self._refuse(send, refusal, line)
+            await self._refuse(send, refusal, line, scope["path"])
 
-    def _as_api_error(self, error: Exception, line: RequestLine) -> errors.ApiError:
+    def _as_api_error(self, error: Exception, line: RequestLine, path: str) -> errors.ApiError:
         match error:
             case errors.ApiError():
                 return error
             case DatabaseUnavailable():
                 return errors.LedgerAway("The database is away. Try again in a moment.")
             case HTTPException():
-                return _of_framework(error)
+                return _of_framework(error, path)
         self._metrics.errors.inc()
         _log.error("http.failed", exc_info=error, extra={"fields": {"request_id": line.record.request_id}})
         return errors.InternalError()
 
-    async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine) -> None:
+    async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine, path: str) -> None:
         line.record.code = error.code or error.type
         line.record.message = error.message[:200] if error.status >= 500 else None
         self._metrics.refusals.labels(error.code or error.type).inc()
-        body = error.body()
+        body = anthropic_error(error, line.record.request_id) if speaks_anthropic(path) else error.body()
         headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -97,11 +101,11 @@ def _route(scope: Scope) -> str:
     return "unknown" if handler is None else str(handler.opt.get("route") or min(handler.paths))
 
 
-def _of_framework(error: HTTPException) -> errors.ApiError:
+def _of_framework(error: HTTPException, path: str) -> errors.ApiError:
     if error.status_code == 404:
-        return errors.NotFound("There is no such endpoint.")
+        return not_found(path)
     if error.status_code == 405:
-        return errors.MethodNotAllowed("This endpoint does not take this method.")
+        return method_not_allowed((error.headers or {}).get("allow"))
     if error.status_code == 413:
         return errors.RequestTooLarge("The body is too large.")
     return errors.OtherStatus(error.status_code, error.detail)

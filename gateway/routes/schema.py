@@ -1,18 +1,60 @@
-"""GET /schema: the OpenAPI description, completed with what the framework cannot see of the raw chat route."""
+"""GET /schema: the OpenAPI description, completed with what the framework cannot see of the raw routes' bodies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
-from gateway import wire
+from gateway import completions_wire, messages_wire, wire
+from gateway.dialects import AnthropicError, speaks_anthropic
 from gateway.errors import ErrorBody
+from gateway.parsing import Neutral
 
 _REFERENCE = "#/components/schemas/{name}"
-_STREAMED = "Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it."
+_STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
+_EVENTS = "Server-sent events, named by their type, from message_start to message_stop; an error event ends it."
+
+
+@dataclass(frozen=True)
+class _Body:
+    """What a route takes that reads its body itself. `whole` None: its answer is one that the framework sees."""
+
+    request: type[msgspec.Struct]
+    neutral: Neutral
+    whole: Any = None
+    streamed: Any = None
+    description: str = ""
+
+
+_BODIES = {
+    "/v1/chat/completions": _Body(
+        wire.ChatRequest,
+        wire.NEUTRAL,
+        wire.ChatCompletion,
+        wire.ChatCompletionChunk,
+        _STREAMED.format(chunk="ChatCompletionChunk"),
+    ),
+    "/v1/completions": _Body(
+        completions_wire.CompletionRequest,
+        completions_wire.NEUTRAL,
+        completions_wire.Completion,
+        completions_wire.Completion,
+        _STREAMED.format(chunk="Completion"),
+    ),
+    "/v1/messages": _Body(
+        messages_wire.MessagesRequest,
+        messages_wire.NEUTRAL,
+        messages_wire.MessageAnswer,
+        messages_wire.Event,
+        _EVENTS,
+    ),
+    "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.NEUTRAL_PROMPT),
+}
 
 
 class SchemaPlugin(JsonRenderPlugin):
@@ -23,44 +65,59 @@ class SchemaPlugin(JsonRenderPlugin):
 
 
 def complete(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `schema` with keys, errors and the chat bodies described."""
-    (request, answer, chunk, error), components = msgspec.json.schema_components(
-        [wire.ChatRequest, wire.ChatCompletion, wire.ChatCompletionChunk, ErrorBody], ref_template=_REFERENCE
-    )
-    for field, allowed in wire.NEUTRAL.items():
-        components["ChatRequest"]["properties"][field] = {
+    """A copy of `schema` with keys, errors and the raw bodies described."""
+    kinds = [ErrorBody, AnthropicError]
+    for body in _BODIES.values():
+        kinds += [kind for kind in (body.request, body.whole, body.streamed) if kind is not None]
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    described = dict(zip(kinds, schemas, strict=True))
+    for body in _BODIES.values():
+        _describe_neutral(components[body.request.__name__], body.neutral)
+    paths: dict[str, Any] = {}
+    for path, operations in schema["paths"].items():
+        error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
+        paths[path] = {method: _operation(path, operation, error) for method, operation in operations.items()}
+        raw = _BODIES.get(path.removeprefix("/t/{tenant}"))
+        if raw is not None:
+            paths[path]["post"] = _with_body(paths[path]["post"], raw, described)
+    known = schema.get("components", {})
+    keys = {"key": {"type": "http", "scheme": "bearer"}, "x-api-key": {"type": "apiKey", "in": "header"}}
+    keys["x-api-key"]["name"] = "x-api-key"
+    return schema | {
+        "paths": paths,
+        "security": [{"key": []}],
+        "components": known | {"schemas": known.get("schemas", {}) | components, "securitySchemes": keys},
+    }
+
+
+def _describe_neutral(component: dict[str, Any], neutral: Neutral) -> None:
+    for field, allowed in neutral.items():
+        component["properties"][field] = {
             "enum": [None, *allowed],
             "default": None,
             "description": "Not supported beyond these neutral values.",
         }
+
+
+def _operation(path: str, operation: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
     refusal = {"description": "A refusal, with its reason", "content": {"application/json": {"schema": error}}}
-    paths: dict[str, Any] = {}
-    for path, operations in schema["paths"].items():
-        paths[path] = {method: _operation(path, operation, refusal) for method, operation in operations.items()}
-        if path.endswith("/chat/completions"):
-            paths[path]["post"] |= {
-                "requestBody": {"required": True, "content": {"application/json": {"schema": request}}},
-                "responses": paths[path]["post"]["responses"]
-                | {"200": {"description": _STREAMED, "content": _either(answer, chunk)}},
-            }
-    known = schema.get("components", {})
-    return schema | {
-        "paths": paths,
-        "security": [{"key": []}],
-        "components": known
-        | {
-            "schemas": known.get("schemas", {}) | components,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-    }
-
-
-def _operation(path: str, operation: dict[str, Any], refusal: dict[str, Any]) -> dict[str, Any]:
     responses = {status: answer for status, answer in operation["responses"].items() if status < "400"}
     described = operation | {"responses": responses | {"4XX": refusal, "5XX": refusal}}
     if path.startswith(("/health", "/metrics")):
         described["security"] = []
+    elif speaks_anthropic(path):
+        described["security"] = [{"x-api-key": []}, {"key": []}]
     return described
+
+
+def _with_body(operation: dict[str, Any], body: _Body, described: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+    operation = operation | {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": described[body.request]}}}
+    }
+    if body.whole is not None:
+        content = _either(described[body.whole], described[body.streamed])
+        operation["responses"] = operation["responses"] | {"200": {"description": body.description, "content": content}}
+    return operation
 
 
 def _either(whole: dict[str, Any], chunk: dict[str, Any]) -> dict[str, Any]:

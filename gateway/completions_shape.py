@@ -1,0 +1,111 @@
+"""A legacy completion as OpenAI says it: one object, or chunks of the same kind. It must never know how it is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from msgspec import UNSET, UnsetType
+
+from engine.tokenizer import Tokenizer
+from gateway import wire
+from gateway.answer import Answer, Piece
+from gateway.chat_shape import DONE, KEEP_ALIVE
+from gateway.completions_wire import Completion, CompletionChoice, CompletionLogprobs
+from gateway.errors import ApiError
+from gateway.inflight import InFlight
+from gateway.text import Drawn
+
+
+class CompletionShape:
+    """Implements `gateway.sse.Shape`. What is the same in every chunk of a text is encoded once."""
+
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, work: InFlight, include_usage: bool) -> None:
+        self._work = work
+        self._id = "cmpl-" + work.request_id.removeprefix("req_")
+        self._created = int(time.time())
+        self._usage: UnsetType | None = None if include_usage else UNSET  # of a chunk with text
+        self._reports = work.sampling.logprobs >= 0
+        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: what stands before and after a chunk's text
+
+    def whole(self, answer: Answer) -> bytes:
+        assert answer.usage is not None
+        choices = [
+            CompletionChoice(
+                index=piece.index,
+                text=piece.text,
+                logprobs=self._logprobs(piece.drawn) if self._reports else None,
+                finish_reason=answer.texts[piece.index].finish_reason,
+            )
+            for piece in answer.take_all()
+        ]
+        return wire.encode(self._completion(choices, answer.usage))
+
+    def opening(self) -> bytes:
+        return b""
+
+    def piece(self, piece: Piece) -> bytes:
+        if piece.drawn:
+            logprobs = self._logprobs(piece.drawn)
+            choice = CompletionChoice(index=piece.index, text=piece.text, logprobs=logprobs, finish_reason=None)
+            return self._event([choice], self._usage)
+        if not piece.text:
+            return b""
+        before, after = self._frames.get(piece.index) or self._frame(piece.index)
+        return before + wire.encode(piece.text) + after
+
+    def closing(self, answer: Answer) -> bytes:
+        said = b""
+        for text in answer.texts:
+            choice = CompletionChoice(index=text.index, text="", finish_reason=text.finish_reason)
+            said += self._event([choice], self._usage)
+        if self._usage is None:
+            assert answer.usage is not None
+            said += self._event([], answer.usage)
+        return said + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        return b"data: " + error.body() + b"\n\n"
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        # An encoded string has its quotes escaped, so this mark stands once.
+        mark = b'"text":""'
+        chunk = self._event([CompletionChoice(index=index, text="", finish_reason=None)], self._usage)
+        at = chunk.index(mark) + len(mark) - 2
+        frame = self._frames[index] = chunk[:at], chunk[at + 2 :]
+        return frame
+
+    def _event(self, choices: list[CompletionChoice], usage: wire.Usage | UnsetType | None) -> bytes:
+        return b"data: " + wire.encode(self._completion(choices, usage)) + b"\n\n"
+
+    def _completion(self, choices: list[CompletionChoice], usage: wire.Usage | UnsetType | None) -> Completion:
+        work = self._work
+        return Completion(
+            id=self._id,
+            created=self._created,
+            model=work.target.name,
+            service_tier=work.service_tier,
+            system_fingerprint=work.fingerprint,
+            choices=choices,
+            usage=usage,
+        )
+
+    def _logprobs(self, drawn: Sequence[Drawn]) -> CompletionLogprobs:
+        tokenizer = self._work.model.tokenizer
+        spelled = [[(_spell(tokenizer, id_), logprob) for id_, logprob in one.logprobs] for one in drawn]
+        return CompletionLogprobs(
+            text_offset=[one.offset for one in drawn],
+            token_logprobs=[own[1] for own, *_ in spelled],
+            tokens=[own[0] for own, *_ in spelled],
+            top_logprobs=[dict([*likeliest, own]) for own, *likeliest in spelled],
+        )
+
+
+def _spell(tokenizer: Tokenizer, id_: int) -> str:
+    data = tokenizer.token_bytes(id_)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in data])

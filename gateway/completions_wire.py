@@ -1,0 +1,129 @@
+"""The bytes of a legacy completion, in and out, as types. It must never know who asks or what happens next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.asked import Asked, Prompt
+from gateway.errors import InvalidRequest
+from gateway.parsing import check_neutral, decode
+from gateway.sampling import LOGPROBS_MAX, NEUTRAL_SAMPLING, SamplingFields, TokenId, check_stream_options
+from gateway.wire import FinishReason, Usage
+
+PROMPTS_MAX = 16
+TEXTS_MAX = 64  # of one request: prompts × n
+PROMPT_IDS_MAX = 2**20  # of one prompt; no window is larger
+
+
+class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to go on from, and how. A field typed Any must have one of its NEUTRAL values."""
+
+    prompt: Annotated[
+        str
+        | Annotated[
+            list[str | TokenId | Annotated[list[TokenId], Meta(max_length=PROMPT_IDS_MAX)]], Meta(min_length=1)
+        ],
+        Meta(description=f"A text, a list of texts, a list of ids, or a list of lists of ids; at most {PROMPTS_MAX}"),
+    ]
+    echo: Annotated[bool, Meta(description="Each text begins with its prompt; not together with logprobs")] | None = (
+        None
+    )
+    logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
+    best_of: Annotated[int, Meta(ge=1, description="Neutral only: as n")] | None = None
+    # Neutral values only.
+    add_special_tokens: Any = None
+    suffix: Any = None
+
+    def prompts(self) -> list[Prompt]:
+        """Raises InvalidRequest for a list that mixes kinds."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        texts = [one for one in prompt if isinstance(one, str)]
+        ids = [one for one in prompt if isinstance(one, int)]
+        lists = [one for one in prompt if isinstance(one, list)]
+        if len(ids) == len(prompt):
+            if len(ids) > PROMPT_IDS_MAX:
+                raise InvalidRequest(f"'prompt' has over {PROMPT_IDS_MAX} ids.", param="prompt")
+            return [ids]
+        if len(prompt) not in (len(texts), len(lists)):
+            raise InvalidRequest("'prompt' mixes texts, ids and lists of ids.", param="prompt")
+        if len(prompt) > PROMPTS_MAX:
+            raise InvalidRequest(f"'prompt' has {len(prompt)} prompts; the limit is {PROMPTS_MAX}.", param="prompt")
+        return [*texts, *lists]
+
+    def asked(self) -> Asked:
+        return Asked(
+            model=self.model,
+            prompts=self.prompts(),
+            param="prompt",
+            n=self.n or 1,
+            max_tokens=self.max_tokens,
+            sampling=self.sampling(self.logprobs),
+            rules=self.rules(),
+            service_tier=self.service_tier,
+            stream=bool(self.stream),
+            echo=bool(self.echo),
+        )
+
+
+NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_SAMPLING | {"add_special_tokens": (True,), "suffix": ("",)}
+
+_decoder = msgspec.json.Decoder(CompletionRequest)
+
+
+def parse_completion(body: bytes) -> CompletionRequest:
+    """The request in a body of JSON. Raises InvalidRequest that names the field."""
+    request = decode(_decoder, body)
+    check_neutral(request, NEUTRAL)
+    check_stream_options(request)
+    n = request.n or 1
+    if request.best_of not in (None, n):
+        raise InvalidRequest(f"'best_of' is not supported beyond its neutral value, as 'n' ({n}).", param="best_of")
+    if request.echo and request.logprobs is not None:
+        message = "'echo' is not supported together with 'logprobs': prompts have no logprobs here."
+        raise InvalidRequest(message, param="echo")
+    texts = len(request.prompts()) * n
+    if texts > TEXTS_MAX:
+        message = f"All prompts together ask for {texts} texts; the limit is {TEXTS_MAX} a request."
+        raise InvalidRequest(message, param="n")
+    return request
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Lists of one length, an item for each completion token. `text_offset` counts characters from the text's
+    beginning; `top_logprobs` has the drawn token too. A token that is a part of a character is spelled
+    "bytes:\\\\xe2"."""
+
+    text_offset: list[int]
+    token_logprobs: list[float]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float]]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Text j of prompt i has the index i × n + j."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishReason | None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer, or one chunk of a stream: then `finish_reason` is null but in the last of a text."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    service_tier: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET

@@ -1,0 +1,50 @@
+"""In whose words a refusal is said: OpenAI's, or Anthropic's on the paths of its API."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from gateway import errors
+
+_ANTHROPIC_PATH = re.compile(r"^(/t/[^/]+)?/v1/messages(/|$)")
+
+# By status; what is not here is an api_error.
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+
+
+class AnthropicDetail(msgspec.Struct, frozen=True):
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, frozen=True, tag_field="type", tag="error"):
+    """The body of every error answer below /v1/messages, and of an error event in its streams."""
+
+    error: AnthropicDetail
+    request_id: str
+
+
+def speaks_anthropic(path: str) -> bool:
+    return _ANTHROPIC_PATH.match(path) is not None
+
+
+def anthropic_error(error: errors.ApiError, request_id: str) -> bytes:
+    match error:
+        case errors.Overloaded():
+            kind = "overloaded_error"
+        case errors.BudgetExceeded():
+            kind = "billing_error"
+        case _:
+            kind = _TYPES.get(error.status, "api_error")
+    return errors.encode(AnthropicError(AnthropicDetail(kind, error.message), request_id))

@@ -1,0 +1,35 @@
+"""POST /v1/messages: the chat path in Anthropic's words, for its SDKs. The key comes as `x-api-key` or as a bearer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, post
+from litestar.types import ASGIApp
+
+from gateway.access import admit
+from gateway.answering import answer
+from gateway.http import read_body
+from gateway.messages_shape import MessageShape
+from gateway.messages_wire import TokenCount, parse_count, parse_messages
+from gateway.services import Services
+
+
+@post(["/v1/messages", "/t/{tenant:str}/v1/messages"], status_code=200, opt={"route": "/v1/messages"})
+async def messages(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
+    """Create a message."""
+    caller = await admit(services, request, api_key=request.headers.get("x-api-key"))
+    asked = parse_messages(await read_body(request, services.config.gateway.body_bytes_max)).asked()
+    return await answer(services, request, caller, asked, MessageShape)
+
+
+@post(
+    ["/v1/messages/count_tokens", "/t/{tenant:str}/v1/messages/count_tokens"],
+    status_code=200,
+    opt={"route": "/v1/messages/count_tokens"},
+)
+async def count_tokens(request: Request[Any, Any, Any], services: Services) -> TokenCount:
+    """Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free."""
+    caller = await admit(services, request, api_key=request.headers.get("x-api-key"))
+    asked = parse_count(await read_body(request, services.config.gateway.body_bytes_max))
+    return TokenCount(await services.generator.count(caller, asked.model, asked.prompt(), "messages"))

@@ -1,0 +1,77 @@
+"""GET /v1/usage and /v1/budget: what the caller's own key used, and what is left of the budgets that bind it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Request, get
+from litestar.params import Parameter
+
+from billing import budgets, usage
+from billing.clock import SECOND
+from billing.usage import Filter
+from gateway.access import admit
+from gateway.services import Services
+from gateway.views import BudgetView
+
+Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds")]
+
+
+class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over this key's settled requests with start_time ≤ finished < end_time; the cost by currency, in picos
+    (10⁻¹²)."""
+
+    object: Literal["usage"] = "usage"
+    key_id: str
+    start_time: int | None
+    end_time: int | None
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_picos: dict[str, int]
+
+
+class OwnBudgets(msgspec.Struct, frozen=True, kw_only=True):
+    """The key's budgets and its tenant's, in their present windows: every one of them must cover a request."""
+
+    object: Literal["list"] = "list"
+    data: list[BudgetView]
+
+
+@get(["/v1/usage", "/t/{tenant:str}/v1/usage"], opt={"route": "/v1/usage"})
+async def own_usage(
+    request: Request[Any, Any, Any], services: Services, start_time: Moment = None, end_time: Moment = None
+) -> OwnUsage:
+    """What this key used."""
+    caller = await admit(services, request)
+    which = Filter(
+        key_id=caller.key_id,
+        start=None if start_time is None else start_time * SECOND,
+        end=None if end_time is None else end_time * SECOND,
+    )
+    totals = await services.database.read(lambda connection: usage.totals(connection, which))
+    return OwnUsage(
+        key_id=caller.key_id,
+        start_time=start_time,
+        end_time=end_time,
+        requests=totals.requests,
+        prompt_tokens=totals.prompt_tokens,
+        cached_tokens=totals.cached_tokens,
+        completion_tokens=totals.completion_tokens,
+        cost_picos=totals.cost_picos,
+    )
+
+
+@get(["/v1/budget", "/t/{tenant:str}/v1/budget"], opt={"route": "/v1/budget"})
+async def own_budgets(request: Request[Any, Any, Any], services: Services) -> OwnBudgets:
+    """What is used, held and left, and when it resets (Unix seconds; null: never)."""
+    caller = await admit(services, request)
+
+    def query(connection: sa.Connection) -> list[budgets.BudgetState]:
+        scopes = [caller.key_id, *([] if caller.tenant_id is None else [caller.tenant_id])]
+        return [state for scope_id in scopes for state in budgets.states(connection, scope_id=scope_id)]
+
+    return OwnBudgets(data=[BudgetView.of(state) for state in await services.database.read(query)])
