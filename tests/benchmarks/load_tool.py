@@ -19,7 +19,7 @@ RUN_S_MAX = 60
 class Ran:
     code: int
     out: str
-    err: str
+    err: str  # empty where stderr went elsewhere
     report: dict[str, Any]
 
 
@@ -30,16 +30,14 @@ class Bench:
         self.json = directory / "report.json"
         self.argv = [sys.executable, "-m", "benchmarks.load", *target, "--json", str(self.json)]
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
         self.json.unlink(missing_ok=True)
-        return subprocess.Popen(
-            [*self.argv, *arguments], cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        return subprocess.Popen([*self.argv, *arguments], cwd=REPO, text=True, stdout=subprocess.PIPE, stderr=stderr)
 
     def finish(self, process: subprocess.Popen[str]) -> Ran:
         out, err = process.communicate(timeout=RUN_S_MAX)
         report = json.loads(self.json.read_text()) if self.json.exists() else {}
-        return Ran(process.returncode, out, err, report)
+        return Ran(process.returncode, out, err or "", report)
 
     def __call__(self, *arguments: str) -> Ran:
         return self.finish(self.start(*arguments))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
-import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,17 @@ def server() -> Iterator[str]:
         yield url
 
 
+@contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    """File descriptors of a terminal: the end that a person sees, and the end that a program writes to."""
+    ours, theirs = pty.openpty()
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 @pytest.fixture
 def bench(server: str, tmp_path: Path) -> Bench:
     return Bench(tmp_path, "--base-url", server, "--api-key", "k")
@@ -32,7 +43,7 @@ def bench(server: str, tmp_path: Path) -> Bench:
 def test_every_fault_is_counted_under_its_name(bench: Bench) -> None:
     ran = bench(
         *("--models", ",".join(FAULTS), "--popularity", "distinct", "--concurrency", "10", "--requests", "20"),
-        *("--max-tokens", "6", "--timeout", "1", "--warmup", "3"),
+        *("--max-tokens", "6", "--timeout", "2", "--warmup", "3"),
     )
     assert ran.code == 0, ran.err
     assert ran.report["errors"] == {
@@ -91,13 +102,15 @@ def test_too_many_outstanding_are_errors_not_delays(bench: Bench) -> None:
 
 @pytest.mark.parametrize("loop", [("--rate", "40"), ("--concurrency", "20")])
 def test_an_interrupted_run_reports_what_it_has(bench: Bench, loop: tuple[str, str]) -> None:
-    process = bench.start(
-        "--models", "canned,silent", "--popularity", "distinct", *loop, "--duration", "60", "--max-tokens", "2"
-    )
-    time.sleep(2.5)
-    process.send_signal(signal.SIGINT)
-    ran = bench.finish(process)
-    assert ran.code == 130, ran.err
+    with terminal() as (ours, theirs):
+        arguments = ("--models", "canned,silent", "--popularity", "distinct", *loop, "--duration", "60")
+        process = bench.start(*arguments, "--max-tokens", "2", stderr=theirs)
+        shown = ""
+        while not re.search(r"sent, [1-9]\d* done", shown):
+            shown += os.read(ours, 65536).decode()
+        process.send_signal(signal.SIGINT)
+        ran = bench.finish(process)
+    assert ran.code == 130
     assert ran.report["interrupted"] is True
     assert ran.report["total"]["succeeded"] > 0
     assert ran.report["total"]["failed"] == 0
@@ -118,15 +131,10 @@ def test_a_server_that_is_not_there_or_refuses_is_one_sentence(tmp_path: Path, b
 
 
 def test_progress_on_a_terminal_rewrites_its_line(bench: Bench) -> None:
-    ours, theirs = pty.openpty()
-    try:
-        argv = [*bench.argv, "--models", "canned", "--concurrency", "2", "--duration", "1.4", "--max-tokens", "4"]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=theirs)
-        process.communicate(timeout=30)
+    with terminal() as (ours, theirs):
+        arguments = ("--models", "canned", "--concurrency", "2", "--duration", "1.4", "--max-tokens", "4")
+        bench.finish(bench.start(*arguments, stderr=theirs))
         shown = os.read(ours, 65536).decode()
-    finally:
-        os.close(ours)
-        os.close(theirs)
     lines = shown.split("\r\x1b[K")
     assert len(lines) >= 3
     assert "in flight" in lines[1]
