@@ -1,11 +1,14 @@
 """From logits to ids: greedy, or temperature, min-p, top-k and top-p, each row drawn by a number of its own.
 
-A row's draw depends on (seed, choice, position) alone, so neighbours in the batch never change it. It must never
-keep state between steps.
+A row's draw depends on (seed, choice, position) alone, so neighbours in the batch never change it. Ids race: each has
+a time of its own, shorter on average the likelier it is, and the first wins. So logits that differ by a rounding error,
+as they do with the size of a batch, change an id about as rarely as they change its probability; a point on the
+cumulative sum would change it far more often. It must never keep state between steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Many
 
 import torch
@@ -15,6 +18,8 @@ from engine.penalties import Draw, penalize
 
 # Rows with min-p, top-k or top-p look at so many of the likeliest ids first; one whose nucleus is wider sorts them all.
 CANDIDATES = 1024
+# Rows without look at so many one by one, and at all others only when one of those is drawn.
+FAVOURITES = 64
 
 _MASK = 0xFFFFFFFF
 
@@ -47,8 +52,20 @@ def _probabilities(logits: Tensor, largest: Tensor, draws: list[Draw]) -> Tensor
 
 
 def _draw_plain(probabilities: Tensor, draws: list[Draw]) -> Tensor:
-    mass = probabilities.cumsum(-1)
-    return _invert(mass, mass[:, -1:], _points(draws, mass))
+    """The likeliest race one by one and all others as one: seldom do these win, and only then race among themselves."""
+    vocab = probabilities.shape[1]
+    kept, ids = probabilities.topk(min(FAVOURITES, vocab))
+    times, found = _exponentials(draws, ids).div_(kept).min(dim=-1, keepdim=True)
+    drawn = ids.gather(1, found)[:, 0]
+    if kept.shape[1] == vocab:
+        return drawn
+    others = (1 - kept.sum(dim=-1, keepdim=True)).clamp(min=0)
+    rows = (_exponentials(draws, ids.new_tensor([vocab])).div_(others) < times).nonzero()[:, 0]
+    if rows.numel():
+        left = probabilities[rows].scatter(1, ids[rows], 0.0)
+        everyone = torch.arange(vocab, device=ids.device)
+        drawn[rows] = _exponentials([draws[row] for row in rows.tolist()], everyone).div_(left).argmin(dim=-1)
+    return drawn
 
 
 def _draw_filtered(probabilities: Tensor, draws: list[Draw]) -> Tensor:
@@ -75,30 +92,37 @@ def _draw_among(probabilities: Tensor, draws: list[Draw], count: int) -> tuple[T
     enough = _column([draw.sampling.top_p for draw in draws], mass) * sums
     last = torch.minimum(torch.searchsorted(mass, enough), limit - 1)
     wide = (last >= count) | ((limit > count) & ((limit < vocab) | (min_p > 0)))
-    last = last.clamp(max=count - 1)
-    found = _invert(mass, mass.gather(1, last), _points(draws, mass))
-    return ids.gather(1, found[:, None])[:, 0], wide[:, 0] & (count < vocab)
-
-
-def _invert(mass: Tensor, total: Tensor, points: Tensor) -> Tensor:
-    """Per row [rows], the first index whose running sum exceeds `points` of `total`; never one of probability 0."""
-    index = torch.searchsorted(mass, points * total, right=True)
-    return torch.minimum(index, torch.searchsorted(mass, total.contiguous())).clamp(max=mass.shape[1] - 1)[:, 0]
-
-
-def _points(draws: list[Draw], like: Tensor) -> Tensor:
-    return _column([uniform(d.sampling.seed, d.sampling.choice, d.position) for d in draws], like)
+    out = torch.arange(count, device=mass.device) > last
+    found = _exponentials(draws, ids).div_(kept).masked_fill_(out, math.inf).argmin(dim=-1, keepdim=True)
+    return ids.gather(1, found)[:, 0], wide[:, 0] & (count < vocab)
 
 
 def _column(numbers: list[float], like: Tensor) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device=like.device)[:, None]
 
 
-def uniform(seed: int, choice: int, position: int) -> float:
-    """A number in [0, 1) with 53 random bits: Philox4x32-10 keyed by the seed, counting (position, choice)."""
+def _exponentials(draws: list[Draw], ids: Tensor) -> Tensor:
+    """For `ids` [n] or [rows, n]: [rows, n] float64 over 0, exponentially distributed, each a function of its row's key
+    and its id. SplitMix64, started at the key: torch's int64 wraps around, and its shifts keep the sign."""
+    keys = [row_key(draw.sampling.seed, draw.sampling.choice, draw.position) for draw in draws]
+    z = torch.tensor(keys, device=ids.device)[:, None] + (ids + 1) * _signed(0x9E3779B97F4A7C15)
+    z = z.bitwise_xor_(z >> 30 & (1 << 34) - 1).mul_(_signed(0xBF58476D1CE4E5B9))
+    z = z.bitwise_xor_(z >> 27 & (1 << 37) - 1).mul_(_signed(0x94D049BB133111EB))
+    z = z.bitwise_xor_(z >> 31 & (1 << 33) - 1)
+    # 52 bits and a half: never 0 and never 1.
+    uniform = (z >> 12 & (1 << 52) - 1).double().add_(0.5).mul_(2.0**-52)
+    return uniform.log_().neg_()
+
+
+def row_key(seed: int, choice: int, position: int) -> int:
+    """64 random bits, signed: Philox4x32-10 keyed by the seed, counting (position, choice)."""
     counter = (position & _MASK, position >> 32 & _MASK, choice & _MASK, choice >> 32 & _MASK)
     high, low, _, _ = philox4x32(counter, (seed & _MASK, seed >> 32 & _MASK))
-    return float((high << 32 | low) >> 11) * 2.0**-53
+    return _signed(high << 32 | low)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
 
 
 def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
