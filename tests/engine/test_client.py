@@ -26,7 +26,7 @@ from engine.client import (
     EngineUnavailable,
     Generation,
 )
-from engine.protocol import Finished, Hello, Refused, Sampling, encode
+from engine.protocol import Finished, Hello, Logprobs, Refused, Sampling, encode
 
 Start = Callable[..., EngineProcess]
 DIGEST = "a" * 64
@@ -102,6 +102,27 @@ async def test_a_slow_reader_gets_several_steps_in_one_list(start_engine: Start)
         events = [event async for event in generation]
         assert len(events) == 2
         assert len(events[0]) == 50
+
+
+async def test_logprobs_come_with_their_ids(start_engine: Start) -> None:
+    async with client_of(start_engine().socket) as client:
+        asks = submit(client, max_tokens=30, sampling=Sampling(logprobs=3))
+        silent = submit(client, max_tokens=30)
+        ids: list[int] = []
+        found: list[Logprobs] = []
+        async for event in asks:
+            if isinstance(event, list):
+                await asyncio.sleep(0.005)  # what arrives meanwhile belongs to the next list
+                taken = asks.take_logprobs()
+                assert len(taken) == len(event)
+                assert asks.take_logprobs() == []
+                ids += event
+                found += taken
+        assert [own[0][0] for own in found] == ids
+        assert {len(own) for own in found} == {4}
+        assert all(own[0][1] < 0 for own in found)
+        async for _ in silent:
+            assert silent.take_logprobs() == []
 
 
 async def test_abort_freezes_what_counts_as_received(start_engine: Start) -> None:

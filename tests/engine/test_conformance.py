@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_peer import REPO, EngineProcess, Peer, framed
+from engine_peer import REPO, STOP_ID, EngineProcess, Peer, framed
 from prometheus_client.parser import text_string_to_metric_families
 
 from adapters.spec import BaseShape
@@ -25,6 +26,7 @@ from engine.protocol import (
     AdapterState,
     Finished,
     LoadAdapter,
+    Logprobs,
     Refused,
     Sampling,
     Status,
@@ -46,6 +48,7 @@ class Subject:
     adapter_digest: str
     adapter_path: str
     step_s: float  # a generous bound for one step on a machine that is busy with other things
+    fake: bool
     many: int  # ids that take a few dozen milliseconds to make, and not seconds
     handles: Iterator[int]
 
@@ -69,7 +72,7 @@ def subject(
         config = {"models": [{"name": "smol", "path": str(model_dir)}], "threads": 1}
         process = EngineProcess(socket_dir / "conformance-real.sock", config)
         digest, path, step_s, many = stored.digest, str(stored.path), 2.0, 8
-    yield Subject(process, digest, path, step_s, many, itertools.count(1))
+    yield Subject(process, digest, path, step_s, request.param == "fake", many, itertools.count(1))
     assert process.alive(), process.log()
     assert process.stop() == 0
 
@@ -145,6 +148,62 @@ async def test_the_same_request_gives_the_same_ids(subject: Subject, peer: Peer,
     assert (results[others[0].handle][0] == first) == (temperature == 0.0)
 
 
+async def test_logprobs_come_for_those_who_ask(subject: Subject, peer: Peer) -> None:
+    counts = {subject.fresh(): count for count in (-1, 0, 20)}
+    peer.send(
+        *(
+            peer.submit(handle, max_tokens=subject.many, stop_ids=[], sampling=Sampling(seed=3, logprobs=count))
+            for handle, count in counts.items()
+        )
+    )
+    found: dict[int, list[Logprobs | None]] = {handle: [] for handle in counts}
+    ids: dict[int, list[int]] = {handle: [] for handle in counts}
+    ended = 0
+    while ended < len(counts):
+        frame = await peer.next()
+        if isinstance(frame, Tokens):
+            own = frame.logprobs or [None] * len(frame.ids)
+            for handle, token, reported in zip(frame.handles, frame.ids, own, strict=True):
+                ids[handle].append(token)
+                found[handle].append(reported)
+        ended += isinstance(frame, Finished)
+    silent, alone, many = counts
+    assert found[silent] == [None] * subject.many
+    assert ids[silent] == ids[alone] == ids[many]
+    for handle in (alone, many):
+        for token, reported in zip(ids[handle], found[handle], strict=True):
+            assert reported is not None
+            assert len(reported) == 1 + counts[handle]
+            assert reported[0][0] == token
+            values = [value for _, value in reported[1:]]
+            assert values == sorted(values, reverse=True)
+            assert all(value <= 0 for _, value in reported)
+            assert sum(math.exp(value) for value in values) < 1 + 1e-5
+
+
+async def test_nobody_asks_and_no_logprobs_travel(subject: Subject, peer: Peer) -> None:
+    peer.send(peer.submit(subject.fresh(), max_tokens=3, stop_ids=[]))
+    assert (await peer.expect(Tokens)).logprobs is None
+
+
+async def test_biases_and_min_tokens_rule_what_is_drawn(subject: Subject, peer: Peer) -> None:
+    if subject.fake:
+        pytest.skip("the fake ignores them")
+    handles = [subject.fresh() for _ in range(3)]
+    stop = {"stop_ids": [STOP_ID], "max_tokens": 6}
+    peer.send(
+        peer.submit(handles[0], sampling=Sampling(logit_bias={4000: 100.0}), **stop),
+        peer.submit(handles[1], sampling=Sampling(logit_bias={STOP_ID: 100.0}), **stop),
+        peer.submit(handles[2], sampling=Sampling(logit_bias={STOP_ID: 100.0}, min_tokens=4), **stop),
+    )
+    (forced, _), (stopped, _), (held, ending) = (await peer.until_ended(*handles)).values()
+    assert forced == [4000] * 6
+    assert stopped == [STOP_ID]
+    assert len(held) == 5
+    assert held.index(STOP_ID) == 4
+    assert ending.reason == "stop"
+
+
 async def test_an_id_among_the_stop_ids_ends_the_request_and_is_counted(subject: Subject, peer: Peer) -> None:
     ids, _ = await run(peer, peer.submit(subject.fresh(), max_tokens=12, stop_ids=[]))
     at = next(i for i, token in enumerate(ids) if i >= 1 and token not in ids[:i])
@@ -201,6 +260,16 @@ async def test_another_epoch_is_refused(subject: Subject, peer: Peer) -> None:
         ({"sampling": Sampling(top_p=0.0)}, "bad_request"),
         ({"sampling": Sampling(top_p=1.5)}, "bad_request"),
         ({"sampling": Sampling(top_k=-1)}, "bad_request"),
+        ({"sampling": Sampling(min_p=1.5)}, "bad_request"),
+        ({"sampling": Sampling(presence_penalty=-2.5)}, "bad_request"),
+        ({"sampling": Sampling(frequency_penalty=float("nan"))}, "bad_request"),
+        ({"sampling": Sampling(repetition_penalty=0.0)}, "bad_request"),
+        ({"sampling": Sampling(logit_bias={2**40: 1.0})}, "bad_request"),
+        ({"sampling": Sampling(logit_bias={-1: 1.0})}, "bad_request"),
+        ({"sampling": Sampling(logit_bias={5: 101.0})}, "bad_request"),
+        ({"sampling": Sampling(min_tokens=9), "max_tokens": 8}, "bad_request"),
+        ({"sampling": Sampling(logprobs=21)}, "bad_request"),
+        ({"sampling": Sampling(min_tokens=8, logprobs=20), "stop_ids": [-7, 2**60]}, None),
         ({"sampling": Sampling(seed=2**63, choice=-3, temperature=0.5)}, None),
         ({"stop_ids": [-7, 2**60]}, None),
         ({"namespace": "", "share": "", "request_id": ""}, None),

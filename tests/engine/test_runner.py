@@ -6,17 +6,21 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import oracle
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from adapters.spec import AdapterRefused
+from engine.arena import Arena
 from engine.config import EngineConfig, ModelConfig
 from engine.models.config import ModelRefused
-from engine.protocol import Sampling
+from engine.protocol import Logprobs, Sampling
 from engine.runner import PAGE_TOKENS, TorchRunner, build_runner, check_page
+from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Chunk, Sequence, Step
+from engine.tiers import SHIPPED_TIERS
 
 ARENA_BYTES = 16 * 1024 * 1024
 POISON_ID = 7  # its embedding is NaN
@@ -126,14 +130,56 @@ def test_neighbours_never_change_what_a_seed_draws(runner: TorchRunner) -> None:
     assert books.generate([books.sequence(prompts[0], again)], 24)[0] != alone[0]
 
 
-def test_a_preempted_sequence_goes_on_as_if_nothing_had_been(runner: TorchRunner) -> None:
+PENALIZED = Sampling(
+    1.0, 0.9, seed=9, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.8, logit_bias={17: 2.0}
+)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, seed=9), PENALIZED], ids=["greedy", "plain", "penalized"])
+def test_a_preempted_sequence_goes_on_as_if_nothing_had_been(runner: TorchRunner, sampling: Sampling) -> None:
     books = Books(runner)
-    prompt, sampling = random_ids(40, seed=8), Sampling(1.0, seed=9)
+    prompt = random_ids(40, seed=8)
     (expected,) = books.generate([books.sequence(prompt, sampling)], 30)
     victim = books.sequence(prompt, sampling)
     books.generate([victim], 13)
     victim.pages, victim.computed = books.sequence(prompt).pages, 0
     assert books.generate([victim], 30) == [expected]
+
+
+def test_penalties_and_logprobs_survive_the_scheduler_s_preemption(runner: TorchRunner) -> None:
+    """An arena too small for all: they throw each other out, and say what they say alone."""
+    info = runner.models["tiny"]
+
+    def run(handles: list[int], pages: int) -> tuple[Scheduler, dict[int, list[int]], dict[int, list[Logprobs]]]:
+        models = {"tiny": ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)}
+        arena = Arena(pages, runner.page_bytes)
+        scheduler = Scheduler(SHIPPED_TIERS, models, arena, runner.adapters, lambda: 0.0, sequences_max=8)
+        for handle in handles:
+            own = msgspec.structs.replace(PENALIZED, seed=handle, logprobs=2, min_tokens=handle)
+            tier = SHIPPED_TIERS[-1 - handle % 3].name
+            ids = random_ids(20 + handle, seed=handle)
+            refused = scheduler.submit(
+                Sequence(handle, 0, "r", "tiny", None, f"{handle}", tier, "s", ids, 60, own, frozenset({30, 31}), 0.0)
+            )
+            assert refused is None
+        found: dict[int, list[Logprobs]] = {handle: [] for handle in handles}
+        said: dict[int, list[int]] = {handle: [] for handle in handles}
+        while (step := scheduler.schedule()) is not None:
+            outcome = scheduler.complete(step, runner.execute(step), 0.01)
+            for sequence, token in outcome.tokens:
+                said[sequence.handle].append(token)
+                found[sequence.handle].append(outcome.logprobs[sequence])
+        return scheduler, said, found
+
+    alone = [run([handle], pages=400) for handle in range(6)]
+    scheduler, said, found = run(list(range(6)), pages=20)
+    assert scheduler.preemptions > 0
+    for handle in range(6):
+        _, expected, expected_found = alone[handle]
+        assert said[handle] == expected[handle]
+        assert [own[0][0] for own in found[handle]] == said[handle]
+        for own, other in zip(found[handle], expected_found[handle], strict=True):
+            assert [value for _, value in own] == pytest.approx([value for _, value in other], abs=1e-4)
 
 
 def test_pages_of_a_common_prefix_serve_both(runner: TorchRunner) -> None:
