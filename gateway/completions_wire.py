@@ -86,9 +86,9 @@ def parse_completion(body: bytes) -> CompletionRequest:
     if request.echo and request.logprobs is not None:
         message = "'echo' is not supported together with 'logprobs': prompts have no logprobs here."
         raise InvalidRequest(message, param="echo")
-    texts = len(request.prompts()) * n
-    if texts > TEXTS_MAX:
-        message = f"All prompts together ask for {texts} texts; the limit is {TEXTS_MAX} a request."
+    prompts = len(request.prompts())
+    if prompts * n > TEXTS_MAX:
+        message = f"{prompts} prompts and 'n' {n} ask for {prompts * n} texts; the limit is {TEXTS_MAX} a request."
         raise InvalidRequest(message, param="n")
     return request
 

@@ -348,6 +348,7 @@ def _bound(caller: Caller, model: ServedModel, info: protocol.ModelInfo, request
         raise errors.InvalidRequest(message, param="min_tokens")
     total = sum([len(prompt.ids) for prompt in prompts]) + bound * len(prompts) * request.n
     if total > REQUEST_TOKENS_MAX:
-        message = f"All prompts and answers together may take {total} tokens; the limit is {REQUEST_TOKENS_MAX}."
-        raise errors.InvalidRequest(message, param="n" if request.n > 1 else request.param)
+        param = "n" if request.n > 1 else request.param
+        message = f"With this {param!r} the request may take {total} tokens; the limit is {REQUEST_TOKENS_MAX}."
+        raise errors.InvalidRequest(message, param=param)
     return bound

@@ -32,12 +32,14 @@ T = TypeVar("T")
 
 @dataclass
 class Stack:
-    """`start()` it, use it, `stop()` it. `fake` overrides the fake engine's settings, `toml` adds to laneway.toml."""
+    """`start()` it, use it, `stop()` it. `fake` overrides the fake engine's settings, `engine_json` adds to the
+    engine's other ones, `toml` to laneway.toml."""
 
     directory: Path
     database_url: str
     model_dir: Path
     fake: dict[str, Any] = field(default_factory=dict)
+    engine_json: dict[str, Any] = field(default_factory=dict)
     gateway_toml: str = ""
     toml: str = ""
     engine: subprocess.Popen[bytes] | None = None
@@ -107,7 +109,8 @@ class Stack:
     def start_engine(self) -> None:
         file = self.directory / "engine.json"
         settings = {"step_ms": 2.0, "prefill_ms_per_1k_tokens": 1.0, **self.fake}
-        file.write_text(json.dumps({"models": [{"name": MODEL, "path": str(self.model_dir)}], "fake": settings}))
+        models = [{"name": MODEL, "path": str(self.model_dir)}]
+        file.write_text(json.dumps({"models": models, "fake": settings, **self.engine_json}))
         argv = [
             sys.executable,
             "-m",
