@@ -176,6 +176,18 @@ async def test_clamped_by_the_tightest_budget(books: Books, ledger: Ledger) -> N
     assert isinstance(held[2], HoldRefused), "the tenant's money is held"
 
 
+async def test_a_grant_is_never_below_what_is_needed(books: Books, ledger: Ledger) -> None:
+    """`min_tokens`: a request for several texts, each of which needs a token."""
+    books.budget(10 + 4)
+    four, five = (msgspec.structs.replace(books.request(prompt=10, most=90), min_tokens=least) for least in (4, 5))
+    refused = await ledger.hold(five)
+    assert isinstance(refused, HoldRefused)
+    assert "needed at least 15 tokens" in refused.message
+    held = await ledger.hold(four)
+    assert isinstance(held, Held)
+    assert held.max_tokens == 4
+
+
 async def test_a_free_model_needs_no_money(books: Books, ledger: Ledger) -> None:
     books.database.write_sync(
         lambda connection: prices.publish(
