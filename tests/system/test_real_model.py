@@ -7,11 +7,15 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
 from conftest import Serve  # type: ignore[attr-defined]
+
+from engine.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -99,6 +103,54 @@ def test_tenants_share_no_cached_pages(served: Serve) -> None:
     # Nor do a model and its adapter, whose keys and values differ.
     assert cached("acme", "json-answers") <= 16
     assert cached("acme", "json-answers") >= 256
+
+
+def test_the_sampling_fields_do_what_they_say(served: Serve, model_dir: Path) -> None:
+    tokenizer = Tokenizer.load(model_dir)
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    with client(served, "acme") as acme:
+
+        def answer(messages: Any = question, **fields: Any) -> openai.types.chat.chat_completion.Choice:
+            asked: dict[str, Any] = {"model": MODEL, "max_tokens": 12, "temperature": 0, "messages": messages, **fields}
+            return acme.chat.completions.create(**asked).choices[0]
+
+        plain = answer(logprobs=True, top_logprobs=2)
+        assert plain.logprobs is not None
+        entries = plain.logprobs.content or []
+        assert plain.finish_reason == "stop"
+        assert "".join([entry.token for entry in entries]) == (plain.message.content or "") + "<|im_end|>"
+        assert all(entry.token == entry.top_logprobs[0].token for entry in entries)  # greedy takes the likeliest
+        longer = answer(extra_body={"min_tokens": 11})
+        assert len(tokenizer.encode(longer.message.content or "")) >= 10 > len(entries) - 1
+        endless = answer(extra_body={"ignore_eos": True, "skip_special_tokens": False})
+        assert endless.finish_reason == "length"
+        assert "<|im_end|>" in (endless.message.content or "")
+        [comma] = tokenizer.encode(",")
+        assert answer(logit_bias={str(comma): 100}, max_tokens=5).message.content == "," * 5
+        banned = tokenizer.encode(plain.message.content or "")[0]
+        assert answer(logit_bias={str(banned): -100}).message.content != plain.message.content
+        prefix = [*question, {"role": "assistant", "content": "The capital of France is the city of"}]
+        went_on = answer(prefix, extra_body={"add_generation_prompt": False, "continue_final_message": True})
+        assert (went_on.message.content or "").startswith(" Paris")
+        penalised = answer([{"role": "user", "content": "Say: ha ha ha ha"}], frequency_penalty=2, max_tokens=30)
+        assert (penalised.message.content or "").lower().count("ha") < 15
+
+
+def test_messages_and_completions_of_the_real_model(served: Serve) -> None:
+    with client(served, "acme") as acme:
+        whole = acme.completions.create(model=MODEL, prompt=["One two three", "Paris is"], n=2, max_tokens=6, seed=3)
+        alone = acme.completions.create(model=MODEL, prompt="Paris is", n=2, max_tokens=6, seed=3)
+        assert [choice.text for choice in whole.choices[2:]] == [choice.text for choice in alone.choices]
+    with anthropic.Anthropic(base_url=served.url, api_key=served.demo["keys"]["acme"]) as claude:
+        message = claude.messages.create(
+            model=MODEL,
+            max_tokens=30,
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            extra_body={"temperature": 0},
+        )
+    assert message.content[0].type == "text"
+    assert "Paris" in message.content[0].text
+    assert message.stop_reason == "end_turn"
 
 
 def test_an_engine_that_is_killed_mid_stream_comes_back(served: Serve) -> None:
