@@ -10,10 +10,10 @@ from engine.client import EngineUnavailable
 from gateway.services import Services
 
 ENGINE_S_MAX = 2.0
-TEXT_FORMAT = "text/plain; version=0.0.4; charset=utf-8"
+TEXT_FORMAT = "text/plain; version=0.0.4"  # the framework adds the charset
 
 
-@get("/metrics")
+@get("/metrics", media_type=TEXT_FORMAT)
 async def metrics(services: Services) -> Response[bytes]:
     """Prometheus text format. Without an engine, the gateway's part alone."""
     text = services.metrics.text()

@@ -31,7 +31,7 @@ def test_health(stack: Stack) -> None:
 def test_metrics_are_the_gateways_and_the_engines(stack: Stack) -> None:
     stack.chat()
     answer = httpx.get(f"{stack.url}/metrics")
-    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     text = answer.text
     assert 'laneway_requests_ended_total{ending="length",tier="premium"}' in text
     assert "vllm:generation_tokens_total" in text
