@@ -42,15 +42,19 @@ class Text:
     def add(self, text: str, drawn: Sequence[Drawn]) -> None:
         if text:
             self._pieces.append(text)
-        self._drawn += drawn
+        if drawn:
+            self._drawn += drawn
 
     def take(self, last: bool) -> Piece:
         """What came since the last call. `last`: nothing more will come."""
-        text = self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
-        self._pieces.clear()
-        drawn: list[Drawn] = []
-        if self._drawn and (text or last):
-            drawn, self._drawn = self._drawn, []
+        pieces, drawn = self._pieces, self._drawn
+        text = pieces[0] if len(pieces) == 1 else "".join(pieces)
+        pieces.clear()
+        if drawn:
+            if text or last:
+                self._drawn = []
+            else:
+                drawn = []
         first, self._opened = not self._opened, True
         return Piece(self.index, first, text, drawn)
 
@@ -104,9 +108,9 @@ class Answer:
 
     def take(self) -> list[Piece]:
         """What came since the last call, of each text that has something new."""
-        pieces = [self.texts[index].take(self.ended) for index in self._changed]
-        self._changed.clear()
-        return pieces
+        changed, self._changed = self._changed, {}
+        texts, ended = self.texts, self.ended
+        return [texts[index].take(ended) for index in changed]
 
     def take_all(self) -> list[Piece]:
         """After the end: all that was not taken, of every text."""

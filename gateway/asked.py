@@ -5,14 +5,13 @@ Plain data between the wire modules, which make it, and the generator, which ser
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from engine.protocol import Sampling
 from gateway.sampling import TextRules
 
 
-@dataclass(slots=True, frozen=True)
-class ChatPrompt:
+class ChatPrompt(msgspec.Struct, frozen=True):
     """A conversation for the model's chat template: a role and one text each."""
 
     messages: list[dict[str, str]]
@@ -23,8 +22,7 @@ class ChatPrompt:
 Prompt = ChatPrompt | str | list[int]
 
 
-@dataclass(slots=True, frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """`n` texts of each prompt; text j of prompt i is choice i × n + j."""
 
     model: str

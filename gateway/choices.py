@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -27,8 +27,7 @@ NO_USAGE = protocol.Usage()
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, frozen=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """How one text ended: in a word, and for the caller as a finish reason or an error."""
 
     ending: str
@@ -53,8 +52,7 @@ class Choice:
     end: End | None = None
 
 
-@dataclass(slots=True, frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """How a request ended, for the ledger and for the caller. `prompt` counts the prompts of which a token is billed:
     who got nothing pays nothing."""
 
@@ -168,10 +166,13 @@ class Choices:
         return self._judge(choice, event)
 
     def _begin(self, choice: Choice) -> None:
+        work = self._work
         choice.started.set()
-        self._first_token(self._work)
-        if self._work.echo:
-            self._work.answer.add(choice.index, self._work.prompts[choice.prompt].text)
+        self._first_token(work)
+        if work.echo:
+            prompt, skip = work.prompts[choice.prompt], work.rules.skip_special_tokens
+            text = prompt.text or work.model.tokenizer.decode(prompt.ids, skip_special_tokens=skip)
+            work.answer.add(choice.index, text)
 
     def _judge(self, choice: Choice, event: protocol.Finished | EngineLost) -> End:
         usage = event.usage if isinstance(event, protocol.Finished) else NO_USAGE
@@ -195,7 +196,7 @@ class Choices:
         """Stopped by us: because another text failed, the caller left, or the process ends."""
         made = max(usage.completion_tokens, choice.text.tokens)
         if self._failure is not None:
-            return replace(self._failure, made=made, usage=usage, refused=False)
+            return msgspec.structs.replace(self._failure, made=made, usage=usage, refused=False)
         if self._work.answer.left:
             return End("client_left", "stop", None, made, usage)
         return End("shutdown", None, errors.EngineAway("This server is stopping."), made, usage)

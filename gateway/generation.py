@@ -114,10 +114,15 @@ class Generator:
         return work
 
     async def count(self, caller: Caller, model: str, prompt: Prompt, param: str) -> int:
-        """The tokens of a prompt, for a caller who wants to know. Raises ApiError."""
+        """The tokens of a prompt, for a caller who wants to know: a request under the limits, and free. Raises
+        ApiError."""
         target = self._registry.resolve(caller.tenant_id, model)
         info = self._engine_model(target.model)
-        [counted] = await self._counter.count(self._models[target.model].tokenizer, info, [prompt], param)
+        admission = self._limiter.admit(caller.key_id, self._allowance, 0)
+        try:
+            [counted] = await self._counter.count(self._models[target.model].tokenizer, info, [prompt], param)
+        finally:
+            admission.finish(0)
         return len(counted.ids)
 
     def _engine_model(self, name: str) -> protocol.ModelInfo:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.protocol import Sampling
 from engine.tokenizer import Tokenizer
 from gateway.answer import Answer
@@ -25,8 +27,7 @@ class ServedModel:
     created: int  # Unix seconds
 
 
-@dataclass(slots=True, frozen=True)
-class InFlight:
+class InFlight(msgspec.Struct, frozen=True):
     """One request that was admitted under the limits, and the answer that its owner writes."""
 
     request_id: str

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+
+import msgspec
 
 from engine.protocol import ModelInfo
 from engine.tokenizer import ENCODE_HOLDING_GIL_CHARS_MAX, TemplateError, Tokenizer
@@ -21,9 +22,8 @@ TOKENIZER_THREADS = 2
 TOKENIZING_MAX = 64  # long prompts that wait for those threads
 
 
-@dataclass(slots=True, frozen=True)
-class Counted:
-    """A prompt as the model reads it. `text`: as the caller sent it; "" for a conversation."""
+class Counted(msgspec.Struct, frozen=True):
+    """A prompt as the model reads it. `text`: as the caller sent it; "" for a conversation and for ids."""
 
     ids: list[int]
     text: str = ""
@@ -97,7 +97,7 @@ def _encode(tokenizer: Tokenizer, info: ModelInfo, prompt: Prompt, param: str) -
             if wrong := [id_ for id_ in prompt if id_ >= info.vocab_size]:
                 message = f"{param!r} has the id {wrong[0]}; this model's ids are below {info.vocab_size}."
                 raise errors.InvalidRequest(message, param=param)
-            counted = Counted(prompt, tokenizer.decode(prompt, skip_special_tokens=False))
+            counted = Counted(prompt)
     if not counted.ids:
         raise errors.InvalidRequest(f"{param!r} is empty: there is nothing to go on from.", param=param)
     return counted

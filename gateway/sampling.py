@@ -5,7 +5,6 @@ come to for the engine. It must never know a prompt.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -116,8 +115,7 @@ NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(slots=True, frozen=True)
-class TextRules:
+class TextRules(msgspec.Struct, frozen=True):
     """When a text ends, beside its length, and what of it is shown."""
 
     stops: list[str]
