@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 from gateway_stack import Stack
 
+# Before any test loads torch, as `python -m engine` has it: threads that wait sleep.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 REPO = Path(__file__).resolve().parents[1]
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
 REDIS_URL = os.environ.get("LANEWAY_TEST_REDIS", "redis://127.0.0.1:6379/15")
