@@ -82,8 +82,8 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
     """Raises ConfigError when a model cannot be served."""
     if fake:
         return build_fake_runner(config)
-    # Read once, when torch loads: a thread that waits for another must sleep, not spin. The gateway shares the cores of a
-    # small machine, and there a spinning thread made steps several times as long (docs/LOG.md).
+    # Read once, when torch loads: a thread that waits for another must sleep, not spin. On a small machine the gateway
+    # wants the same cores, and spinning made steps several times as long (docs/LOG.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Only here is torch loaded.
     from engine.models.config import ModelRefused
