@@ -224,11 +224,11 @@ async def test_an_engine_that_does_not_read_is_given_no_more(start_engine: Start
 
 
 async def test_a_stuck_loop_shows(start_engine: Start) -> None:
-    engine = start_engine({"faults": {"stall_id": 777, "stall_s": 3.0}})
+    engine = start_engine({"faults": {"stall_id": 777, "stall_s": 6.0}})
     async with client_of(engine.socket, stuck_s=1.0) as client:
         assert not client.stuck
         generation = submit(client, prompt_ids=[777])
-        await until(lambda: client.stuck)
+        await until(lambda: client.stuck, 10)
         assert client.ready
         _, ending = await collect(generation)
         assert isinstance(ending, Finished)

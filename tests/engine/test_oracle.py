@@ -26,7 +26,8 @@ from engine.step import Chunk, Sequence, Step
 from engine.tiers import SHIPPED_TIERS
 from engine.tokenizer import Tokenizer
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+# Under load the greedy runs of the whole table take minutes.
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODEL = "smollm2-135m-instruct"
 ARENA_BYTES = 768 * 1024 * 1024  # room for all sequences at once

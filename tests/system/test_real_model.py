@@ -17,7 +17,7 @@ from conftest import Serve  # type: ignore[attr-defined]
 
 from engine.tokenizer import Tokenizer
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = "smollm2-135m-instruct"
 LONG = (
