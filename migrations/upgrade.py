@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from sqlalchemy import event
 
 ADVISORY_LOCK = 0x1A9E_3A71  # ours: two hosts that upgrade one PostgreSQL at once take turns
 BUSY_TIMEOUT_S = 30
+WAL_RETRY_S = 0.02
 
 
 def upgrade(url: str) -> None:
@@ -71,8 +74,21 @@ def _own_transactions(engine: sa.Engine) -> None:
     @event.listens_for(engine, "connect")
     def connect(dbapi_connection: Any, _record: object) -> None:
         dbapi_connection.isolation_level = None
-        dbapi_connection.execute("PRAGMA journal_mode = WAL").close()
+        _use_wal(dbapi_connection)
 
     @event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _use_wal(dbapi_connection: Any) -> None:
+    """The change to WAL wants the file alone, and does not wait for it as other statements do."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            dbapi_connection.execute("PRAGMA journal_mode = WAL").close()
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(WAL_RETRY_S)
