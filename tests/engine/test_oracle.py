@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
 MODEL = "smollm2-135m-instruct"
 ARENA_BYTES = 768 * 1024 * 1024  # room for all sequences at once
 # One at a time is slow, and the first ids show as much. All of them: LANEWAY_ORACLE_TOKENS=16, a few minutes.
-ALONE_TOKENS = int(os.environ.get("LANEWAY_ORACLE_TOKENS", "5"))
+ALONE_TOKENS = int(os.environ.get("LANEWAY_ORACLE_TOKENS", "2"))
 NAMES = [oracle.BASE, *oracle.example_adapters()]
 
 
