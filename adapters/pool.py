@@ -13,12 +13,10 @@ from typing import NamedTuple
 import torch
 
 from adapters.spec import AdapterRefused, BaseShape
+from adapters.table import AdapterRows
 from adapters.weights import HostAdapter, load
+from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK
 from kernels.reference import LoraTile
-
-TILE_RANK_MAX = 16
-# A tile begins at a multiple of this many bytes of its page: vector loads of a kernel need 16, a cache line is 64.
-TILE_ALIGN_BYTES = 64
 
 
 class TilePlace(NamedTuple):
@@ -113,8 +111,16 @@ class _Known:
 class TilePool:
     """Adapters by digest. Structurally an `engine.step.AdapterTable`; one thread uses it."""
 
-    def __init__(self, arena: torch.Tensor, dtype: torch.dtype, bases: Mapping[str, BaseShape]) -> None:
-        """`arena` [pages, page_bytes] uint8 on the device, contiguous; this writes only the pages it is handed."""
+    def __init__(
+        self,
+        arena: torch.Tensor,
+        dtype: torch.dtype,
+        bases: Mapping[str, BaseShape],
+        rows: AdapterRows | None = None,
+    ) -> None:
+        """`arena` [pages, page_bytes] uint8 on the device, contiguous; this writes only the pages it is handed. `rows`:
+        where kernels look the tiles up, kept in step with what is resident; tiles and rows are then written in the
+        order of the current stream."""
         assert arena.dtype == torch.uint8
         assert arena.dim() == 2
         assert arena.shape[1] % dtype.itemsize == 0
@@ -122,6 +128,7 @@ class TilePool:
         self._page_bytes = int(arena.shape[1])
         self._dtype = dtype
         self._bases = bases
+        self.rows = rows
         self._known: dict[str, _Known] = {}
         self._resident: dict[str, ResidentAdapter] = {}  # least recently used first
         self._pages: dict[int, _Page] = {}
@@ -133,7 +140,7 @@ class TilePool:
             return
         if model not in self._bases:
             raise AdapterRefused(f"model {model!r} is not served here")
-        self.add(digest, model, load(path, self._bases[model], self._dtype))
+        self.add(digest, model, load(path, self._bases[model], self._dtype, pinned=self._arena.is_cuda))
 
     def add(self, digest: str, model: str, host: HostAdapter) -> None:
         """Take an adapter that is in host memory already."""
@@ -169,11 +176,14 @@ class TilePool:
         return self._plans[digest]
 
     def place(self, digest: str, pages: list[int]) -> None:
-        """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent."""
+        """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent.
+        Raises ValueError, nothing being changed, when the table of rows is full."""
         assert len(pages) == self.pages_needed(digest)
         assert not set(pages) & set(self._pages)
         if digest in self._resident:
             return
+        if self.rows is not None:
+            self.rows.check_room()
         known = self._known[digest]
         planned, _ = _plan(known.cuts, self._pages, self._page_bytes)
         fresh = {-1 - index: page for index, page in enumerate(pages)}
@@ -188,6 +198,8 @@ class TilePool:
             places.append(place)
             tiles.setdefault((cut.layer, cut.module), []).append(self._copy(known.host, place))
         self._resident[digest] = ResidentAdapter(known.base, places, tiles)
+        if self.rows is not None:
+            self.rows.add(digest, places, _scales(known.host))
         self._plans.clear()
 
     def resident(self) -> list[str]:
@@ -205,6 +217,8 @@ class TilePool:
         adapter = self._resident.pop(digest, None)
         if adapter is None:
             return []
+        if self.rows is not None:
+            self.rows.remove(digest)
         for place in adapter.places:
             self._pages[place.page].give(place.offset, place.bytes)
         empty = [page for page in dict.fromkeys(place.page for place in adapter.places) if not self._pages[page].tiles]
@@ -217,8 +231,8 @@ class TilePool:
         """Write one tile into its place, and return the views that ops read."""
         weights = host.modules[place.layer, place.module]
         a, b = self._views(host, place)
-        a.copy_(weights.a[place.first : place.first + place.rank])
-        b.copy_(weights.b[place.first : place.first + place.rank])
+        a.copy_(weights.a[place.first : place.first + place.rank], non_blocking=True)
+        b.copy_(weights.b[place.first : place.first + place.rank], non_blocking=True)
         return LoraTile(a.t(), b, weights.scale, 0)
 
     def _views(self, host: HostAdapter, place: TilePlace) -> tuple[torch.Tensor, torch.Tensor]:
@@ -239,9 +253,11 @@ class TilePool:
                 extents[place.page].append((place.offset, place.bytes))
                 weights = host.modules[place.layer, place.module]
                 rows = slice(place.first, place.first + place.rank)
-                a, b = self._views(host, place)
+                a, b = (part.cpu() for part in self._views(host, place))
                 assert torch.equal(a, weights.a[rows]), f"{digest}: tile {place} differs from host memory"
                 assert torch.equal(b, weights.b[rows]), f"{digest}: tile {place} differs from host memory"
+            if self.rows is not None:
+                self.rows.check(digest, adapter.places, _scales(host))
         for page, found in extents.items():
             position = 0
             for offset, size in sorted(found):
@@ -250,13 +266,17 @@ class TilePool:
             assert position == self._page_bytes, f"page {page}: {position} of {self._page_bytes} bytes accounted for"
 
 
+def _scales(host: HostAdapter) -> dict[tuple[int, str], float]:
+    return {key: weights.scale for key, weights in host.modules.items()}
+
+
 def _cut(host: HostAdapter, itemsize: int) -> list[_Cut]:
     """An adapter's tiles, largest first: first-fit wastes less that way."""
     cuts = []
     for (layer, module), weights in host.modules.items():
         rank, row = weights.a.shape[0], (weights.a.shape[1] + weights.b.shape[1]) * itemsize
-        for first in range(0, rank, TILE_RANK_MAX):
-            rows = min(TILE_RANK_MAX, rank - first)
+        for first in range(0, rank, TILE_RANK):
+            rows = min(TILE_RANK, rank - first)
             size = -(-rows * row // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
             cuts.append(_Cut(size, layer, module, first, rows))
     return sorted(cuts, key=lambda cut: (-cut.bytes, cut.layer, cut.module, cut.first))

@@ -40,10 +40,11 @@ class HostAdapter:
         return self.slab.dtype
 
 
-def load(path: Path, base: BaseShape, dtype: torch.dtype) -> HostAdapter:
-    """Read a directory of the store, with every check again. Raises AdapterRefused, OSError."""
+def load(path: Path, base: BaseShape, dtype: torch.dtype, *, pinned: bool = False) -> HostAdapter:
+    """Read a directory of the store, with every check again. Raises AdapterRefused, OSError. `pinned`: into memory that
+    a GPU copies from while the host goes on."""
     spec = read_adapter(path, base)
-    slab = torch.empty(spec.parameters, dtype=dtype)
+    slab = torch.empty(spec.parameters, dtype=dtype, pin_memory=pinned)
     modules = {}
     position = 0
     with (path / "adapter_model.safetensors").open("rb") as file, _mapped(file.fileno()) as data:

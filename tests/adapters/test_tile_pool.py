@@ -11,9 +11,10 @@ from adapter_files import BASE, config_of, lora_tensors, write_adapter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.pool import TILE_RANK_MAX, TilePool
+from adapters.pool import TilePool
 from adapters.spec import AdapterRefused, BaseShape, ModuleShape
 from adapters.weights import HostAdapter, ModuleWeights
+from kernels.lora_work import TILE_RANK
 
 MODULES = list(BASE.modules)
 PAGE_BYTES = 6_144  # a 16-row tile of up_proj takes 4,096
@@ -117,7 +118,7 @@ def test_tiles_hold_the_weights_at_their_places() -> None:
     pool.add("a", "base", host)
     pool.place("a", list(range(10, 10 + pool.pages_needed("a"))))
     places = pool._resident["a"].places
-    assert {place.rank for place in places if place.module == "q_proj"} == {TILE_RANK_MAX, 5}
+    assert {place.rank for place in places if place.module == "q_proj"} == {TILE_RANK, 5}
     for place in places:
         weights = host.modules[place.layer, place.module]
         count = place.rank * (weights.a.shape[1] + weights.b.shape[1])

@@ -1,0 +1,49 @@
+"""One step's LoRA work for the device: which rows belong to which adapter, as the numbers that the kernels read.
+
+It must never know why rows are together: tokens, requests and chunks are the runner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from adapters.pool import TilePool
+from kernels.lora_work import Range, WorkLayout
+
+
+def write_work(
+    pool: TilePool,
+    runs: Iterable[tuple[str | None, int]],
+    layout: WorkLayout,
+    work: npt.NDArray[np.int32],
+    adapted: npt.NDArray[np.int32],
+) -> bool:
+    """Whether any row has an adapter. Writes `work` int32 [layout.size] (view it on the device with `layout.view`) and
+    `adapted` int32 [rows or more]: 1 for a row that has an adapter, else 0.
+
+    `runs`: (digest of a resident adapter or None, number of rows), in the order of the batch's rows; runs of one
+    adapter need not be neighbours, but cost less when they are. Each adapter becomes the most recently used.
+    """
+    assert pool.rows is not None
+    ranges: list[Range] = []
+    adapted[:] = 0
+    before: str | None = None
+    first = 0
+    for digest, rows in runs:
+        if not rows:
+            continue
+        if digest is not None:
+            if digest == before:
+                ranges[-1] = ranges[-1]._replace(rows=ranges[-1].rows + rows)
+            else:
+                pool.use(digest)
+                row, tiles = pool.rows.find(digest)
+                ranges.append(Range(row, first, rows, tiles))
+            adapted[first : first + rows] = 1
+        before = digest
+        first += rows
+    layout.plan(ranges, work)
+    return bool(ranges)

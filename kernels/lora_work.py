@@ -1,0 +1,167 @@
+"""What the LoRA kernels are told: where tiles lie in the arena, and which rows of a step belong to which adapter.
+
+Tensors and numbers only: this knows neither adapters' names nor how pages are given out, and loads no triton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+# A tile has at most this many rank rows: the smallest inner size of a tensor-core product.
+TILE_RANK = 16
+# Tiles begin at multiples of this many bytes, and the table counts in them: every load may be 16 bytes wide.
+TILE_ALIGN_BYTES = 64
+# A decode step's adapters have a few rows each, a prefill chunk hundreds.
+DECODE_BLOCK_ROWS = 16
+PREFILL_BLOCK_ROWS = 64
+# Numbers before the lists of a work buffer: how many segments, how many pieces, two unused.
+HEADER = 4
+# Numbers of a segment (table row, first row, rows, tiles) and of a piece (table row, first row, rows, tile).
+FIELDS = 4
+# Parts that the shrink cuts its inner size into at most; `planes` has one plane for each.
+SPLITS_MAX = 16
+
+
+class Stack(NamedTuple):
+    """Modules `first` ≤ m < `first + len(outs)` of the table: they read the same x, and their outputs lie side by side
+    in one y."""
+
+    first: int
+    in_features: int
+    outs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileTable:
+    """Where each adapter's tiles lie. All at fixed addresses, on one device.
+
+    `arena` [elements] in the weights' dtype, its storage aligned to 64 bytes.
+    `entries` int64 [rows, layers, modules, 1 + tiles_max]: the first number of a module is its rank (low half) and its
+    scale (high half, the bits of a float32), then come its tiles in units of 64 bytes of the arena. A tile holds A
+    [rank rows, in], then Bᵀ [rank rows, out]. Rank 0: the adapter lacks the module.
+    """
+
+    arena: torch.Tensor
+    entries: torch.Tensor
+
+    def __post_init__(self) -> None:
+        assert self.arena.dim() == 1
+        assert self.arena.is_contiguous()
+        assert self.arena.data_ptr() % TILE_ALIGN_BYTES == 0
+        assert self.entries.dim() == 4
+        assert self.entries.dtype == torch.int64
+        assert self.entries.is_contiguous()
+        assert self.entries.shape[3] >= 2
+
+    @property
+    def tiles_max(self) -> int:
+        return self.entries.shape[3] - 1
+
+
+def pack_entry(rank: int, scale: float) -> int:
+    """The first number of a module in a table's row."""
+    bits = int(np.float32(scale).view(np.int32))
+    return (bits << 32) | rank
+
+
+def unpack_entry(entry: int) -> tuple[int, float]:
+    """(rank, scale)"""
+    return entry & 0xFFFFFFFF, float(np.int32(entry >> 32).view(np.float32))
+
+
+class Range(NamedTuple):
+    """Rows `first ≤ i < first + rows` of a batch have the adapter of this row of the table, whose largest module has
+    `tiles` tiles."""
+
+    table_row: int
+    first: int
+    rows: int
+    tiles: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoraWork:
+    """One step's work, shared by all layers: views of a device buffer at fixed addresses.
+
+    `header` int32 [4], `segments` int32 [capacity, 4], `pieces` int32 [capacity, 4]. How many are live is data, so
+    that one captured graph serves any mix. A segment is at most `block_rows` rows of one adapter, which the expand
+    takes at once; a piece is one tile's share of a segment, for the shrink.
+    """
+
+    header: torch.Tensor
+    segments: torch.Tensor
+    pieces: torch.Tensor
+    block_rows: int
+
+
+class WorkLayout(NamedTuple):
+    """How a step's work lies in a buffer of int32: the header, then the segments, then the pieces."""
+
+    segments_max: int
+    pieces_max: int
+    block_rows: int
+
+    @classmethod
+    def of(cls, rows: int, ranges: int, tiles_max: int, block_rows: int) -> WorkLayout:
+        """For steps of at most `rows` rows in at most `ranges` ranges, of adapters of at most `tiles_max` tiles."""
+        segments = min(rows, ranges + rows // block_rows)
+        return cls(segments, segments * tiles_max, block_rows)
+
+    @property
+    def size(self) -> int:
+        """Numbers in the buffer."""
+        return HEADER + FIELDS * (self.segments_max + self.pieces_max)
+
+    def view(self, numbers: torch.Tensor) -> LoraWork:
+        """`numbers` int32 [size], contiguous, on the device."""
+        assert numbers.dtype == torch.int32
+        assert numbers.shape == (self.size,)
+        assert numbers.is_contiguous()
+        header, segments, pieces = numbers.split(
+            [HEADER, FIELDS * self.segments_max, FIELDS * self.pieces_max],
+        )
+        return LoraWork(header, segments.view(-1, FIELDS), pieces.view(-1, FIELDS), self.block_rows)
+
+    def plan(self, ranges: list[Range], out: npt.NDArray[np.int32]) -> None:
+        """Write a step's work into `out` int32 [size]. No row is in two ranges. What is not live is left as it was."""
+        assert out.shape == (self.size,)
+        out[:HEADER] = 0
+        if not ranges:
+            return
+        table_row, first, rows, tiles = np.asarray(ranges, dtype=np.int32).T
+        owner, block = _repeat(-(-rows // self.block_rows))
+        start = block * self.block_rows
+        segments = np.stack(
+            (table_row[owner], first[owner] + start, np.minimum(rows[owner] - start, self.block_rows), tiles[owner]),
+            axis=1,
+        )
+        segments = segments[
+            np.argsort(-segments[:, 3], kind="stable")
+        ]  # the longest first: less to wait for at the end
+        owner, tile = _repeat(segments[:, 3])
+        pieces = segments[owner]
+        pieces[:, 3] = tile
+        assert len(segments) <= self.segments_max, f"{len(segments)} segments, there is room for {self.segments_max}"
+        assert len(pieces) <= self.pieces_max, f"{len(pieces)} pieces, there is room for {self.pieces_max}"
+        out[:2] = len(segments), len(pieces)
+        body = out[HEADER:]
+        body[: segments.size] = segments.ravel()
+        offset = FIELDS * self.segments_max
+        body[offset : offset + pieces.size] = pieces.ravel()
+
+
+def _repeat(counts: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """For counts (2, 3): owners (0, 0, 1, 1, 1), and each one's number among its owner's (0, 1, 0, 1, 2)."""
+    owner = np.repeat(np.arange(len(counts)), counts)
+    starts = np.cumsum(counts) - counts
+    return owner, np.arange(len(owner)) - starts[owner]
+
+
+def planes_shape(rows: int, modules_stacked: int, tiles_max: int) -> tuple[int, int, int]:
+    """Shape of the float32 buffer between shrink and expand: [splits, rows, rank rows of the stacked modules]."""
+    return SPLITS_MAX, rows, modules_stacked * tiles_max * TILE_RANK
