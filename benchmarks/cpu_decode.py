@@ -92,7 +92,7 @@ class Bench:
         began = time.perf_counter()
         while (step := scheduler.schedule()) is not None:
             at = time.perf_counter()
-            scheduler.complete(step, self.runner.execute(step), time.perf_counter() - at)
+            scheduler.complete(step, self.runner.begin(step).result(), time.perf_counter() - at)
         return time.perf_counter() - began
 
     def streams(self, count: int, adapters: bool) -> float:

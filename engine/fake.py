@@ -10,6 +10,7 @@ import math
 import re
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ import msgspec
 
 from engine.config import EngineConfig, FakeConfig, ModelConfig
 from engine.protocol import Logprobs, ModelInfo
-from engine.step import AdapterTable, Chunk, Sequence, Step, StepResult
+from engine.step import PENDING_ID, AdapterTable, Chunk, Pending, Sequence, Step, StepResult
 
 # Ids that every byte-level vocabulary uses for plain text; below them lie special tokens.
 FIRST_PLAIN_ID = 256
@@ -87,8 +88,27 @@ class FakeAdapters(AdapterTable):
         return self._resident.pop(digest, [])
 
 
+@dataclass(slots=True, eq=False)
+class FakePending(Pending):
+    """A step on the fake's device, which is done with it at `ready_at`. What it drew, later steps know at once."""
+
+    drawn: dict[Sequence, int]
+    ready_at: float
+    outcome: StepResult | RuntimeError
+    finish: Callable[[FakePending], None]
+
+    def result(self) -> StepResult:
+        self.finish(self)
+        if isinstance(self.outcome, RuntimeError):
+            raise self.outcome
+        return self.outcome
+
+
 class FakeRunner:
-    """Implements `engine.step.Runner`. Of Sampling it heeds seed, choice, logprobs and whether temperature is 0."""
+    """Implements `engine.step.Runner`. Of Sampling it heeds seed, choice, logprobs and whether temperature is 0.
+
+    Its device computes one step after another, beside the caller: a step takes what it was told to, from when it was
+    begun or the step before was done."""
 
     def __init__(
         self, models: list[FakeModel], config: FakeConfig, sleep: Callable[[float], None] = time.sleep
@@ -96,33 +116,33 @@ class FakeRunner:
         self.adapters = FakeAdapters(config.adapter_pages)
         self.models = {model.info.name: model.info for model in models}
         self.pages, self.page_bytes = config.pages, 1
+        self.steps_ahead = config.steps_ahead
         self._words = {model.info.name: model.words for model in models}
         self._config = config
         self._sleep = sleep
-        faults = config.faults
-        self._faulty = {i for i in (faults.chunk_error_id, faults.step_error_id, faults.stall_id) if i is not None}
+        self._in_flight: deque[FakePending] = deque()  # oldest first
+        self._idle_at = 0.0  # when the device is done with all of them
 
-    def execute(self, step: Step) -> StepResult:
+    def begin(self, step: Step) -> FakePending:
         """Takes step_ms, and prefill_ms_per_1k_tokens for the prefill tokens in it."""
-        started = time.perf_counter()
+        assert len(self._in_flight) <= self.steps_ahead, "too many steps are in flight"
         config = self._config
-        errors = self._inject(step) if self._faulty else {}
-        words = self._words[step.model]
-        ids: list[int | None] = []
-        logprobs: dict[int, Logprobs] = {}
-        prefill = 0
-        for index, chunk in enumerate(step.chunks):
-            if chunk.count > 1:
-                prefill += chunk.count
-            drawn = self._draw(chunk.sequence, words) if chunk.sample else None
-            ids.append(drawn)
-            if drawn is not None and chunk.sequence.sampling.logprobs >= 0 and index not in errors:
-                logprobs[index] = _logprobs(drawn, chunk.sequence.sampling.logprobs, words)
-        seconds = (config.step_ms + prefill * config.prefill_ms_per_1k_tokens / 1000) / 1000
-        rest = seconds - (time.perf_counter() - started)
-        if rest > 0:
-            self._sleep(rest)
-        return StepResult(ids, errors, logprobs)
+        ready_at = max(time.perf_counter(), self._idle_at)
+        prefill = sum(chunk.count for chunk in step.chunks if chunk.count > 1)
+        ready_at += (config.step_ms + prefill * config.prefill_ms_per_1k_tokens / 1000) / 1000
+        drawn: dict[Sequence, int] = {}
+        outcome: StepResult | RuntimeError
+        faults = config.faults
+        if any(_hit(chunk, faults.step_error_id) for chunk in step.chunks):
+            outcome = RuntimeError("the step was made to fail")
+        else:
+            outcome = self._compute(step, drawn)
+        if any(_hit(chunk, faults.stall_id) and _first(chunk) for chunk in step.chunks):
+            ready_at += faults.stall_s
+        self._idle_at = ready_at
+        pending = FakePending(drawn, ready_at, outcome, self._finish)
+        self._in_flight.append(pending)
+        return pending
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Any adapter of a known model; `path` is not looked at."""
@@ -135,6 +155,31 @@ class FakeRunner:
     def unload_adapter(self, digest: str) -> None:
         self.adapters.models.pop(digest, None)
 
+    def _finish(self, pending: FakePending) -> None:
+        """Wait until the device is done with it."""
+        assert self._in_flight.popleft() is pending, "results are taken in the order of the steps"
+        rest = pending.ready_at - time.perf_counter()
+        if rest > 0:
+            self._sleep(rest)
+
+    def _compute(self, step: Step, drawn: dict[Sequence, int]) -> StepResult:
+        """The result, and in `drawn` the ids of it by sequence."""
+        words = self._words[step.model]
+        failing = self._config.faults.chunk_error_id
+        errors = {i: "the chunk was made to fail" for i, chunk in enumerate(step.chunks) if _hit(chunk, failing)}
+        ids: list[int | None] = []
+        logprobs: dict[int, Logprobs] = {}
+        for index, chunk in enumerate(step.chunks):
+            if not chunk.sample:
+                ids.append(None)
+                continue
+            sequence = chunk.sequence
+            token = drawn[sequence] = self._draw(sequence, words)
+            ids.append(token)
+            if sequence.sampling.logprobs >= 0 and index not in errors:
+                logprobs[index] = _logprobs(token, sequence.sampling.logprobs, words)
+        return StepResult(ids, errors, logprobs)
+
     def _draw(self, sequence: Sequence, words: list[int]) -> int:
         """The next id: a pure function of prompt, outputs, adapter, seed and choice (greedy: of the first three)."""
         made = sequence.output_ids
@@ -142,7 +187,7 @@ class FakeRunner:
             return min(sequence.stop_ids)
         if made:
             # The first output is a hash of the whole prompt, and each id hands it on to the next.
-            state = made[-1] * _MIX_A + made[0]
+            state = self._known(sequence, made[-1]) * _MIX_A + self._known(sequence, made[0])
         else:
             state = hash(tuple(sequence.prompt_ids))
         sampling = sequence.sampling
@@ -154,18 +199,11 @@ class FakeRunner:
         state = ((state ^ (state >> 15)) * _MIX_B) & _MASK
         return words[(state ^ (state >> 13)) % len(words)]
 
-    def _inject(self, step: Step) -> dict[int, str]:
-        faults = self._config.faults
-        errors: dict[int, str] = {}
-        for index, chunk in enumerate(step.chunks):
-            hit = self._faulty.intersection(chunk.sequence.prompt_ids)
-            if faults.stall_id in hit and _first(chunk):
-                self._sleep(faults.stall_s)
-            if faults.step_error_id in hit:
-                raise RuntimeError("the step was made to fail")
-            if faults.chunk_error_id in hit:
-                errors[index] = "the chunk was made to fail"
-        return errors
+    def _known(self, sequence: Sequence, token: int) -> int:
+        """The id itself; for one that is pending, what the step before drew. When that one failed, it is any id."""
+        if token != PENDING_ID:
+            return token
+        return self._in_flight[-1].drawn.get(sequence, token) if self._in_flight else token
 
 
 def build_fake_runner(config: EngineConfig) -> FakeRunner:
@@ -176,6 +214,11 @@ def _logprobs(drawn: int, count: int, words: list[int]) -> Logprobs:
     """As if it had been the likeliest, and each next one half as likely: 1/2, 1/4, 1/8 and so on."""
     ranked = [drawn, *(word for word in words[: count + 1] if word != drawn)][:count]
     return [(drawn, -math.log(2)), *((word, -(rank + 1) * math.log(2)) for rank, word in enumerate(ranked))]
+
+
+def _hit(chunk: Chunk, fault_id: int | None) -> bool:
+    """The fault with that id is set, and the chunk's prompt contains it."""
+    return fault_id is not None and fault_id in chunk.sequence.prompt_ids
 
 
 def _first(chunk: Chunk) -> bool:

@@ -25,7 +25,7 @@ from engine.models.weights import load_weights, model_digest
 from engine.penalties import Draw
 from engine.protocol import Logprobs, ModelInfo
 from engine.sampler import sample
-from engine.step import Chunk, Step, StepResult
+from engine.step import Chunk, Done, Step, StepResult
 
 # A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
 PAGE_TOKENS = 16
@@ -41,7 +41,9 @@ class LoadedModel:
 
 
 class TorchRunner:
-    """Implements engine.step.Runner. `execute` is for one thread; `load_adapter` may run beside it."""
+    """Implements engine.step.Runner. `begin` is for one thread, and computes; `load_adapter` may run beside it."""
+
+    steps_ahead = 0
 
     def __init__(self, models: dict[str, LoadedModel], arena: torch.Tensor, adapters: TilePool) -> None:
         """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
@@ -52,7 +54,7 @@ class TorchRunner:
         self._decoders = {name: model.decoder for name, model in models.items()}
 
     @torch.inference_mode()
-    def execute(self, step: Step) -> StepResult:
+    def begin(self, step: Step) -> Done:
         """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
         info, decoder = self.models[step.model], self._decoders[step.model]
         errors: dict[int, str] = {}
@@ -73,7 +75,7 @@ class TorchRunner:
                 reported[index] = found
             if chunk.sample and token is None and index not in errors:
                 errors[index] = "the model's logits are not finite numbers"
-        return StepResult(ids, errors, reported)
+        return Done(StepResult(ids, errors, reported))
 
     def _forward(self, chunks: list[Chunk], decoder: Decoder) -> dict[int, tuple[int | None, Logprobs | None]]:
         """Ids drawn and their logprobs where asked for, by id() of the chunk."""

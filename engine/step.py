@@ -10,6 +10,9 @@ from typing import Protocol
 
 from engine.protocol import Logprobs, Sampling
 
+# Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
+PENDING_ID = -1
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -18,6 +21,9 @@ class Sequence:
     Its tokens are `prompt_ids + output_ids`. The KV of the first `computed` tokens is in `pages`
     (token i lies in `pages[i // tokens_per_page]` at row `i % tokens_per_page`).
     A preempted sequence has computed 0 and no pages; its output_ids stay, and are recomputed as if prompt.
+
+    While steps are in flight `computed` counts their tokens too, as soon as the next step is scheduled, and the last
+    of `output_ids` may be PENDING_ID.
     """
 
     handle: int
@@ -47,7 +53,7 @@ class Sequence:
         return len(self.prompt_ids) + len(self.output_ids)
 
     def tokens(self, start: int, stop: int) -> list[int]:
-        """Ids of tokens start ≤ i < stop, over the prompt and what was made since."""
+        """Ids of tokens start ≤ i < stop, over the prompt and what was made since; the last may be PENDING_ID."""
         prompt = len(self.prompt_ids)
         if stop <= prompt:
             return self.prompt_ids[start:stop]
@@ -55,11 +61,19 @@ class Sequence:
             return self.output_ids[start - prompt : stop - prompt]
         return self.prompt_ids[start:] + self.output_ids[: stop - prompt]
 
+    def needs_ids(self) -> bool:
+        """The next draw looks at the ids before it, on the host: it is scheduled only when all of them are known."""
+        sampling = self.sampling
+        return sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
+
 
 @dataclass(slots=True, frozen=True)
 class Chunk:
     """Compute tokens start ≤ i < start + count of a sequence; when `sample`, the last of them yields the next id.
-    A decode is a chunk of count 1. The pages for all of it are in `sequence.pages` already."""
+    A decode is a chunk of count 1. The pages for all of it are in `sequence.pages` already.
+
+    The last token's id may be PENDING_ID, and then the chunk is a decode: its token is the id that the latest step
+    begun before drew for this sequence, and never came to the host."""
 
     sequence: Sequence
     start: int
@@ -88,7 +102,10 @@ class StepResult:
 
 
 class AdapterTable(Protocol):
-    """Which adapters are known and which lie in the arena. The scheduler decides pages; this places weights."""
+    """Which adapters are known and which lie in the arena. The scheduler decides pages; this places weights.
+
+    `place` and `remove` are in order with the steps: one begun before still reads what lay there, one begun later
+    finds what lies there now. On a device that is one stream, and steps may be in flight meanwhile."""
 
     def known(self, digest: str, model: str) -> bool: ...
 
@@ -109,18 +126,50 @@ class AdapterTable(Protocol):
         ...
 
 
+class Pending(Protocol):
+    """A step that was begun."""
+
+    def result(self) -> StepResult:
+        """Wait until its ids are on the host. Asked for once. Raises what the step failed with."""
+        ...
+
+
+class Done(Pending):
+    """A step whose result was there when it had begun: of a runner that computes in `begin`."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
 class Runner(Protocol):
-    """Computes steps. Two exist: `runner.TorchRunner` and `fake.FakeRunner`."""
+    """Computes steps, one after another, in the order in which they are begun. Two exist: `runner.TorchRunner` and
+    `fake.FakeRunner`.
+
+    A page, a tile or a table row may be given to a later step while an earlier one in flight still reads or writes
+    it: as all work is in order, that harms neither. What a chunk draws after its request has ended, and after its
+    chunk of the step before failed, nobody looks at; it must only do no harm to its neighbours.
+    """
 
     @property
     def adapters(self) -> AdapterTable: ...
 
-    def execute(self, step: Step) -> StepResult: ...
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps may be begun before the result of the oldest is taken; 0: each waits for the one before."""
+        ...
+
+    def begin(self, step: Step) -> Pending:
+        """Start it. All that it needs of the sequences is read before this returns: later they change. Raises what
+        kept it from starting; then nothing of it runs, and no further step is begun before its requests have ended."""
+        ...
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Read it into host memory. Raises ValueError with the reason."""
         ...
 
     def unload_adapter(self, digest: str) -> None:
-        """Forget it; the scheduler has removed it from the arena before."""
+        """Forget it; the scheduler has removed it from the arena before, and every step that read it is completed."""
         ...

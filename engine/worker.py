@@ -136,7 +136,7 @@ class Worker:
 
     def _execute(self, step: Step) -> StepResult:
         try:
-            result = self._runner.execute(step)
+            result = self._runner.begin(step).result()
         except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
             self._metrics.step_errors += 1
             _log.exception("step.failed", extra={"fields": {"step": step.number, "chunks": len(step.chunks)}})

@@ -80,7 +80,7 @@ class Demo:
             for s in live:
                 count = min(chunk, s.token_count() - s.computed)
                 chunks.append(Chunk(s, s.computed, count, s.computed + count == s.token_count()))
-            result = self.runner.execute(Step(1, "smol", chunks))
+            result = self.runner.begin(Step(1, "smol", chunks)).result()
             assert not result.errors
             for index, own in enumerate(chunks):
                 own.sequence.computed += own.count

@@ -111,7 +111,7 @@ def run(demo: Demo, sequences: list[Sequence], **limits: Any) -> tuple[Scheduler
         assert scheduler.submit(sequence) is None
     steps = []
     while (step := scheduler.schedule()) is not None:
-        for ended in scheduler.complete(step, runner.execute(step), 0.01).ended:
+        for ended in scheduler.complete(step, runner.begin(step).result(), 0.01).ended:
             assert ended.reason in ("stop", "length"), ended.message
         steps.append(step)
     assert not scheduler.has_work()
@@ -152,7 +152,7 @@ def test_each_alone(demo: Demo) -> None:
         expected = demo.expected[name][prompt][:ALONE_TOKENS]
         while len(sequence.output_ids) < len(expected):
             start, stop = sequence.computed, sequence.token_count()
-            result = runner.execute(Step(1, MODEL, [Chunk(sequence, start, stop - start, True)]))
+            result = runner.begin(Step(1, MODEL, [Chunk(sequence, start, stop - start, True)])).result()
             assert result.ids[0] is not None
             sequence.output_ids.append(result.ids[0])
             sequence.computed = stop

@@ -81,7 +81,7 @@ class Books:
         for sequence, count in counts:
             stop = sequence.computed + count
             chunks.append(Chunk(sequence, sequence.computed, count, stop == sequence.token_count()))
-        result = self.runner.execute(Step(self.steps, counts[0][0].model, chunks))
+        result = self.runner.begin(Step(self.steps, counts[0][0].model, chunks)).result()
         assert len(result.ids) == len(chunks)
         for index, chunk in enumerate(chunks):
             drawn = result.ids[index]
@@ -165,7 +165,7 @@ def test_penalties_and_logprobs_survive_the_scheduler_s_preemption(runner: Torch
         found: dict[int, list[Logprobs]] = {handle: [] for handle in handles}
         said: dict[int, list[int]] = {handle: [] for handle in handles}
         while (step := scheduler.schedule()) is not None:
-            outcome = scheduler.complete(step, runner.execute(step), 0.01)
+            outcome = scheduler.complete(step, runner.begin(step).result(), 0.01)
             for sequence, token in outcome.tokens:
                 said[sequence.handle].append(token)
                 found[sequence.handle].append(outcome.logprobs[sequence])
