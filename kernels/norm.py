@@ -1,0 +1,113 @@
+"""RMSNorm, alone or with the sum before it: residual += x (+ delta), out = residual / rms(residual) · weight.
+
+One program a row, so a row is read once. It knows rows, no layers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+# A row lies in the registers of one program.
+HIDDEN_MAX = 32768
+
+
+@triton.jit
+def _norm_kernel(
+    x_ptr,
+    residual_ptr,  # None: x itself is normed
+    delta_ptr,  # None: nothing is added to x
+    adapted_ptr,
+    weight_ptr,
+    out_ptr,
+    x_stride,
+    residual_stride,
+    delta_stride,
+    out_stride,
+    hidden,
+    eps,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    within = columns < hidden
+    weight = tl.load(weight_ptr + columns, mask=within, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + row * x_stride + columns, mask=within, other=0.0)
+    if delta_ptr is not None:
+        wanted = columns < tl.where(tl.load(adapted_ptr + row) != 0, hidden, 0)
+        delta = tl.load(delta_ptr + row * delta_stride + columns, mask=wanted, other=0.0)
+        x = (x.to(tl.float32) + delta.to(tl.float32)).to(x_ptr.dtype.element_ty)
+    if residual_ptr is not None:
+        residual = tl.load(residual_ptr + row * residual_stride + columns, mask=within, other=0.0)
+        x = (residual.to(tl.float32) + x.to(tl.float32)).to(x_ptr.dtype.element_ty)
+        tl.store(residual_ptr + row * residual_stride + columns, x, mask=within)
+    x = x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x) / hidden + eps)
+    normed = (x * scale).to(x_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(out_ptr + row * out_stride + columns, normed * weight, mask=within)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor) -> None:
+    """out[r] = x[r] / sqrt(mean(x[r]²) + eps) · weight.
+
+    `x`, `out` [rows, hidden] and `weight` [hidden] in one dtype, contiguous within a row; `out` may be `x`. Float32
+    within; rounded before the weight is applied and after, as Hugging Face's models have it."""
+    _launch(x, None, None, None, weight, eps, out)
+
+
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    *,
+    delta: torch.Tensor | None = None,
+    adapted: torch.Tensor | None = None,
+) -> None:
+    """residual[r] += x[r] + delta[r] in place, the delta only where `adapted[r]` ≠ 0; out[r] = rms_norm(residual[r]).
+
+    `x`, `residual`, `delta`, `out` [rows, hidden] and `weight` [hidden] in one dtype, contiguous within a row;
+    `adapted` [rows] int32, given exactly when `delta` is. Deltas of other rows are not read. x + delta is rounded, and
+    so is the new residual, whose rounded value is normed: bit for bit what adding the delta to x beforehand gives."""
+    assert residual.shape == x.shape
+    _launch(x, residual, delta, adapted, weight, eps, out)
+
+
+def _launch(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    delta: torch.Tensor | None,
+    adapted: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+) -> None:
+    rows, hidden = x.shape
+    assert out.shape == x.shape
+    assert weight.shape == (hidden,)
+    assert weight.is_contiguous()
+    assert hidden <= HIDDEN_MAX
+    assert (delta is None) == (adapted is None)
+    for operand in (x, residual, delta, out):
+        assert operand is None or (operand.shape == x.shape and operand.dtype == x.dtype and operand.stride(1) == 1)
+    if rows == 0:
+        return
+    block = triton.next_power_of_2(hidden)
+    _norm_kernel[(rows,)](
+        x,
+        residual,
+        delta,
+        adapted,
+        weight,
+        out,
+        x.stride(0),
+        0 if residual is None else residual.stride(0),
+        0 if delta is None else delta.stride(0),
+        out.stride(0),
+        hidden,
+        eps,
+        BLOCK=block,
+        num_warps=min(max(block // 512, 1), 16),
+    )
