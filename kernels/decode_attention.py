@@ -1,0 +1,285 @@
+"""Attention of one new token per sequence over its paged K and V, split over the keys so that any batch fills the GPU.
+
+It knows row numbers, page numbers and lengths; it must never know sequences' owners, nor why a row is in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK_KEYS = 64  # keys of one tile
+PROGRAMS_PER_SM = 3  # resident at once: each holds STAGES tiles of K and V in shared memory
+STAGES = 2
+WARPS = 4
+ITEMS_PER_PROGRAM = 4  # up to so many work items a program, so that uneven ones even out
+TILES_MIN = 2  # tiles of an item, unless the sequence is shorter: below it, combining costs more than it gains
+# int32 of an item in the plan: row, first key, end, page start, sequence, the sequence's first item, its items, unused
+RECORD = 8
+COMBINED_ELEMENTS = 8192  # partial outputs that the last program of a sequence holds in registers at once
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """How one step's keys are dealt out, and the space for partial results; shared by all layers and by every batch of
+    up to `capacity` sequences. Addresses are fixed, so captured graphs may hold them.
+
+    An item is a range of one sequence's keys, to be read for each K/V head. No two launches may use a plan at once.
+    """
+
+    capacity: int  # sequences
+    heads: int
+    kv_heads: int
+    head_dim: int
+    programs: int  # grid of the attention kernel
+    items_max: int
+    items: torch.Tensor  # int32 [1 + items_max, RECORD]; the count of items at [0, 0]
+    arrivals: torch.Tensor  # int32 [capacity × kv_heads], zero between launches
+    partials: torch.Tensor  # float32 [items_max, heads, head_dim], each normalised by its own items' sum
+    weights: torch.Tensor  # float32 [items_max, heads], base-2 logarithm of that sum
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (self.items, self.arrivals, self.partials, self.weights))
+
+
+def allocate_decode_plan(
+    capacity: int, heads: int, kv_heads: int, head_dim: int, device: torch.device, *, programs: int | None = None
+) -> DecodePlan:
+    """Space for up to `capacity` sequences; `nbytes` says how much. `programs` is the grid: by default what the device
+    holds at once. 256 sequences of Llama-3.1-8B on 132 multiprocessors take 8 MB."""
+    assert capacity > 0
+    assert heads % kv_heads == 0
+    if programs is None:
+        programs = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM
+    items_max = capacity + programs * ITEMS_PER_PROGRAM // kv_heads + 1
+    return DecodePlan(
+        capacity=capacity,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        programs=programs,
+        items_max=items_max,
+        items=torch.zeros(1 + items_max, RECORD, dtype=torch.int32, device=device),
+        arrivals=torch.zeros(capacity * kv_heads, dtype=torch.int32, device=device),
+        partials=torch.empty(items_max, heads, head_dim, dtype=torch.float32, device=device),
+        weights=torch.empty(items_max, heads, dtype=torch.float32, device=device),
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _plan_kernel(  # type: ignore[no-untyped-def]
+    rows, kv_lens, page_starts, items, arrivals, sequences,
+    PROGRAMS: tl.constexpr, ITEMS_PER_PROGRAM: tl.constexpr, KV_HEADS: tl.constexpr, TILES_MIN: tl.constexpr,
+    RECORD: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_SEQUENCES: tl.constexpr,
+):  # fmt: skip
+    """One program: ranges of whole tiles, about equally long, at most PROGRAMS × ITEMS_PER_PROGRAM over all heads, and
+    no sequence in more ranges than programs can work on at once."""
+    sequence = tl.arange(0, BLOCK_SEQUENCES)
+    live = sequence < sequences
+    length = tl.load(kv_lens + sequence, mask=live, other=0)
+    row = tl.load(rows + sequence, mask=live, other=0)
+    page_start = tl.load(page_starts + sequence, mask=live, other=0)
+    tiles = tl.cdiv(length, BLOCK_KEYS)
+    even = tl.cdiv(tl.sum(tiles) * KV_HEADS, PROGRAMS * ITEMS_PER_PROGRAM)
+    alone = tl.cdiv(tiles * KV_HEADS, PROGRAMS)
+    size = tl.maximum(tl.maximum(alone, even), TILES_MIN)
+    count = tl.cdiv(tiles, size)
+    size = tl.cdiv(tiles, tl.maximum(count, 1))  # of equal length rather than all but the last full
+    count = tl.cdiv(tiles, tl.maximum(size, 1))
+    first = tl.cumsum(count, 0) - count
+    tl.store(items, tl.sum(count))
+    for head in range(KV_HEADS):
+        tl.store(arrivals + sequence * KV_HEADS + head, 0, mask=live)
+    for part in range(tl.max(count)):
+        mine = part < count
+        record = items + (1 + first + part) * RECORD
+        start = part * size * BLOCK_KEYS
+        tl.store(record, row, mask=mine)
+        tl.store(record + 1, start, mask=mine)
+        tl.store(record + 2, tl.minimum(start + size * BLOCK_KEYS, length), mask=mine)
+        tl.store(record + 3, page_start, mask=mine)
+        tl.store(record + 4, sequence, mask=mine)
+        tl.store(record + 5, first, mask=mine)
+        tl.store(record + 6, count, mask=mine)
+
+
+def plan_decode(plan: DecodePlan, rows: torch.Tensor, kv_lens: torch.Tensor, page_starts: torch.Tensor) -> None:
+    """Deal out one step's keys: once a step, before its first `decode_attention`, on the same stream.
+
+    All int32 [sequences ≤ capacity]: `rows`, the row of q and out of each sequence; `kv_lens`, the keys it sees, its
+    new token's included, or 0: a sequence that is not there, of which nothing is read or written; `page_starts`, where
+    its page numbers begin in `pages`. The host reads nothing, and the grid is fixed.
+    """
+    sequences = rows.shape[0]
+    assert sequences <= plan.capacity
+    for tensor in (rows, kv_lens, page_starts):
+        assert tensor.dtype == torch.int32
+        assert tensor.shape == (sequences,)
+        assert tensor.is_contiguous()
+    _plan_kernel[(1,)](
+        rows, kv_lens, page_starts, plan.items, plan.arrivals, sequences,
+        PROGRAMS=plan.programs, ITEMS_PER_PROGRAM=ITEMS_PER_PROGRAM, KV_HEADS=plan.kv_heads, TILES_MIN=TILES_MIN,
+        RECORD=RECORD, BLOCK_KEYS=BLOCK_KEYS, BLOCK_SEQUENCES=triton.next_power_of_2(max(sequences, 1)), num_warps=8,
+    )  # fmt: skip
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend_item(  # type: ignore[no-untyped-def]
+    q, kv, pages, row, begin, end, page_start, head, q_stride, page_stride, layer_start, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Softmax over the keys [begin, end) by its running maximum, in base 2: the sum of p·V [BLOCK_ROWS, BLOCK_DIM], the
+    maximum and the sum [BLOCK_ROWS], float32. The rows are the query heads that share the K/V head."""
+    in_group = tl.arange(0, BLOCK_ROWS)
+    dim = tl.arange(0, BLOCK_DIM)
+    of_q = row.to(tl.int64) * q_stride + (head * GROUP + in_group[:, None]) * HEAD_DIM + dim[None, :]
+    queries = tl.load(q + of_q, mask=(in_group[:, None] < GROUP) & (dim[None, :] < HEAD_DIM), other=0.0)
+    highest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_ROWS], tl.float32)
+    summed = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
+    pages += page_start
+    kv += layer_start + head * HEAD_DIM
+    for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+        key = start + tl.arange(0, BLOCK_KEYS)
+        page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
+        token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_HEADS * HEAD_DIM)
+        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
+        there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
+        keys = tl.load(kv + token[:, None] + dim[None, :], mask=there, other=0.0)
+        values = tl.load(kv + KV_HEADS * HEAD_DIM + token[:, None] + dim[None, :], mask=there, other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(key[None, :] < end, scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        kept = tl.exp2(highest - higher)
+        p = tl.exp2(scores - higher[:, None])
+        total = total * kept + tl.sum(p, 1)
+        summed = tl.dot(p.to(values.dtype), values, summed * kept[:, None], input_precision="ieee")
+        highest = higher
+    return summed, highest, total
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _combine(  # type: ignore[no-untyped-def]
+    out, partials, weights, row, first, count, head, out_stride,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_ITEMS: tl.constexpr,
+):  # fmt: skip
+    """The sequence's output from its items', in the order of the items: whoever comes last, the sum is the same."""
+    in_group = tl.arange(0, GROUP_ROWS)
+    dim = tl.arange(0, BLOCK_DIM)
+    highest = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([GROUP_ROWS], tl.float32)
+    summed = tl.zeros([GROUP_ROWS, BLOCK_DIM], tl.float32)
+    for start in range(0, count, BLOCK_ITEMS):
+        part = start + tl.arange(0, BLOCK_ITEMS)
+        there = (part[:, None] < count) & (in_group[None, :] < GROUP)
+        at = (first + part[:, None]) * HEADS + head * GROUP + in_group[None, :]
+        # .cg: from the L2 cache, which the programs that wrote them share.
+        weight = tl.load(weights + at, mask=there, other=float("-inf"), cache_modifier=".cg")
+        there = there[:, :, None] & (dim[None, None, :] < HEAD_DIM)
+        at = at.to(tl.int64)[:, :, None] * HEAD_DIM + dim[None, None, :]
+        part_sum = tl.load(partials + at, mask=there, other=0.0, cache_modifier=".cg")
+        higher = tl.maximum(highest, tl.max(weight, 0))
+        higher = tl.where(in_group < GROUP, higher, 0.0)  # of padding -inf − -inf would be NaN
+        kept = tl.exp2(highest - higher)
+        weight = tl.exp2(weight - higher[None, :])
+        total = total * kept + tl.sum(weight, 0)
+        summed = summed * kept[:, None] + tl.sum(part_sum * weight[:, :, None], 0)
+        highest = higher
+    of_out = row.to(tl.int64) * out_stride + (head * GROUP + in_group[:, None]) * HEAD_DIM + dim[None, :]
+    summed = summed / tl.where(in_group < GROUP, total, 1.0)[:, None]
+    tl.store(
+        out + of_out,
+        summed.to(out.dtype.element_ty),
+        mask=(in_group[:, None] < GROUP) & (dim[None, :] < HEAD_DIM),
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _decode_kernel(  # type: ignore[no-untyped-def]
+    q, out, kv, pages, items, arrivals, partials, weights, q_stride, out_stride, page_stride, layer_start, scale,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
+    RECORD: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_ITEMS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Each program takes every so-manieth (item, K/V head); heads of one item are neighbours, as they are in memory."""
+    HEADS: tl.constexpr = KV_HEADS * GROUP
+    in_group = tl.arange(0, BLOCK_ROWS)
+    dim = tl.arange(0, BLOCK_DIM)
+    mine = (in_group[:, None] < GROUP) & (dim[None, :] < HEAD_DIM)
+    work = tl.load(items) * KV_HEADS
+    for index in range(tl.program_id(0), work, tl.num_programs(0)):
+        item = index // KV_HEADS
+        head = index % KV_HEADS
+        record = items + (1 + item) * RECORD
+        row = tl.load(record)
+        count = tl.load(record + 6)
+        summed, highest, total = _attend_item(
+            q, kv, pages, row, tl.load(record + 1), tl.load(record + 2), tl.load(record + 3), head,
+            q_stride, page_stride, layer_start, scale,
+            KV_HEADS, GROUP, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES,
+        )  # fmt: skip
+        summed = summed / total[:, None]
+        if count == 1:
+            of_out = row.to(tl.int64) * out_stride + (head * GROUP + in_group[:, None]) * HEAD_DIM + dim[None, :]
+            tl.store(out + of_out, summed.to(out.dtype.element_ty), mask=mine)
+        else:
+            at = item * HEADS + head * GROUP + in_group
+            tl.store(partials + at.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :], summed, mask=mine)
+            tl.store(weights + at, highest + tl.log2(total), mask=in_group < GROUP)
+            tl.debug_barrier()  # every thread has written before one of them says so
+            arrived = arrivals + tl.load(record + 4) * KV_HEADS + head
+            if tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu") == count - 1:
+                tl.store(arrived, 0)  # for the next layer
+                _combine(
+                    out, partials, weights, row, tl.load(record + 5), count, head, out_stride,
+                    HEADS, GROUP, HEAD_DIM, GROUP_ROWS, BLOCK_DIM, BLOCK_ITEMS,
+                )  # fmt: skip
+
+
+def decode_attention(
+    q: torch.Tensor,
+    out: torch.Tensor,
+    kv: torch.Tensor,
+    pages: torch.Tensor,
+    plan: DecodePlan,
+    *,
+    layer: int,
+    tokens_per_page: int,
+    scale: float,
+) -> None:
+    """out[row] = softmax(scale · q[row] · Kᵀ) · V, a head at a time, over the keys of the row's sequence in `layer`.
+
+    q, out [rows, heads × head_dim], contiguous within a row; rows that no planned sequence names are not touched.
+    kv [pages, page elements] is the arena in q's dtype, whose page holds [layers, tokens_per_page, K then V, kv_heads,
+    head_dim] and perhaps waste. `pages` int32 is the page tables one after another. `plan` says the rest: `plan_decode`
+    must have been called for this step. What lies beyond a sequence's keys may be NaN. Float32 softmax and sums; the
+    result is the same bits each time. The grid is the plan's, whatever the batch, and the host reads nothing.
+
+    Split over the keys after flash-decoding (Dao et al. 2023); the query heads of one K/V head are the rows of one
+    product; the last program to finish a sequence combines its parts.
+    """
+    heads, kv_heads, head_dim = plan.heads, plan.kv_heads, plan.head_dim
+    group = heads // kv_heads
+    run = tokens_per_page * 2 * kv_heads * head_dim
+    assert q.shape == out.shape
+    assert q.shape[1] == heads * head_dim
+    assert q.dtype == out.dtype == kv.dtype
+    assert pages.dtype == torch.int32
+    assert q.stride(1) == out.stride(1) == kv.stride(1) == pages.stride(0) == 1
+    assert (layer + 1) * run <= kv.shape[1]
+    block_dim = max(16, triton.next_power_of_2(head_dim))
+    group_rows = triton.next_power_of_2(group)
+    _decode_kernel[(plan.programs,)](
+        q, out, kv, pages, plan.items, plan.arrivals, plan.partials, plan.weights,
+        q.stride(0), out.stride(0), kv.stride(0), layer * run, scale * math.log2(math.e),
+        KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, TOKENS_PER_PAGE=tokens_per_page, RECORD=RECORD,
+        BLOCK_ROWS=max(16, group_rows), GROUP_ROWS=group_rows, BLOCK_DIM=block_dim, BLOCK_KEYS=BLOCK_KEYS,
+        BLOCK_ITEMS=max(1, COMBINED_ELEMENTS // (group_rows * block_dim)), STAGES=STAGES, num_warps=WARPS,
+    )  # fmt: skip

@@ -1,0 +1,128 @@
+"""Prefill attention against its reference: odd shapes, any page size, NaN wherever nobody may look."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
+
+from kernels import prefill_attention as kernel
+from kernels import reference_attention as reference
+from kernels.prefill_attention import prefill_attention, prefill_blocks
+
+ON_GPU = torch.cuda.is_available()
+SEED = 20261121
+SHAPES = [
+    Shape(9, 3, 64, 16),  # SmolLM2
+    Shape(32, 8, 128, 16),  # Llama-3.1-8B
+    Shape(28, 4, 128, 13),  # Qwen2.5-7B
+    Shape(4, 4, 64, 40),
+    Shape(16, 1, 32, 7),
+    Shape(6, 2, 96, 1),
+    Shape(2, 1, 20, 5),
+    Shape(15, 5, 80, 16),
+]
+# (new tokens, keys) of each chunk
+CHUNKS = {
+    "one token": [(1, 1)],
+    "one token late": [(1, 130), (1, 64), (1, 65)],
+    "a whole prompt": [(200, 200)],
+    "tiles": [(64, 64), (63, 63), (65, 65), (128, 128)],
+    "over a prefix": [(50, 163), (33, 300)],
+    "nothing among others": [(0, 40), (17, 17), (0, 0), (5, 90)],
+    "nothing": [(0, 7)],
+}
+GPU_CHUNKS = {
+    "long": [(3000, 3000), (1000, 5000), (1, 9000), (17, 33)],
+    "many": [(i % 140, i % 140 + 61 * (i % 5)) for i in range(64)],
+}
+
+
+def matrix() -> list[tuple[Shape, str, torch.dtype]]:
+    whole = [(shape, name, dtype) for shape in SHAPES for name in CHUNKS | GPU_CHUNKS for dtype in DTYPES]
+    if ON_GPU:
+        return whole
+    print(f"a sample of the matrix, seed {SEED}")
+    return random.Random(SEED).sample([case for case in whole if case[1] in CHUNKS], 20)
+
+
+def check(shape: Shape, chunks: list[tuple[int, int]], dtype: torch.dtype, *, shared: int = 0) -> None:
+    q_lens, kv_lens = [new for new, _ in chunks], [keys for _, keys in chunks]
+    torch.manual_seed(len(chunks))
+    layer = shape.layers - 1
+    arena = paged(shape, kv_lens, dtype, layer=layer, dice=random.Random(sum(kv_lens)), shared=shared)
+    # Chunks lie in the rows in another order than in the lists, with rows of nobody between them.
+    order = random.Random(5).sample(range(len(chunks)), len(chunks))
+    row_starts, total_rows = [0] * len(chunks), 2
+    for s in order:
+        row_starts[s] = total_rows
+        total_rows += q_lens[s] + s % 2
+    # q is a view into a row of q, K and V, as a projection makes it.
+    qkv = torch.randn(total_rows, shape.q_size + 2 * shape.kv_heads * shape.head_dim)
+    q = qkv.to(dtype).to(DEVICE)[:, : shape.q_size]
+    out = torch.full((total_rows, shape.q_size), torch.nan, dtype=dtype, device=DEVICE)
+    wanted = out.clone()
+    blocks = torch.from_numpy(prefill_blocks(q_lens, kv_lens, shape.heads, shape.kv_heads)).to(DEVICE)
+    padded = torch.cat((blocks, torch.full((2, 2), -1, dtype=torch.int32, device=DEVICE)))
+    places = {
+        "layer": layer, "heads": shape.heads, "kv_heads": shape.kv_heads,
+        "tokens_per_page": shape.tokens_per_page, "scale": shape.scale,
+    }  # fmt: skip
+    prefill_attention(
+        q, out, arena.kv, int32(row_starts), int32(q_lens), int32(kv_lens), int32(arena.page_starts), arena.pages,
+        padded, **places,
+    )  # fmt: skip
+    reference.prefill_attention(
+        q, wanted, arena.kv, row_starts, q_lens, kv_lens, arena.page_starts, arena.pages, **places
+    )
+    assert wanted.isfinite().any(1).sum() == sum(q_lens)
+    assert_same(out, wanted)
+
+
+@pytest.mark.parametrize(("shape", "name", "dtype"), matrix(), ids=str)
+def test_the_matrix(shape: Shape, name: str, dtype: torch.dtype) -> None:
+    check(shape, (CHUNKS | GPU_CHUNKS)[name], dtype)
+
+
+def test_chunks_over_a_shared_prefix() -> None:
+    check(Shape(9, 3, 64, 13), [(20, 100), (61, 100), (1, 40), (12, 12)], DTYPES[0], shared=3)
+
+
+def test_a_prompt_in_chunks_is_the_prompt_at_once() -> None:
+    """Its rows come out the same however it is cut, up to the order of sums."""
+    shape, tokens = Shape(6, 2, 64, 16), 150
+    arena = paged(shape, [tokens], DTYPES[0], layer=0, dice=random.Random(0))
+    q = torch.randn(tokens, shape.q_size).to(DTYPES[0]).to(DEVICE)
+    outs = []
+    for cuts in ([0, 150], [0, 1, 70, 150], [0, 64, 128, 149, 150]):
+        out = torch.full_like(q, torch.nan)
+        for begin, end in itertools.pairwise(cuts):
+            blocks = torch.from_numpy(prefill_blocks([end - begin], [end], 6, 2)).to(DEVICE)
+            prefill_attention(
+                q, out, arena.kv, int32([begin]), int32([end - begin]), int32([end]), int32(arena.page_starts),
+                arena.pages, blocks, layer=0, heads=6, kv_heads=2, tokens_per_page=16, scale=shape.scale,
+            )  # fmt: skip
+        outs.append(out)
+    assert_same(outs[1], outs[0])
+    assert_same(outs[2], outs[0])
+
+
+@pytest.mark.parametrize("heads", [1, 3, 4, 7, 16])
+def test_blocks_cover_every_query_once_longest_first(heads: int) -> None:
+    dice = random.Random(heads)
+    q_lens = [dice.randint(0, 400) for _ in range(30)]
+    kv_lens = [new + dice.randint(0, 900) for new in q_lens]
+    blocks = prefill_blocks(q_lens, kv_lens, heads, 1).tolist()
+    queries = kernel.BLOCK_ROWS // heads
+    covered = [(s, i) for s, first in blocks for i in range(first, min(first + queries, q_lens[s]))]
+    assert sorted(covered) == [(s, i) for s, new in enumerate(q_lens) for i in range(new)]
+    keys = [kv_lens[s] - q_lens[s] + min(first + queries, q_lens[s]) for s, first in blocks]
+    assert keys == sorted(keys, reverse=True)
+
+
+def test_no_blocks() -> None:
+    assert prefill_blocks([], [], 4, 2).shape == (0, 2)
+    assert prefill_blocks([0], [3], 4, 2).shape == (0, 2)
