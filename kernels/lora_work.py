@@ -122,10 +122,8 @@ class WorkLayout(NamedTuple):
         assert numbers.dtype == torch.int32
         assert numbers.shape == (self.size,)
         assert numbers.is_contiguous()
-        header, segments, pieces = numbers.split(
-            [HEADER, FIELDS * self.segments_max, FIELDS * self.pieces_max],
-        )
-        return LoraWork(header, segments.view(-1, FIELDS), pieces.view(-1, FIELDS), self.block_rows)
+        parts = torch.split_with_sizes(numbers, [HEADER, FIELDS * self.segments_max, FIELDS * self.pieces_max])
+        return LoraWork(parts[0], parts[1].view(-1, FIELDS), parts[2].view(-1, FIELDS), self.block_rows)
 
     def plan(self, ranges: list[Range], out: npt.NDArray[np.int32]) -> None:
         """Write a step's work into `out` int32 [size]. No row is in two ranges. What is not live is left as it was."""
@@ -140,9 +138,8 @@ class WorkLayout(NamedTuple):
             (table_row[owner], first[owner] + start, np.minimum(rows[owner] - start, self.block_rows), tiles[owner]),
             axis=1,
         )
-        segments = segments[
-            np.argsort(-segments[:, 3], kind="stable")
-        ]  # the longest first: less to wait for at the end
+        # The longest first: less to wait for at the end.
+        segments = segments[np.argsort(-segments[:, 3], kind="stable")]
         owner, tile = _repeat(segments[:, 3])
         pieces = segments[owner]
         pieces[:, 3] = tile

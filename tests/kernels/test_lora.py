@@ -31,7 +31,7 @@ from kernels.reference_lora import lora_tiled
 
 pytest.importorskip("triton")
 
-from kernels.lora import lora_expand, lora_shrink  # noqa: E402 - after triton is known to be there
+from kernels.lora import lora_expand, lora_shrink
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -104,7 +104,7 @@ def ranges_of(assigned: list[int | None], ranks: list[list[list[int]]]) -> list[
 
 
 class Table:
-    """Adapters of random ranks for each (layer, module), their tiles in random order in an arena that is NaN between."""
+    """Adapters of given ranks for each (layer, module), their tiles in an arena that is NaN between them."""
 
     def __init__(self, ranks: list[list[list[int]]], shapes: list[tuple[int, int]], dtype: torch.dtype) -> None:
         """`ranks` by adapter, layer and module; `shapes` (in, out) by module."""
@@ -142,7 +142,7 @@ def run(
     case: Case, table: Table, ranges: list[Range], layer: int, stack: Stack, x: torch.Tensor, y: torch.Tensor
 ) -> torch.Tensor:
     """y after both kernels, from planes that were NaN."""
-    host, device = plan(ranges, case.rows, table.host.tiles_max, case.block_rows)
+    _, device = plan(ranges, case.rows, table.host.tiles_max, case.block_rows)
     planes = torch.full(planes_shape(case.rows, len(stack.outs), table.host.tiles_max), torch.nan, device=DEVICE)
     on_device, out = x.to(DEVICE), y.to(DEVICE, copy=True)
     lora_shrink(on_device, planes, table.device, device, layer, stack)
@@ -213,7 +213,7 @@ def test_a_step_without_adapters_touches_nothing(block_rows: int) -> None:
 
 
 def test_the_same_work_gives_the_same_bits() -> None:
-    """No atomics: neither the order of programs nor neighbours in the batch change a row's numbers for the same splits."""
+    """No atomics: the order in which programs run changes nothing."""
     case = Case("uniform", 33, 130, (70, 20), DECODE_BLOCK_ROWS, DTYPES[0], False)
     torch.manual_seed(1)
     table, ranges, stack = build(case, random.Random(1))

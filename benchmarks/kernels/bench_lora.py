@@ -1,0 +1,227 @@
+"""The LoRA kernels in a decode step of Llama-3.1-8B's shape: alone, and beside the base products, each by its bound.
+
+    python benchmarks/kernels/bench_lora.py [--alone] [--layers N]
+
+All modules of all layers run in one CUDA graph, over adapters that are all different, so that no cache flatters. The
+bound of LoRA alone is every distinct adapter read once and every adapted output written once at 4.2 TB/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from kernels.lora import lora_expand, lora_shrink  # noqa: E402
+from kernels.lora_work import (  # noqa: E402
+    DECODE_BLOCK_ROWS,
+    TILE_ALIGN_BYTES,
+    TILE_RANK,
+    LoraWork,
+    Range,
+    Stack,
+    TileTable,
+    WorkLayout,
+    pack_entry,
+    planes_shape,
+)
+
+HIDDEN, KV, INTER = 4096, 1024, 14336
+STACKS = (
+    Stack(0, HIDDEN, (HIDDEN, KV, KV)),
+    Stack(3, HIDDEN, (HIDDEN,)),
+    Stack(4, HIDDEN, (INTER, INTER)),
+    Stack(6, INTER, (HIDDEN,)),
+)
+BYTES_PER_S = 4.2e12
+DTYPE = torch.bfloat16
+
+
+class Case(NamedTuple):
+    rows: int
+    adapters: int
+    ranks: tuple[int, ...] = (16,)  # dealt to the adapters in turn
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows, {self.adapters} adapters, rank {'/'.join(map(str, self.ranks))}"
+
+
+CASES = [
+    Case(256, 1),
+    Case(256, 8),
+    Case(256, 64),
+    Case(256, 256),
+    Case(64, 64),
+    Case(16, 16),
+    Case(256, 64, (8, 16, 32, 64)),
+    Case(256, 0),
+]
+
+
+class Adapters:
+    """Random tiles, an adapter's after another's, and the table that finds them."""
+
+    def __init__(self, count: int, ranks: tuple[int, ...], layers: int, arena: torch.Tensor | None = None) -> None:
+        """`arena` of another set, if it is large enough, may be used again."""
+        self.ranks = [ranks[index % len(ranks)] for index in range(count)]
+        tiles_max = -(-max(ranks) // TILE_RANK)
+        unit = TILE_ALIGN_BYTES // DTYPE.itemsize
+        numbers = np.zeros((count, layers, 7, 1 + tiles_max), dtype=np.int64)
+        position = 0
+        for adapter, rank in enumerate(self.ranks):
+            for layer in range(layers):
+                for stack in STACKS:
+                    for module, out in enumerate(stack.outs, stack.first):
+                        own = numbers[adapter, layer, module]
+                        own[0] = pack_entry(rank, 2.0)
+                        for tile, first in enumerate(range(0, rank, TILE_RANK)):
+                            own[1 + tile] = position
+                            elements = min(TILE_RANK, rank - first) * (stack.in_features + out)
+                            position += -(-elements // unit)
+        if arena is None or arena.numel() < position * unit:
+            arena = torch.empty(position * unit, dtype=DTYPE, device="cuda").normal_(std=0.02)
+        self.bytes = position * TILE_ALIGN_BYTES
+        self.table = TileTable(arena, torch.from_numpy(numbers).cuda())
+
+    def work(self, case: Case, block_rows: int = DECODE_BLOCK_ROWS) -> LoraWork:
+        """Rows dealt evenly, an adapter's together."""
+        ranges, first = [], 0
+        for index in range(case.adapters):
+            rows = case.rows // case.adapters + (index < case.rows % case.adapters)
+            ranges.append(Range(index, first, rows, -(-self.ranks[index] // TILE_RANK)))
+            first += rows
+        layout = WorkLayout.of(case.rows, max(1, case.adapters), self.table.tiles_max, block_rows)
+        numbers = np.zeros(layout.size, dtype=np.int32)
+        layout.plan(ranges, numbers)
+        return layout.view(torch.from_numpy(numbers).cuda())
+
+
+class Step:
+    """The buffers of a decode step: x and y of each stack of modules, the planes between shrink and expand."""
+
+    def __init__(self, rows: int, layers: int, tiles_max: int) -> None:
+        self.rows = rows
+        self.layers = layers
+        self.x = [torch.randn(rows, stack.in_features, device="cuda").to(DTYPE) for stack in STACKS]
+        self.y = [torch.randn(rows, sum(stack.outs), device="cuda").to(DTYPE) for stack in STACKS]
+        self.delta = [torch.empty_like(y) for y in self.y]
+        self.planes = torch.empty(planes_shape(rows, 3, tiles_max), device="cuda")
+
+    def lora(self, adapters: Adapters, work: LoraWork, layer: int, index: int, *, add: bool) -> None:
+        shared = adapters.table, work, layer, STACKS[index]
+        lora_shrink(self.x[index], self.planes, *shared)
+        lora_expand(self.planes, self.y[index] if add else self.delta[index], *shared, add=add)
+
+    def lora_alone(self, adapters: Adapters, work: LoraWork) -> None:
+        for layer in range(self.layers):
+            for index in range(len(STACKS)):
+                self.lora(adapters, work, layer, index, add=False)
+
+    def base(self, weights: list[list[torch.Tensor]]) -> None:
+        for own in weights:
+            for x, weight, y in zip(self.x, own, self.y, strict=True):
+                torch.mm(x, weight, out=y)
+
+    def serial(self, weights: list[list[torch.Tensor]], adapters: Adapters, work: LoraWork) -> None:
+        """Shrink and expand after each base product, adding to its output."""
+        for layer, own in enumerate(weights):
+            for index, weight in enumerate(own):
+                torch.mm(self.x[index], weight, out=self.y[index])
+                self.lora(adapters, work, layer, index, add=True)
+
+    def beside(self, weights: list[list[torch.Tensor]], adapters: Adapters, work: LoraWork) -> None:
+        """Shrink and expand on a side stream under each base product; what reads y would add the delta."""
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        for layer, own in enumerate(weights):
+            for index, weight in enumerate(own):
+                side.wait_stream(main)
+                with torch.cuda.stream(side):
+                    self.lora(adapters, work, layer, index, add=False)
+                torch.mm(self.x[index], weight, out=self.y[index])
+                main.wait_stream(side)
+
+
+def graph_ms(body: Callable[[], None], replays: int = 15) -> float:
+    """Milliseconds of a replay, the median; `body` has been compiled by a run before."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        body()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        body()
+    times = []
+    for _ in range(replays + 2):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop))
+    return statistics.median(times[2:])
+
+
+def bound_ms(case: Case, adapters: Adapters, layers: int) -> float:
+    """Distinct adapters once, and the adapted rows' outputs written once."""
+    if not case.adapters:
+        return 0.0
+    used = adapters.bytes * case.adapters / len(adapters.ranks)
+    outputs = case.rows * layers * sum(sum(stack.outs) for stack in STACKS) * DTYPE.itemsize
+    return (used + outputs) / BYTES_PER_S * 1e3
+
+
+def sets(cases: list[Case], layers: int) -> dict[tuple[int, ...], Adapters]:
+    """The adapters of all cases by their ranks, in one arena."""
+    most: dict[tuple[int, ...], int] = {}
+    for case in cases:
+        most[case.ranks] = max(most.get(case.ranks, 1), case.adapters)
+    found: dict[tuple[int, ...], Adapters] = {}
+    arena = None
+    for ranks, count in sorted(most.items(), key=lambda item: -sum(item[0]) / len(item[0]) * item[1]):
+        found[ranks] = Adapters(count, ranks, layers, arena)
+        arena = found[ranks].table.arena
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--alone", action="store_true", help="without the base products")
+    parser.add_argument("--layers", type=int, default=32)
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    layers = arguments.layers
+    by_ranks = sets(CASES, layers)
+    weights: list[list[torch.Tensor]] = []
+    if not arguments.alone:
+        shapes = [(sum(stack.outs), stack.in_features) for stack in STACKS]
+        weights = [
+            [torch.empty(*s, dtype=DTYPE, device="cuda").normal_(std=0.02).t() for s in shapes] for _ in range(layers)
+        ]
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {layers} layers, ms a step")
+    print(f"{'case':40} {'alone':>7} {'bound':>7} {'%':>4} {'base':>7} {'serial':>7} {'beside':>7} {'added':>7}")
+    bases: dict[int, float] = {}
+    for case in CASES:
+        adapters = by_ranks[case.ranks]
+        step, work = Step(case.rows, layers, adapters.table.tiles_max), adapters.work(case)
+        alone, bound = graph_ms(lambda: step.lora_alone(adapters, work)), bound_ms(case, adapters, layers)
+        line = f"{case!s:40} {alone:7.3f} {bound:7.3f} {100 * bound / alone:4.0f}"
+        if weights:
+            if case.rows not in bases:
+                bases[case.rows] = graph_ms(lambda: step.base(weights))
+            base, serial = bases[case.rows], graph_ms(lambda: step.serial(weights, adapters, work))
+            beside = graph_ms(lambda: step.beside(weights, adapters, work))
+            line += f" {base:7.3f} {serial:7.3f} {beside:7.3f} {beside - base:7.3f}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
