@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import torch
 
-from kernels.lora import lora_expand, lora_shrink  # noqa: E402
-from kernels.lora_work import (  # noqa: E402
+from kernels.lora import lora_expand, lora_shrink
+from kernels.lora_work import (
     DECODE_BLOCK_ROWS,
     TILE_ALIGN_BYTES,
     TILE_RANK,
@@ -149,16 +149,16 @@ class Step:
                 main.wait_stream(side)
 
 
-def graph_ms(body: Callable[[], None], replays: int = 15) -> float:
-    """Milliseconds of a replay, the median; `body` has been compiled by a run before."""
+def graph_ms(body: Callable[..., None], *arguments: object, replays: int = 15) -> float:
+    """Milliseconds of `body(*arguments)` as a graph, the median of its replays."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        body()
+        body(*arguments)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        body()
+        body(*arguments)
     times = []
     for _ in range(replays + 2):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -212,13 +212,13 @@ def main() -> None:
     for case in CASES:
         adapters = by_ranks[case.ranks]
         step, work = Step(case.rows, layers, adapters.table.tiles_max), adapters.work(case)
-        alone, bound = graph_ms(lambda: step.lora_alone(adapters, work)), bound_ms(case, adapters, layers)
+        alone, bound = graph_ms(step.lora_alone, adapters, work), bound_ms(case, adapters, layers)
         line = f"{case!s:40} {alone:7.3f} {bound:7.3f} {100 * bound / alone:4.0f}"
         if weights:
             if case.rows not in bases:
-                bases[case.rows] = graph_ms(lambda: step.base(weights))
-            base, serial = bases[case.rows], graph_ms(lambda: step.serial(weights, adapters, work))
-            beside = graph_ms(lambda: step.beside(weights, adapters, work))
+                bases[case.rows] = graph_ms(step.base, weights)
+            base, serial = bases[case.rows], graph_ms(step.serial, weights, adapters, work)
+            beside = graph_ms(step.beside, weights, adapters, work)
             line += f" {base:7.3f} {serial:7.3f} {beside:7.3f} {beside - base:7.3f}"
         print(line, flush=True)
 
