@@ -72,8 +72,11 @@ def _shrink_kernel(
     entry_module, layer, module, in_features, programs,
     MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr, UNIT: tl.constexpr,
     RANK: tl.constexpr, FIELDS: tl.constexpr, SPLITS_MAX: tl.constexpr, STAGES: tl.constexpr, EVEN_K: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """planes[split, rows of a piece, rank rows of its tile of every module] = x · Aᵀ over a part of the inner size."""
+    if OVERLAP:  # the expand may start now: it reads B while this runs, and waits before it reads the planes
+        tl.extra.cuda.gdc_launch_dependents()
     pieces = tl.load(header + 1)
     splits = _split_count(pieces, in_features, programs, BLOCK_K, SPLITS_MAX)
     blocks = tl.cdiv(in_features, BLOCK_K)
@@ -95,8 +98,8 @@ def _shrink_kernel(
         own = entry + (module + stacked) * entry_module
         known = stacked < MODULES
         rank = (tl.load(own, mask=known, other=0) & 0xFFFFFFFF).to(tl.int32)
+        place = tl.load(own + 1 + tile, mask=known, other=0)  # of a tile that is not there: not used
         live = known & (tile * RANK + rank_row < rank)
-        place = tl.load(own + 1 + tile, mask=live, other=0)
         a = arena + place * UNIT + rank_row * in_features
         row_live = row < rows
         x_own = x + (first + row).to(tl.int64) * x_row
@@ -124,6 +127,7 @@ def _expand_kernel(
     entry_module, layer, module, in_features, out0, out1, out2, programs,
     MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_N: tl.constexpr, UNIT: tl.constexpr,
     RANK: tl.constexpr, FIELDS: tl.constexpr, SPLITS_MAX: tl.constexpr, BLOCK_K: tl.constexpr, ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """y[rows of a segment, columns of a module] = (ADD: +=) scale · (sum of the planes) · B, over all of its tiles."""
     segments = tl.load(header)
@@ -164,8 +168,16 @@ def _expand_kernel(
         h_own = planes + (first + row).to(tl.int64)[None, :, None] * planes_row + rank_row[None, None, :]
         h_own += part[:, None, None] * planes_split
         h_mask = (part < splits)[:, None, None] & row_live[None, :, None]
-        acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
-        for tile in range(tl.cdiv(rank, RANK)):
+        # The first tile's B comes before the wait for the shrink: all the time there is to hide is in that read.
+        height = tl.minimum(rank, RANK)
+        b = arena + tl.load(own + 1) * UNIT + height * in_features
+        b_mask = (rank_row < height)[:, None] & inside[None, :]
+        b_part = tl.load(b + rank_row[:, None] * width + at[None, :], mask=b_mask, other=0.0)
+        if OVERLAP:
+            tl.extra.cuda.gdc_wait()
+        h = tl.sum(tl.load(h_own + stacked * RANK, mask=h_mask & (rank_row < rank)[None, None, :], other=0.0), axis=0)
+        acc = tl.dot(h.to(b_part.dtype), b_part, input_precision="ieee")
+        for tile in range(1, tl.cdiv(rank, RANK)):
             place = tl.load(own + 1 + tile)
             height = tl.minimum(rank - tile * RANK, RANK)
             b = arena + place * UNIT + height * in_features
@@ -203,7 +215,7 @@ def lora_shrink(
         entries.stride(0), entries.stride(1), entries.stride(2), layer, stack.first, stack.in_features, programs,
         MODULES=len(stack.outs), BLOCK_ROWS=work.block_rows, BLOCK_K=tuning.block,
         UNIT=TILE_ALIGN_BYTES // x.element_size(), RANK=TILE_RANK, FIELDS=FIELDS, SPLITS_MAX=SPLITS_MAX,
-        STAGES=tuning.stages, EVEN_K=stack.in_features % tuning.block == 0, num_warps=tuning.warps,
+        STAGES=tuning.stages, EVEN_K=stack.in_features % tuning.block == 0, OVERLAP=_overlaps(x.device), num_warps=tuning.warps,
     )  # fmt: skip
 
 
@@ -219,7 +231,7 @@ def lora_expand(
     _check(y, table, sum(stack.outs))
     _check_planes(planes)
     shrink, tuning = SHRINK_TUNING[work.block_rows, len(stack.outs)], EXPAND_TUNING[work.block_rows, len(stack.outs)]
-    entries = table.entries
+    entries, overlap = table.entries, _overlaps(y.device)
     outs = (*stack.outs, 0, 0)[:MODULES_STACKED_MAX]
     _expand_kernel[(_programs(y.device, tuning.per_sm),)](
         planes, y, table.arena, entries, work.header, work.segments, planes.stride(1), planes.stride(0), y.stride(0),
@@ -227,7 +239,7 @@ def lora_expand(
         _programs(y.device, shrink.per_sm),
         MODULES=len(stack.outs), BLOCK_ROWS=work.block_rows, BLOCK_N=tuning.block,
         UNIT=TILE_ALIGN_BYTES // y.element_size(), RANK=TILE_RANK, FIELDS=FIELDS, SPLITS_MAX=SPLITS_MAX,
-        BLOCK_K=shrink.block, ADD=add, num_warps=tuning.warps,
+        BLOCK_K=shrink.block, ADD=add, OVERLAP=overlap, num_warps=tuning.warps, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
 
 
@@ -236,6 +248,15 @@ def _programs(device: torch.device, per_sm: int) -> int:
     if device.type != "cuda":
         return 3
     return int(torch.cuda.get_device_properties(device).multi_processor_count) * per_sm
+
+
+def _overlaps(device: torch.device) -> bool:
+    """Whether a launch may start before the one in front of it has ended (programmatic dependent launch)."""
+    return (
+        device.type == "cuda"
+        and torch.cuda.get_device_capability(device) >= (9, 0)
+        and hasattr(tl.extra.cuda, "gdc_wait")
+    )
 
 
 def _check(rows: torch.Tensor, table: TileTable, width: int) -> None:
