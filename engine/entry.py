@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.prefix import Chain
-from engine.step import Sequence
+from engine.step import PENDING_ID, Sequence
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """Waiting until `running`; gone once ended. A running one holds pages, a place and its adapter."""
+    """Waiting until `running`; gone once `ended`. A running one holds pages, a place and its adapter. One that was
+    preempted, or has ended, may still have chunks in flight."""
 
     sequence: Sequence
     tier: int  # rank; 0 is served first
     number: int  # order of arrival
     chain: Chain
     running: bool = False
-    aborting: bool = False  # aborted while its step is being executed
+    ended: bool = False
+    in_flight: int = 0  # its chunks in steps that were begun and not completed
+    aborting: bool = False  # aborted while in flight: it ends with the next step of its to be completed
     shared: int = 0  # pages that it found in the prefix cache when it last joined
     published: int = 0  # of its pages, those found in the prefix cache or offered to it
     peak: int = 0  # the most tokens it ever had computed: below it, computing is recomputing
@@ -26,6 +29,17 @@ class Entry:
     def remaining(self) -> int:
         """Tokens whose KV is still to be computed before the next id can be drawn; 1 is a decode."""
         return self.sequence.token_count() - self.sequence.computed
+
+    def ready(self) -> bool:
+        """A running one may be in the next step: not when it is sure to end with a step in flight; nor, if its draw
+        needs the ids before it, while one of them is pending."""
+        if not self.in_flight:
+            return True
+        sequence = self.sequence
+        made = sequence.output_ids
+        if self.aborting or len(made) >= sequence.max_tokens:
+            return False
+        return not (made and made[-1] == PENDING_ID and sequence.needs_ids())
 
     def lost_work(self) -> float:
         """Computed tokens lost per page freed, were it preempted now. What it shares is neither lost nor freed."""

@@ -1,4 +1,4 @@
-"""A step being put together: which chunk of which request, and how many tokens are left.
+"""A step being put together, then in flight: which chunk of which request, and how many tokens are left.
 
 What is planned may be dropped until the step begins. It must never decide: the scheduler does.
 """
@@ -6,7 +6,7 @@ What is planned may be dropped until the step begins. It must never decide: the 
 from __future__ import annotations
 
 from engine.entry import Entry
-from engine.step import Chunk, Step
+from engine.step import PENDING_ID, Chunk, Step
 
 
 class Plan:
@@ -17,6 +17,7 @@ class Plan:
         self.tokens_left = tokens
         self.chunks: dict[Entry, Chunk] = {}
         self.step: Step | None = None  # once it has begun
+        self._assumed = False
 
     def add(self, entry: Entry, count: int) -> None:
         """The next `count` tokens of a request, whose pages it has."""
@@ -33,5 +34,20 @@ class Plan:
             self.tokens_left += chunk.count
 
     def begin(self, number: int) -> Step:
+        for entry in self.chunks:
+            entry.in_flight += 1
         self.step = Step(number, self.model, list(self.chunks.values()))
         return self.step
+
+    def assume(self) -> None:
+        """Let its requests look as if the step, in flight, were completed, PENDING_ID standing for what it draws: then
+        the next step can be planned. Before that the runner must have begun it. Twice is once."""
+        if self._assumed:
+            return
+        self._assumed = True
+        for entry, chunk in self.chunks.items():
+            if not entry.ended:
+                sequence = entry.sequence
+                sequence.computed = chunk.start + chunk.count
+                if chunk.sample:
+                    sequence.output_ids.append(PENDING_ID)

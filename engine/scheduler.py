@@ -6,6 +6,7 @@ Deterministic, on the caller's clock, for one thread. It must never load a tenso
 from __future__ import annotations
 
 import bisect
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from engine.prefix import NAMESPACE_QUOTA, Chain, PrefixCache
 from engine.protocol import FinishReason, Logprobs
 from engine.queues import TierQueue
 from engine.residency import Residency
-from engine.step import AdapterTable, Chunk, Sequence, Step, StepResult
+from engine.step import PENDING_ID, AdapterTable, Chunk, Sequence, Step, StepResult
 from engine.tiers import Tier, check_tiers
 
 # A model with work runs again after at most so many steps of better ranked models, and one of each that waits longer.
@@ -49,8 +50,22 @@ class StepOutcome:
 
 
 class Scheduler:
-    """Owns the arena's bookkeeping and every request from submit to its one ending. The caller repeats
-    `schedule`, execute, `complete`; between a schedule and its complete it may submit and abort."""
+    """Owns the arena's bookkeeping and every request from submit to its one ending. The caller repeats `schedule`,
+    begin the step, take its result, `complete`; in between it may submit and abort. With `steps_ahead` it schedules so
+    many further steps before the oldest is completed, which then is always the next to be.
+
+    A step in flight is taken to go well: its tokens count as computed and its ids stand as PENDING_ID, so that the next
+    can be planned on top of it. What turns out otherwise is set right when it is completed:
+
+    - A request that ends then (by a stop id, an error, an abort) may have chunks in later steps in flight. They are
+      overrun: what they make is counted, and nobody sees it.
+    - One preempted meanwhile waits with its pending ids, which come to it, and may end it, there. It joins again only
+      when none of its chunks is in flight.
+
+    Pages are freed, and adapters lose their pins, at once, though a step in flight may still use them: the device works
+    in order (see step.Runner), so whoever gets them next comes after. Only known ids and good KV get into the prefix
+    cache, as a page enters it when the step that filled it is completed, and only for a request that still runs.
+    """
 
     def __init__(
         self,
@@ -64,6 +79,7 @@ class Scheduler:
         prefill_tokens_min: int = 64,
         sequences_max: int = 64,
         namespace_quota: float = NAMESPACE_QUOTA,
+        steps_ahead: int = 0,
     ) -> None:
         """`tiers` high to low. Raises ValueError when the limits cannot be kept together."""
         check_tiers(tiers)
@@ -78,7 +94,9 @@ class Scheduler:
         self.models = dict(models)
         self.arena = arena
         self.prefix = PrefixCache(arena, namespace_quota)
-        self.tokens_made = 0
+        self.tokens_made = 0  # ids drawn, the overrun among them
+        self.tokens_overrun = 0  # ids drawn for requests that had ended by then
+        self.overrun_s = 0.0  # device-seconds that no request has: Σ of all requests' and this is Σ of all steps'
         self.preemptions = 0
         self._clock = clock
         self._residency = Residency(adapters, arena)
@@ -88,6 +106,7 @@ class Scheduler:
         self._step_tokens_max = step_tokens_max
         self._prefill_tokens_min = prefill_tokens_min
         self._sequences_max = sequences_max
+        self._steps_ahead = steps_ahead
         self._entries: dict[tuple[int, int], Entry] = {}
         self._queues = [TierQueue() for _ in tiers]
         self._admission = Admission(self.tiers, self.models, self._floors, self._residency, self._queues, clock)
@@ -98,7 +117,7 @@ class Scheduler:
         self._failed: list[Ended] = []
         self._arrivals = 0
         self._steps = 0
-        self._plan: Plan | None = None
+        self._in_flight: deque[Plan] = deque()  # oldest first
 
     # ---- requests
 
@@ -122,7 +141,7 @@ class Scheduler:
         return None
 
     def abort(self, gateway: int, handle: int) -> Ended | None:
-        """End it now; None when it is not there, or ends with the step being executed."""
+        """End it now; None when it is not there, or ends with a step in flight."""
         entry = self._entries.get((gateway, handle))
         return self._abort(entry) if entry else None
 
@@ -132,15 +151,23 @@ class Scheduler:
         return [ended for entry in entries if (ended := self._abort(entry))]
 
     def remove_adapter(self, digest: str) -> None:
-        """Take it out of the arena. No request uses it: the caller lets its last one end first."""
+        """Take it out of the arena. No request and no step uses it: the caller lets the last one end first."""
         assert all(entry.sequence.adapter != digest for entry in self._entries.values()), f"{digest} is in use"
+        assert not self.reads(digest), f"{digest} is in use by a step"
         self._residency.remove(digest)
+
+    def reads(self, digest: str) -> bool:
+        """A step in flight reads this adapter, be it for a request that has ended."""
+        return any(chunk.sequence.adapter == digest for plan in self._in_flight for chunk in plan.chunks.values())
 
     # ---- steps
 
     def schedule(self) -> Step | None:
-        """The next step; None when there is no work. `complete` must follow before the next call."""
-        assert self._plan is None, "the step before was not completed"
+        """The next step, which the caller begins before the next call; None when there is no work, or none before a
+        step in flight is completed."""
+        assert len(self._in_flight) <= self._steps_ahead, "the step before was not completed"
+        if self._in_flight:
+            self._in_flight[-1].assume()
         while self._entries:
             before = (len(self._entries), self.running)
             for model in self._models_by_turn():
@@ -154,33 +181,40 @@ class Scheduler:
                 if plan.chunks:
                     return self._begin(plan)
             # All that ran was preempted: the next round finds the arena empty.
-            assert before != (len(self._entries), self.running), "there is work, and no step can be made of it"
+            if before == (len(self._entries), self.running):
+                assert self._in_flight, "there is work, and no step can be made of it"
+                return None
         return None
 
     def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
-        """Take in what the step made. `seconds` is what it took; its requests share it by tokens computed."""
-        plan, self._plan = self._plan, None
-        assert plan is not None
-        assert plan.step is step, "not the step being executed"
+        """Take in what the oldest step in flight made. `seconds` is what it took; its requests share it by tokens
+        computed."""
+        plan = self._in_flight.popleft()
+        assert plan.step is step, "not the oldest step in flight"
         assert len(result.ids) == len(step.chunks)
+        plan.assume()
         now = self._clock()
-        logprobs = {step.chunks[index].sequence: found for index, found in result.logprobs.items()}
-        outcome = StepOutcome(ended=self.take_failed(), logprobs=logprobs)
+        outcome = StepOutcome(ended=self.take_failed())
         tokens = sum(chunk.count for chunk in step.chunks)
         self._pace.observe(tokens, seconds)
         token_s = seconds / tokens
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
-            sequence = chunk.sequence
-            sequence.device_s += token_s * chunk.count
-            message = result.errors.get(index, "")
-            reason: FinishReason | None = "error"
-            if index not in result.errors:
+            entry.in_flight -= 1
+            good = index not in result.errors
+            if entry.ended:
+                self._overrun(chunk, good, token_s)
+                continue
+            chunk.sequence.device_s += token_s * chunk.count
+            reason: FinishReason | None = None
+            if good:
                 self._advance(entry, chunk)
                 reason = self._take_id(entry, chunk, result.ids[index], now, outcome.tokens)
+                if index in result.logprobs:
+                    outcome.logprobs[chunk.sequence] = result.logprobs[index]
             if entry.aborting:
-                reason, message = "aborted", ""
-            if reason:
-                outcome.ended.append(self._end(entry, reason, message))
+                outcome.ended.append(self._end(entry, "aborted"))
+            elif reason or not good:
+                outcome.ended.append(self._end(entry, reason or "error", result.errors.get(index, "")))
         return outcome
 
     def take_failed(self) -> list[Ended]:
@@ -206,10 +240,13 @@ class Scheduler:
         """AssertionError says what is wrong. For idle moments and tests."""
         references = self._residency.held_pages()
         running = [entry for entries in self._running for entry in entries]
+        chunks = Counter(entry for plan in self._in_flight for entry in plan.chunks)
         for entry in self._entries.values():
             sequence = entry.sequence
             assert entry.running == (entry in running)
             assert entry.running or not sequence.pages, f"{sequence.request_id} holds pages and does not run"
+            assert entry.in_flight == chunks[entry], f"{sequence.request_id} has {chunks[entry]} chunks in flight"
+            assert sequence.output_ids.count(PENDING_ID) <= entry.in_flight, f"{sequence.request_id} lacks an id"
             references.update(sequence.pages)
         assert len(running) + sum(self.waiting().values()) == len(self._entries)
         self.arena.check_integrity(references)
@@ -233,7 +270,7 @@ class Scheduler:
             for entry in tuple(running):
                 if not entry.running or entry.sequence.model != plan.model or entry.remaining() != 1:
                     continue
-                if self._grow(plan, entry):
+                if entry.ready() and self._grow(plan, entry):
                     plan.add(entry, 1)
 
     def _leave_time_to_decode(self, plan: Plan) -> None:
@@ -247,7 +284,7 @@ class Scheduler:
         for entry in self._running[tier]:
             if not plan.tokens_left:
                 return
-            if entry.sequence.model == plan.model and entry not in plan.chunks:
+            if entry.sequence.model == plan.model and entry not in plan.chunks and entry.ready():
                 self._plan_prefill(plan, entry)
 
     def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
@@ -263,9 +300,9 @@ class Scheduler:
             entry = queue.head(plan.model)
             if entry is None or self._overtakes(entry):
                 return
-            if self._join(plan, entry):
+            if not entry.in_flight and self._join(plan, entry):
                 self._plan_prefill(plan, entry)
-            elif self.running:
+            elif self.running or self._in_flight:
                 self._claims.setdefault(plan.model, entry)
                 return
             else:
@@ -287,7 +324,7 @@ class Scheduler:
         for entry in plan.chunks:
             if entry.sequence.started_at is None:
                 entry.sequence.started_at = now
-        self._plan = plan
+        self._in_flight.append(plan)
         return plan.begin(self._steps)
 
     # ---- room
@@ -399,11 +436,12 @@ class Scheduler:
         """The chunk's KV is computed: count it, and let others find the pages that are full now."""
         sequence = entry.sequence
         computed = chunk.start + chunk.count
-        sequence.computed = computed
         if chunk.start < entry.peak:
             sequence.recomputed_tokens += min(entry.peak, computed) - chunk.start
         entry.peak = max(entry.peak, computed)
         self._queues[entry.tier].charge(entry, computed)
+        if not entry.running:  # preempted since: its pages are others'
+            return
         while entry.published < computed // entry.chain.tokens_per_page:
             page = sequence.pages[entry.published]
             self.prefix.publish(entry.chain, sequence.tokens, entry.published, page)
@@ -412,28 +450,40 @@ class Scheduler:
     def _take_id(
         self, entry: Entry, chunk: Chunk, token: int | None, now: float, made: list[tuple[Sequence, int]]
     ) -> FinishReason | None:
-        """Append the id that a sampling chunk made; why the request ends with it, or None."""
+        """Put the id that a sampling chunk made in its place; why the request ends with it, or None."""
         if not chunk.sample:
             return None
         assert token is not None, "a sampling chunk yields an id or an error"
         sequence = entry.sequence
-        sequence.output_ids.append(token)
+        place = chunk.start + chunk.count - len(sequence.prompt_ids)
+        assert sequence.output_ids[place] == PENDING_ID
+        sequence.output_ids[place] = token
         made.append((sequence, token))
         self.tokens_made += 1
         if sequence.first_token_at is None:
             sequence.first_token_at = now
         if token in sequence.stop_ids:
             return "stop"
-        return "length" if len(sequence.output_ids) >= sequence.max_tokens else None
+        return "length" if place + 1 >= sequence.max_tokens else None
+
+    def _overrun(self, chunk: Chunk, good: bool, token_s: float) -> None:
+        """Count what was computed for a request that has ended."""
+        self.overrun_s += token_s * chunk.count
+        if chunk.sample and good:
+            self.tokens_made += 1
+            self.tokens_overrun += 1
 
     def _abort(self, entry: Entry) -> Ended | None:
-        if self._plan is not None and entry in self._plan.chunks:
+        if entry.in_flight:
             entry.aborting = True
             return None
         return self._end(entry, "aborted")
 
     def _end(self, entry: Entry, reason: FinishReason, message: str = "") -> Ended:
         sequence = entry.sequence
+        entry.ended = True
+        while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
+            sequence.output_ids.pop()
         if entry.running:
             self._leave(entry)
         else:

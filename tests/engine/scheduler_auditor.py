@@ -1,18 +1,19 @@
 """A house around the scheduler that keeps its own books: memory whose contents betray any page used twice, adapters
-packed into tiles, and a model whose next id depends on every id before it.
+packed into tiles, and a model whose next id depends on every id before it. Its device computes a step when it is begun,
+and tells when the step is completed: as work on a device is in order, what is scheduled in between finds it done.
 
 Nothing here reads the scheduler's own state, except to call its `check_integrity`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from engine.arena import Arena
 from engine.protocol import Sampling
 from engine.scheduler import Ended, ModelLimits, Refusal, Scheduler, StepOutcome
-from engine.step import Sequence, Step, StepResult
+from engine.step import PENDING_ID, Chunk, Sequence, Step, StepResult
 from engine.tiers import SHIPPED_TIERS, Tier
 
 VOCAB = 97
@@ -132,6 +133,15 @@ class Books:
     ending: Ended | None = None
     abort_asked: bool = False
     failed: bool = False
+    drawn: list[int] = field(default_factory=list)  # by steps in flight, oldest first: known to the device alone
+
+
+@dataclass
+class Flight:
+    """A step in flight, and what the device knows of it."""
+
+    step: Step
+    ids: list[int | None]
 
 
 class House:
@@ -150,6 +160,7 @@ class House:
         prefill_tokens_min: int = 4,
         sequences_max: int = 8,
         namespace_quota: float = 0.25,
+        steps_ahead: int = 0,
     ) -> None:
         self.clock = Clock()
         self.tiers = tiers
@@ -167,13 +178,17 @@ class House:
             prefill_tokens_min=prefill_tokens_min,
             sequences_max=sequences_max,
             namespace_quota=namespace_quota,
+            steps_ahead=steps_ahead,
         )
         self.step_tokens_max = step_tokens_max
         self.sequences_max = sequences_max
         self.books: dict[int, Books] = {}
         self.steps = 0
         self.seconds = 0.0
-        self.step: Step | None = None
+        self.overrun = 0
+        self.overrun_s = 0.0
+        self.steps_ahead = steps_ahead
+        self.flights: deque[Flight] = deque()
 
     # ---- asking
 
@@ -219,44 +234,52 @@ class House:
     # ---- steps
 
     def schedule(self) -> Step | None:
-        """Schedule, and audit what was planned."""
-        decoding = [
-            (books.sequence, books.sequence.preemptions)
-            for books in self.books.values()
-            if books.sequence.pages and books.sequence.token_count() - books.sequence.computed == 1
-        ]
+        """Schedule, audit what was planned, and begin it."""
+        before = [(sequence, sequence.preemptions) for sequence in self.running()]
         step = self.scheduler.schedule()
         for ended in self.scheduler.take_failed():
             self._end(ended)
         self.scheduler.check_integrity()
-        self.step = step
+        decoding = [sequence for sequence, preemptions in before if sequence.preemptions == preemptions]
+        decoding = [sequence for sequence in decoding if self._can_decode(sequence)]
         if step is None:
-            assert not self.live()
+            assert self.flights or not self.live()
+            assert not decoding, f"{decoding[0].request_id} could decode"
             return None
         assert step.chunks, "an empty step"
         assert sum(chunk.count for chunk in step.chunks) <= self.step_tokens_max
-        assert len({chunk.sequence.handle for chunk in step.chunks}) == len(step.chunks)
-        assert len(self.running()) <= self.sequences_max
         in_step = {chunk.sequence.handle for chunk in step.chunks}
-        for sequence, preemptions in decoding:
+        assert len(in_step) == len(step.chunks)
+        assert len(self.running()) <= self.sequences_max
+        for sequence in decoding:
             starved = sequence.model == step.model and sequence.handle not in in_step
-            assert not starved or sequence.preemptions > preemptions, f"{sequence.request_id} did not decode"
+            assert not starved, f"{sequence.request_id} did not decode"
+        self.flights.append(Flight(step, [self._compute(chunk) for chunk in step.chunks]))
         return step
 
     def complete(self, seconds: float = 0.01, errors: dict[int, str] | None = None) -> StepOutcome:
-        """Execute the scheduled step against the memory, and audit what came out."""
-        step = self.step
-        assert step is not None
-        self.step = None
-        result = StepResult([self._compute(chunk) for chunk in step.chunks], errors or {})
+        """Complete the oldest step in flight, and audit what came out."""
+        flight = self.flights.popleft()
+        result = StepResult(flight.ids, errors or {})
         self.steps += 1
         self.seconds += seconds
         self.clock.now += seconds
-        for index in result.errors:
-            self.books[step.chunks[index].sequence.handle].failed = True
-        outcome = self.scheduler.complete(step, result, seconds)
+        tokens = sum(chunk.count for chunk in flight.step.chunks)
+        alive: list[Sequence] = []
+        for index, chunk in enumerate(flight.step.chunks):
+            books = self.books[chunk.sequence.handle]
+            if chunk.sample:
+                del books.drawn[0]
+            if books.ending:
+                self.overrun += chunk.sample and index not in result.errors
+                self.overrun_s += seconds * chunk.count / tokens
+                continue
+            books.failed |= index in result.errors
+            if chunk.sample and index not in result.errors:
+                alive.append(chunk.sequence)
+        outcome = self.scheduler.complete(flight.step, result, seconds)
+        assert [sequence for sequence, _ in outcome.tokens] == alive, "an id for who had ended, or none for who had not"
         for sequence, token in outcome.tokens:
-            assert self.books[sequence.handle].ending is None
             self.books[sequence.handle].made.append(token)
         for ended in outcome.ended:
             self._end(ended)
@@ -264,9 +287,14 @@ class House:
         return outcome
 
     def run(self, steps: int | None = None) -> int:
-        """Steps until nothing is left, or `steps`. How many there were."""
+        """Complete steps until nothing is left, or `steps`; before each, begin as many as may be in flight. How many
+        were completed."""
         count = 0
-        while (steps is None or count < steps) and self.schedule():
+        while steps is None or count < steps:
+            while len(self.flights) <= self.steps_ahead and self.schedule():
+                pass
+            if not self.flights:
+                break
             self.complete()
             count += 1
         return count
@@ -283,6 +311,7 @@ class House:
 
     def check_the_end(self) -> None:
         """Nothing is left, nobody was forgotten, and every count adds up."""
+        assert not self.flights
         assert not self.live()
         assert not self.scheduler.has_work()
         assert self.scheduler.running == 0
@@ -291,16 +320,30 @@ class House:
         assert free + self.arena.adapter_pages() == self.arena.pages, "a page leaked"
         assert self.arena.adapter_pages() == len(self.memory.tiles)
         device_s = sum(books.sequence.device_s for books in self.books.values())
-        assert abs(device_s - self.seconds) < 1e-9 * max(1, self.steps)
-        assert self.scheduler.tokens_made == sum(len(books.made) for books in self.books.values())
+        assert abs(device_s + self.overrun_s - self.seconds) < 1e-9 * max(1, self.steps)
+        assert abs(self.scheduler.overrun_s - self.overrun_s) < 1e-9 * max(1, self.steps)
+        assert self.scheduler.tokens_overrun == self.overrun
+        made = sum(len(books.made) for books in self.books.values())
+        assert self.scheduler.tokens_made == made + self.overrun
+        assert self.steps_ahead or not self.overrun
         preemptions = sum(books.sequence.preemptions for books in self.books.values())
         assert self.scheduler.preemptions == preemptions
 
     # ---- inside
 
-    def _compute(self, chunk) -> int | None:  # type: ignore[no-untyped-def]
+    def _can_decode(self, sequence: Sequence) -> bool:
+        """Having run before this step was planned, it has one token to compute, and nothing that it must wait for."""
+        if not sequence.pages or sequence.token_count() - sequence.computed != 1:
+            return False
+        ending = self.books[sequence.handle].abort_asked or len(sequence.output_ids) >= sequence.max_tokens
+        return not ending and not (sequence.needs_ids() and PENDING_ID in sequence.output_ids)
+
+    def _compute(self, chunk: Chunk) -> int | None:
         """Write the chunk's rows, after checking that all rows before it are this sequence's, and of its namespace."""
         sequence = chunk.sequence
+        books = self.books[sequence.handle]
+        assert books.ending is None, f"{sequence.request_id} is computed after its ending"
+        assert not books.abort_asked, f"{sequence.request_id} is computed after its abort"
         assert sequence.computed == chunk.start
         assert chunk.sample == (chunk.start + chunk.count == sequence.token_count())
         if sequence.adapter is not None:
@@ -308,7 +351,13 @@ class House:
             assert lying == self.table.adapters[sequence.adapter][1], "its adapter does not lie in the arena"
             self.table.use(sequence.adapter)
         state = root_state(sequence.model, sequence.adapter)
-        for i, token in enumerate(sequence.tokens(0, chunk.start + chunk.count)):
+        ids = sequence.tokens(0, chunk.start + chunk.count)
+        pending = ids.count(PENDING_ID)
+        if pending:
+            assert chunk.count == 1, "only a decode's id is pending"
+            assert not sequence.needs_ids(), f"{sequence.request_id} needs an id that is pending"
+            ids[-pending:] = books.drawn[-pending:]
+        for i, token in enumerate(ids):
             state = state_after(state, token)
             page = sequence.pages[i // self.page_tokens]
             assert page not in self.memory.tiles, f"page {page} holds an adapter's tiles"
@@ -320,13 +369,18 @@ class House:
                 holders = [other for other in self.running() if page in other.pages]
                 assert holders == [sequence], f"page {page} is written while shared"
                 self.memory.rows[row] = (state, sequence.namespace)
-        return next_id(state) if chunk.sample else None
+        if not chunk.sample:
+            return None
+        assert sequence.token_count() - len(sequence.prompt_ids) < sequence.max_tokens, "an id too many"
+        books.drawn.append(next_id(state))
+        return books.drawn[-1]
 
     def _end(self, ended: Ended) -> None:
         sequence = ended.sequence
         books = self.books[sequence.handle]
         assert books.ending is None, f"{sequence.request_id} ended twice"
         books.ending = ended
+        assert PENDING_ID not in sequence.output_ids
         expected = uninterrupted(sequence)
         made = sequence.output_ids
         assert made == books.made, "an id was not reported, or one that was not made"

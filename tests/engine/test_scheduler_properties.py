@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scheduler_auditor import STOP_ID, VOCAB, House
 
+from engine.protocol import Sampling
 from engine.tiers import SHIPPED_TIERS, Tier
 
 ADAPTERS = {"a": ("base", 3), "b": ("base", 6), "c": ("base", 9), "d": ("other", 5)}
@@ -38,6 +39,7 @@ class Ask:
     adapter: str | None
     model: str
     stops: bool
+    penalty: float  # not 0: an id is drawn only when all before it are known
 
     def prompt(self) -> list[int]:
         return [(self.prefix * 31 + i * 5) % VOCAB for i in range(self.prefix_tokens)] + list(self.tail)
@@ -53,6 +55,7 @@ class Abort:
 class Run:
     steps: int
     fault: int | None  # which chunk fails
+    breaks: bool  # with it all others
 
 
 asks = st.builds(
@@ -67,12 +70,13 @@ asks = st.builds(
     adapter=st.sampled_from([None, None, *ADAPTERS]),
     model=st.sampled_from(["base", "base", "other"]),
     stops=st.booleans(),
+    penalty=st.sampled_from([0.0, 0.0, 0.5]),
 )
 actions = st.one_of(
     asks,
     asks,
     st.builds(Abort, which=st.integers(0, 30), midway=st.booleans()),
-    st.builds(Run, steps=st.integers(1, 6), fault=st.none() | st.integers(0, 9)),
+    st.builds(Run, steps=st.integers(1, 6), fault=st.none() | st.integers(0, 9), breaks=st.booleans()),
 )
 
 
@@ -90,26 +94,31 @@ def perform(house: House, action: Ask | Abort | Run) -> None:
                     share=action.share,
                     namespace=action.namespace,
                     stop_ids=frozenset([STOP_ID]) if action.stops else frozenset(),
+                    sampling=Sampling(presence_penalty=action.penalty),
                 )
             )
         case Abort():
-            scheduled = action.midway and house.schedule()
+            if action.midway and len(house.flights) <= house.steps_ahead:
+                house.schedule()
             live = house.live()
             if live:
                 house.abort(live[action.which % len(live)])
-            if scheduled:
+            if house.flights and not house.steps_ahead:
                 house.complete()
         case Run():
             for _ in range(action.steps):
-                step = house.schedule()
-                if step is None:
+                while len(house.flights) <= house.steps_ahead and house.schedule():
+                    pass
+                if not house.flights:
                     return
-                faulty = action.fault is not None and action.fault < len(step.chunks)
-                house.complete(errors={action.fault: "made to fail"} if faulty else None)  # type: ignore[dict-item]
+                chunks = range(len(house.flights[0].step.chunks))
+                failing = chunks if action.breaks else [action.fault]
+                house.complete(errors=dict.fromkeys(failing, "made to fail") if action.fault in chunks else None)
 
 
+@pytest.mark.parametrize("steps_ahead", [0, 1, 2])
 @pytest.mark.parametrize("tiers", TIER_SETS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     actions=st.lists(actions, min_size=1, max_size=40),
     pages=st.integers(12, 60),
@@ -117,7 +126,7 @@ def perform(house: House, action: Ask | Abort | Run) -> None:
     prefill=st.integers(1, 24),
 )
 def test_any_schedule_keeps_the_books(
-    tiers: str, actions: list[Ask | Abort | Run], pages: int, sequences_max: int, prefill: int
+    tiers: str, steps_ahead: int, actions: list[Ask | Abort | Run], pages: int, sequences_max: int, prefill: int
 ) -> None:
     house = House(
         tiers=TIER_SETS[tiers],
@@ -127,6 +136,7 @@ def test_any_schedule_keeps_the_books(
         sequences_max=sequences_max,
         prefill_tokens_min=prefill,
         step_tokens_max=sequences_max + prefill,
+        steps_ahead=steps_ahead,
     )
     for action in actions:
         perform(house, action)
