@@ -137,6 +137,7 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
             step_tokens_max=config.step_tokens_max,
             prefill_tokens_min=config.prefill_tokens_min,
             sequences_max=config.sequences_max,
+            steps_ahead=runner.steps_ahead,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error

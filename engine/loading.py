@@ -28,10 +28,19 @@ Answer = Callable[[int, AdapterState], None]
 class AdapterChanges:
     """For the loop's thread only, except the reading of files, which it does on a thread of its own."""
 
-    def __init__(self, runner: Runner, evict: Callable[[str], None], inbox: Inbox, answer: Answer) -> None:
-        """`evict(digest)` takes one that no request uses out of the arena; `answer(gateway, state)` sends."""
+    def __init__(
+        self,
+        runner: Runner,
+        evict: Callable[[str], None],
+        reads: Callable[[str], bool],
+        inbox: Inbox,
+        answer: Answer,
+    ) -> None:
+        """`evict(digest)` takes one that nothing uses out of the arena; `reads(digest)`: a step in flight uses it;
+        `answer(gateway, state)` sends."""
         self._runner = runner
         self._evict = evict
+        self._reads = reads
         self._uses: collections.Counter[str] = collections.Counter()  # requests in flight
         self._inbox = inbox
         self._answer = answer
@@ -60,8 +69,8 @@ class AdapterChanges:
             self._read(frame)
 
     def unload(self, gateway: int, frame: UnloadAdapter) -> None:
-        """From now on requests for it are refused; forgotten, and answered "unloaded", once no request uses it. One
-        that is unknown is "unloaded" at once."""
+        """From now on requests for it are refused; forgotten, and answered "unloaded", once no request and no step uses
+        it. One that is unknown is "unloaded" at once."""
         digest = frame.digest
         if self._waiting >= CHANGES_MAX:
             self._answer(gateway, AdapterState(digest, "failed", f"{CHANGES_MAX} changes of adapters wait already"))
@@ -70,8 +79,7 @@ class AdapterChanges:
         else:
             self._retiring.setdefault(digest, []).append(gateway)
             self._waiting += 1
-            if not self._uses[digest]:
-                self._forget(digest)
+            self._forget_unused(digest)
 
     def refuses(self, digest: str) -> bool:
         """It is being unloaded, and takes no further request."""
@@ -87,13 +95,18 @@ class AdapterChanges:
         assert self._uses[digest] >= 0
         if not self._uses[digest]:
             del self._uses[digest]
-            if digest in self._retiring:
-                self._forget(digest)
+            self._forget_unused(digest)
 
-    def _forget(self, digest: str) -> None:
-        self._evict(digest)
-        self._runner.unload_adapter(digest)
-        self._settle(self._retiring, digest, "unloaded")
+    def step_completed(self) -> None:
+        """It may have been the last that read an adapter, for a request that had ended before."""
+        for digest in tuple(self._retiring):
+            self._forget_unused(digest)
+
+    def _forget_unused(self, digest: str) -> None:
+        if digest in self._retiring and not self._uses[digest] and not self._reads(digest):
+            self._evict(digest)
+            self._runner.unload_adapter(digest)
+            self._settle(self._retiring, digest, "unloaded")
 
     def _settle(
         self, changes: dict[str, list[int]], digest: str, state: Literal["loaded", "unloaded", "failed"], why: str = ""

@@ -57,6 +57,8 @@ class Gauges:
     cache_queries: int  # prompt tokens looked up in the prefix cache, and of them found
     cache_hits: int
     preemptions: int
+    tokens_overrun: int  # made after the ending of their request, and the device's seconds for them
+    overrun_s: float
     adapters_resident: list[str]
 
 
@@ -164,11 +166,14 @@ class EngineMetrics(Collector):
             yield family
         for name, text, total in (
             ("laneway_tokens_lost", "Ids made for gateways that went away before the ending.", self.tokens_lost),
+            ("laneway_tokens_overrun", "Ids made after the ending of their request: nobody's.", now.tokens_overrun),
             ("laneway_step_errors", "Steps in which the runner raised.", self.step_errors),
             ("laneway_chunk_errors", "Chunks that failed alone.", self.chunk_errors),
             ("laneway_request_errors", "Frames whose handling raised.", self.request_errors),
         ):
             yield _one(CounterMetricFamily(name, text), [], total)
+        text = "The device's seconds for requests that had ended."
+        yield _one(CounterMetricFamily("laneway_overrun_seconds", text), [], now.overrun_s)
 
 
 def _one(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], value: float) -> Metric:

@@ -183,7 +183,7 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     pages_cached: int  # held by the prefix cache alone: reusable at once
     pages_adapters: int
     adapters_resident: list[str]
-    tokens_made: int  # completion ids made since the process started, over all gateways
+    tokens_made: int  # completion ids made since the process started, over all gateways, the overrun among them
     metrics: bytes  # Prometheus text format, vLLM's names
 
 

@@ -1,4 +1,4 @@
-"""The engine's loop: commands in, one step, answers out; then again. Synchronous, on the process's main thread.
+"""The engine's loop: commands in, steps begun, one step's answers out; then again. Synchronous, on the main thread.
 
 It turns frames into sequences and outcomes into frames. It must never schedule, compute or touch a socket itself.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -33,7 +34,7 @@ from engine.protocol import (
 )
 from engine.scheduler import Ended, Scheduler, StepOutcome
 from engine.server import Outgoing
-from engine.step import Runner, Sequence, Step, StepResult
+from engine.step import Pending, Runner, Sequence, Step, StepResult
 
 # Idle for so long, the loop looks its books over once.
 INTEGRITY_AFTER_S = 1.0
@@ -61,6 +62,25 @@ class _Mail:
     ended: list[int] = field(default_factory=list)
 
 
+class _NotBegun(Pending):
+    """A step that the runner could not begin: it fails when its turn comes."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def result(self) -> StepResult:
+        raise self._error
+
+
+@dataclass(slots=True, frozen=True)
+class _Flight:
+    """A step in flight."""
+
+    step: Step
+    pending: Pending
+    began: float
+
+
 class Worker:
     """Owns the scheduler and the runner. Everything here is for the loop's thread."""
 
@@ -83,7 +103,9 @@ class Worker:
         self._send = send
         self._clock = clock
         self._metrics = EngineMetrics([model.name for model in hello.models], hello.tiers)
-        self._changes = AdapterChanges(runner, scheduler.remove_adapter, inbox, self._answer_adapter)
+        self._changes = AdapterChanges(runner, scheduler.remove_adapter, scheduler.reads, inbox, self._answer_adapter)
+        self._in_flight: deque[_Flight] = deque()  # oldest first
+        self._completed_at = 0.0  # the last step
         self._gateways: set[int] = set()
         self._last_token_at: dict[Sequence, float] = {}
         self._mail: dict[int, _Mail] = {}
@@ -98,7 +120,7 @@ class Worker:
                 self._obey(command)
             if self._stopping:
                 pass
-            elif self._scheduler.has_work():
+            elif self._busy():
                 self._step()
             elif not commands:
                 self._scheduler.check_integrity()
@@ -108,45 +130,90 @@ class Worker:
 
     def _patience(self) -> float | None:
         """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
-        if self._scheduler.has_work():
+        if self._busy():
             return 0.0
         return None if self._checked else INTEGRITY_AFTER_S
 
+    def _busy(self) -> bool:
+        """Also when all requests have ended, and a step in flight computes for one of them still."""
+        return bool(self._in_flight) or self._scheduler.has_work()
+
     def _step(self) -> None:
-        scheduler = self._scheduler
+        """Begin what may be begun, so that the device has work while we wait for its oldest step and take that in."""
         self._progress.busy = True
         self._checked = False
-        step = scheduler.schedule()
-        if step is not None:
-            began = self._clock()
-            result = self._execute(step)
-            seconds = self._clock() - began
-            self._metrics.step.observe(seconds)
-            self._publish(step, scheduler.complete(step, result, seconds))
-            self._progress.step = step.number
+        while self._may_begin() and (step := self._scheduler.schedule()) is not None:
+            self._begin(step)
+        if self._in_flight:
+            self._complete()
         else:
-            for ended in scheduler.take_failed():
+            for ended in self._scheduler.take_failed():
                 self._end(ended)
+
+    def _may_begin(self) -> bool:
+        """Nothing goes on top of a step that was not begun: its ids do not exist."""
+        if not self._in_flight:
+            return True
+        newest = self._in_flight[-1].pending
+        return len(self._in_flight) <= self._runner.steps_ahead and not isinstance(newest, _NotBegun)
+
+    def _begin(self, step: Step) -> None:
+        began = self._clock()
+        pending: Pending
+        try:
+            pending = self._runner.begin(step)
+        except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
+            pending = _NotBegun(error)
+        self._in_flight.append(_Flight(step, pending, began))
+
+    def _complete(self) -> None:
+        """Wait for the oldest step in flight, and take in what it made. It took its time from when it was begun, or the
+        one before it was done."""
+        flight = self._in_flight.popleft()
+        step = flight.step
+        try:
+            result = flight.pending.result()
+            failed_alone = result.errors
+        except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
+            result, failed_alone = self._failed(step, error), {}
+        now = self._clock()
+        seconds = now - max(flight.began, self._completed_at)
+        self._completed_at = now
+        self._metrics.step.observe(seconds)
+        outcome = self._scheduler.complete(step, result, seconds)
+        if failed_alone:
+            self._note_failed(step, failed_alone, outcome)
+        self._publish(step, outcome)
+        self._progress.step = step.number
+        self._changes.step_completed()
+
+    def _complete_all(self) -> None:
+        """So that nothing is in flight: whatever is aborted then ends at once."""
+        while self._in_flight:
+            self._complete()
 
     def _note_progress(self) -> None:
         progress, scheduler = self._progress, self._scheduler
         progress.running = scheduler.running
         progress.waiting = sum(scheduler.waiting().values())
-        progress.busy = scheduler.has_work()
+        progress.busy = self._busy()
 
-    def _execute(self, step: Step) -> StepResult:
-        try:
-            result = self._runner.begin(step).result()
-        except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
-            self._metrics.step_errors += 1
-            _log.exception("step.failed", extra={"fields": {"step": step.number, "chunks": len(step.chunks)}})
-            message = f"the step failed: {type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX]
-            return StepResult([None] * len(step.chunks), dict.fromkeys(range(len(step.chunks)), message))
-        for index, message in result.errors.items():
-            self._metrics.chunk_errors += 1
-            fields = {"request_id": step.chunks[index].sequence.request_id, "error": message[:MESSAGE_CHARS_MAX]}
-            _log.warning("chunk.failed", extra={"fields": fields})
-        return result
+    def _failed(self, step: Step, error: Exception) -> StepResult:
+        """The result of a step that raised."""
+        self._metrics.step_errors += 1
+        _log.error("step.failed", exc_info=error, extra={"fields": {"step": step.number, "chunks": len(step.chunks)}})
+        message = f"the step failed: {type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX]
+        return StepResult([None] * len(step.chunks), dict.fromkeys(range(len(step.chunks)), message))
+
+    def _note_failed(self, step: Step, errors: dict[int, str], outcome: StepOutcome) -> None:
+        """Chunks that failed alone, and ended their requests now; of those that had ended before nobody asks."""
+        ended = {ended.sequence for ended in outcome.ended}
+        for index, message in errors.items():
+            sequence = step.chunks[index].sequence
+            if sequence in ended:
+                self._metrics.chunk_errors += 1
+                fields = {"request_id": sequence.request_id, "error": message[:MESSAGE_CHARS_MAX]}
+                _log.warning("chunk.failed", extra={"fields": fields})
 
     # ---- commands
 
@@ -231,19 +298,18 @@ class Worker:
 
     def _gone(self, gateway: int) -> None:
         self._gateways.discard(gateway)
-        lost = 0
+        lost_before = self._metrics.tokens_lost
+        self._complete_all()
         for ended in self._scheduler.abort_gateway(gateway):
-            lost += len(ended.sequence.output_ids)
-            self._close(ended.sequence, "aborted")
-            if ended.sequence.adapter is not None:
-                self._changes.released(ended.sequence.adapter)
-        self._metrics.tokens_lost += lost
+            self._end(ended)
         self._mail.pop(gateway, None)
+        lost = self._metrics.tokens_lost - lost_before
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
 
     def _stop(self, why: str) -> None:
         self._stopping = True
         _log.info("engine.stopping", extra={"fields": {"reason": why}})
+        self._complete_all()
         for gateway in sorted(self._gateways):
             for ended in self._scheduler.abort_gateway(gateway):
                 self._end(Ended(ended.sequence, "error", "the engine is shutting down"))
@@ -286,9 +352,13 @@ class Worker:
     def _end(self, ended: Ended) -> None:
         sequence = ended.sequence
         usage = self._close(sequence, ended.reason)
-        mail = self._mail_for(sequence.gateway)
-        mail.frames.append(encode(Finished(sequence.handle, ended.reason, usage, ended.message[:MESSAGE_CHARS_MAX])))
-        mail.ended.append(sequence.handle)
+        if sequence.gateway in self._gateways:
+            message = ended.message[:MESSAGE_CHARS_MAX]
+            mail = self._mail_for(sequence.gateway)
+            mail.frames.append(encode(Finished(sequence.handle, ended.reason, usage, message)))
+            mail.ended.append(sequence.handle)
+        else:
+            self._metrics.tokens_lost += len(sequence.output_ids)
         if sequence.adapter is not None:
             self._changes.released(sequence.adapter)
 
@@ -359,5 +429,7 @@ class Worker:
             cache_queries=scheduler.prefix.queries,
             cache_hits=scheduler.prefix.hits,
             preemptions=scheduler.preemptions,
+            tokens_overrun=scheduler.tokens_overrun,
+            overrun_s=scheduler.overrun_s,
             adapters_resident=self._runner.adapters.resident(),
         )
