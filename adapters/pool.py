@@ -152,6 +152,9 @@ class TilePool:
                 f"layers.{largest.layer}.{largest.module}: a tile of {largest.rank} rank rows takes {largest.bytes} "
                 f"bytes, an arena page has {self._page_bytes}"
             )
+        rank = max((weights.a.shape[0] for weights in host.modules.values()), default=0)
+        if self.rows is not None and rank > self.rows.rank_max:
+            raise AdapterRefused(f"rank {rank}: this engine serves ranks up to {self.rows.rank_max} (adapter_rank_max)")
         base = self._bases[model]
         known = self._known.setdefault(digest, _Known(host, base, cuts))
         if known.base.modules != base.modules:  # its tiles know where modules lie beside each other
@@ -166,6 +169,10 @@ class TilePool:
 
     def known(self, digest: str, model: str) -> bool:
         return digest in self._known and model in self._known[digest].models
+
+    def has_room(self) -> bool:
+        """Whether one more can be resident, however many pages there are: a table of rows may be full."""
+        return self.rows is None or self.rows.free > 0
 
     def pages_needed(self, digest: str) -> int:
         """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""

@@ -45,6 +45,7 @@ class AdapterRows:
         assert arena.shape[1] % TILE_ALIGN_BYTES == 0, "tiles are counted in units of 64 bytes from the arena's start"
         assert arena.is_contiguous()
         self._page_units = arena.shape[1] // TILE_ALIGN_BYTES
+        self.rank_max = rank_max
         self._tiles_max = -(-rank_max // TILE_RANK)
         shape = (adapters_max, layers, len(MODULES), 1 + self._tiles_max)
         entries = torch.zeros(shape, dtype=torch.int64, device=arena.device)

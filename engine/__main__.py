@@ -87,9 +87,15 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Only here is torch loaded.
     from engine.models.config import ModelRefused
-    from engine.runner import build_runner
 
     try:
+        if config.device == "cuda":
+            # And only here are triton and the kernels.
+            from engine.gpu.build import build_gpu_runner
+
+            return build_gpu_runner(config)
+        from engine.runner import build_runner
+
         return build_runner(config)
     except (ModelRefused, OSError) as error:
         raise ConfigError(str(error)) from error

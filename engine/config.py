@@ -32,6 +32,7 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     path: str = ""
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # None: computed over config and weights
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dummy: bool = False  # random weights in the shape that config.json says; for benchmarks
 
 
 class FakeFaults(Section, frozen=True, kw_only=True):
@@ -66,6 +67,9 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
     prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
     sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 64
+    device: Literal["cpu", "cuda"] = "cpu"
+    adapters_max: Annotated[int, Meta(ge=1, le=65536)] = 1024  # in a GPU's arena at once; each takes a row of a table
+    adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # on a GPU; memory between two kernels grows with it
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: as many as there are cores
     fake: FakeConfig = FakeConfig()
 
@@ -76,6 +80,9 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         check_tiers(self.tiers)
         if self.sequences_max + self.prefill_tokens_min > self.step_tokens_max:
             raise ValueError("sequences_max + prefill_tokens_min is over step_tokens_max")
+        # Each running request may have an adapter of its own.
+        if self.adapters_max < self.sequences_max:
+            raise ValueError(f"adapters_max is {self.adapters_max}, less than sequences_max, {self.sequences_max}")
 
 
 def parse(data: bytes, source: str = "the configuration") -> EngineConfig:

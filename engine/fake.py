@@ -63,13 +63,18 @@ def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
 class FakeAdapters(AdapterTable):
     """Every adapter takes `pages_each` pages, and nothing is copied. Kept in order of use."""
 
-    def __init__(self, pages_each: int) -> None:
+    def __init__(self, pages_each: int, rows_max: int | None = None) -> None:
+        """`rows_max`: how many can be resident at once; None: as many as the arena holds."""
         self.models: dict[str, str] = {}  # digest → model, of the known
         self._pages_each = pages_each
+        self._rows_max = rows_max
         self._resident: dict[str, list[int]] = {}
 
     def known(self, digest: str, model: str) -> bool:
         return self.models.get(digest) == model
+
+    def has_room(self) -> bool:
+        return self._rows_max is None or len(self._resident) < self._rows_max
 
     def pages_needed(self, digest: str) -> int:
         return 0 if digest in self._resident else self._pages_each

@@ -34,9 +34,10 @@ class Residency:
         account its pages are held too."""
         if digest is None:
             return
-        needed = self._table.pages_needed(digest)
         if digest not in self._pages:
-            self._pages[digest] = self._arena.allocate_adapter(needed)
+            while not self._table.has_room():
+                assert self.evict(keep=digest), "more adapters run at once than the table has rows for"
+            self._pages[digest] = self._arena.allocate_adapter(self._table.pages_needed(digest))
             self._table.place(digest, self._pages[digest])
         self._pins[digest] += 1
         self._arena.retain(self._pages[digest], holder)

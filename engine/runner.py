@@ -60,7 +60,7 @@ class TorchRunner:
         errors: dict[int, str] = {}
         good: list[Chunk] = []
         for index, chunk in enumerate(step.chunks):
-            reason = _unfit(chunk, info)
+            reason = unfit(chunk, info)
             if reason is None:
                 good.append(chunk)
             else:
@@ -104,11 +104,13 @@ def _draw(chunk: Chunk) -> Draw:
     return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
 
 
-def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:
+def unfit(chunk: Chunk, info: ModelInfo) -> str | None:
     """Why the chunk cannot be computed; None when it can."""
     stop = chunk.start + chunk.count
     if stop > info.context_tokens:
         return f"token {stop} is beyond the model's context of {info.context_tokens}"
+    if chunk.start >= len(chunk.sequence.prompt_ids):
+        return None  # an id that was drawn here
     ids = chunk.sequence.tokens(chunk.start, stop)
     if min(ids) < 0 or max(ids) >= info.vocab_size:
         return f"an id is not in the vocabulary of {info.vocab_size}"
@@ -131,7 +133,7 @@ def build_runner(config: EngineConfig, device: torch.device | None = None) -> To
         check_page(name, shape.kv_elements_per_token() * dtype.itemsize, page_bytes, pages)
     arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
     models = {model.name: _load(model, shapes[model.name], arena, dtype) for model in config.models}
-    bases = {model.name: _base_shape(Path(model.path)) for model in config.models}
+    bases = {model.name: base_shape(Path(model.path)) for model in config.models}
     return TorchRunner(models, arena, TilePool(arena, dtype, bases))
 
 
@@ -159,5 +161,5 @@ def _load(model: ModelConfig, shape: DecoderConfig, arena: torch.Tensor, dtype: 
     return LoadedModel(info, Decoder(shape, weights, kv))
 
 
-def _base_shape(directory: Path) -> BaseShape:
+def base_shape(directory: Path) -> BaseShape:
     return BaseShape.from_config(json.loads((directory / "config.json").read_bytes()))

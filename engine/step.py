@@ -109,6 +109,10 @@ class AdapterTable(Protocol):
 
     def known(self, digest: str, model: str) -> bool: ...
 
+    def has_room(self) -> bool:
+        """Whether one more can be resident, however many pages there are."""
+        ...
+
     def pages_needed(self, digest: str) -> int:
         """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
         ...

@@ -55,6 +55,9 @@ class EngineSection(Section, frozen=True, kw_only=True):
     step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
     prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
     sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 64
+    device: Literal["cpu", "cuda"] = "cpu"
+    adapters_max: Annotated[int, Meta(ge=1, le=65536)] = 1024  # with cuda: in the arena at once
+    adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # with cuda
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # 0: as many as the machine has cores
 
     def __post_init__(self) -> None:
@@ -62,6 +65,8 @@ class EngineSection(Section, frozen=True, kw_only=True):
             raise ValueError(
                 f"prefill_tokens_min is {self.prefill_tokens_min}; its limit is step_tokens_max, {self.step_tokens_max}"
             )
+        if self.adapters_max < self.sequences_max:
+            raise ValueError(f"adapters_max is {self.adapters_max}, less than sequences_max, {self.sequences_max}")
         # A step must hold a token of every running request, and still move a prompt forward.
         room = self.step_tokens_max - self.prefill_tokens_min
         if self.sequences_max > room:

@@ -1,0 +1,335 @@
+"""Multi-LoRA throughput on one GPU: the anchor's workload, exactly, through the real scheduler and runner.
+
+    python -m benchmarks.serving.offline [--adapters 0,1,8,16,64,256] [--repeats 2] [--note TEXT]
+
+Llama-3.1-8B's shape with random weights in bfloat16, adapters of rank 16 on all seven linear modules, 512 requests at
+once of 128 random prompt tokens and 128 greedy output tokens (nothing stops them), at most 256 sequences and 8,192
+tokens a step, adapters warm and dealt round-robin. Beside every figure stands the bound: a step of ours without LoRA,
+and each distinct adapter of its batch read once, and each adapted output read and written once more, at this device's
+copy speed. Appends rows to benchmarks/results/serving_offline.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import triton
+
+from adapters.pool import TilePool
+from adapters.spec import BaseShape
+from adapters.table import MODULES
+from adapters.weights import HostAdapter, ModuleWeights
+from engine.arena import Arena
+from engine.config import EngineConfig, ModelConfig
+from engine.gpu.build import build_gpu_runner
+from engine.gpu.runner import GpuRunner
+from engine.protocol import Sampling
+from engine.runner import base_shape
+from engine.scheduler import ModelLimits, Scheduler
+from engine.step import Sequence
+from engine.tiers import Tier
+
+REPO = Path(__file__).resolve().parents[2]
+RESULTS = REPO / "benchmarks" / "results" / "serving_offline.csv"
+SHAPE = Path(__file__).with_name("llama-3.1-8b.json")
+MODEL = "llama-3.1-8b"
+REQUESTS, PROMPT_TOKENS, NEW_TOKENS, SEQUENCES, STEP_TOKENS, RANK = 512, 128, 128, 256, 8192, 16
+# vLLM 0.24.0 on one H200 (2026-10), the better of its two settings, output tokens per second by distinct adapters.
+VLLM_TOK_S = {-1: 15491, 0: 15418, 1: 11942, 8: 10734, 16: 9347, 64: 5192, 256: 1860}
+# Nothing is held back for anybody: the workload has no targets.
+TIER = Tier(name="throughput", service_tier="default", inter_token_ms=3_600_000.0, queue_max=1_000_000)
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    copy_bytes_per_s: float
+    product_flops_per_s: float
+
+
+@dataclass(frozen=True)
+class Run:
+    seconds: float
+    tokens: int
+    steps: int
+    adapter_reads: int  # distinct adapters, summed over steps
+    adapted_rows: int  # tokens of requests with an adapter
+    step_ms: float  # median of full decode steps
+    host_ms: float  # median time of the host a step: schedule, begin, complete
+
+    @property
+    def tok_s(self) -> float:
+        return self.tokens / self.seconds
+
+
+def measure_ceilings() -> Ceilings:
+    """A copy of 4 GiB (bytes read and written) and a bf16 product of 8192³, medians of ten."""
+    source = torch.randn(1 << 31, dtype=torch.float16, device="cuda")
+    target = torch.empty_like(source)
+    copy_s = median_seconds(partial(target.copy_, source))
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    product_s = median_seconds(partial(torch.mm, a, b))
+    return Ceilings(2 * (1 << 32) / copy_s, 2 * 8192**3 / product_s)
+
+
+def median_seconds(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(13):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1000)
+    return statistics.median(times[3:])
+
+
+def build(arena_gib: float, ranks: list[int], *, with_lora: bool = True) -> GpuRunner:
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        (directory / "config.json").write_bytes(SHAPE.read_bytes())
+        config = EngineConfig(
+            models=(ModelConfig(name=MODEL, path=scratch, dtype="bfloat16", dummy=True),),
+            tiers=(TIER,),
+            arena_bytes=int(arena_gib * 2**30),
+            step_tokens_max=STEP_TOKENS,
+            sequences_max=SEQUENCES,
+            device="cuda",
+            adapters_max=1024,
+            adapter_rank_max=max(ranks),
+        )
+        runner = build_gpu_runner(config, capture=False)
+        runner.capture(with_lora=with_lora)
+        return runner
+
+
+def add_adapters(pool: TilePool, base: BaseShape, count: int, ranks: list[int]) -> list[str]:
+    """Adapters in host memory, ranks dealt in turn. Those of one rank share one slab: in the arena each has its own."""
+    hosts = {rank: random_adapter(base, rank) for rank in dict.fromkeys(ranks)}
+    digests = [f"{index:064x}" for index in range(count)]
+    for index, digest in enumerate(digests):
+        pool.add(digest, MODEL, hosts[ranks[index % len(ranks)]])
+    return digests
+
+
+def random_adapter(base: BaseShape, rank: int) -> HostAdapter:
+    sizes = {name: (base.modules[name].in_features, base.modules[name].out_features) for name in MODULES}
+    numbers = base.layers * rank * sum(a + b for a, b in sizes.values())
+    slab = torch.empty(numbers, dtype=torch.bfloat16, device="cuda").normal_(0, 0.02).cpu().pin_memory()
+    modules, position = {}, 0
+    for layer in range(base.layers):
+        for name, (wide, out) in sizes.items():
+            a = slab[position : position + rank * wide].view(rank, wide)
+            position += a.numel()
+            b = slab[position : position + rank * out].view(rank, out)
+            position += b.numel()
+            modules[layer, name] = ModuleWeights(a, b, 1.0 / rank)
+    return HostAdapter(modules, slab)
+
+
+def sequences(digests: list[str], requests: int, seed: int, prompt: int, new: int) -> list[Sequence]:
+    dice = random.Random(seed)
+    return [
+        Sequence(
+            handle=index,
+            gateway=0,
+            request_id=f"r{index}",
+            model=MODEL,
+            adapter=digests[index % len(digests)] if digests else None,
+            namespace="",
+            tier=TIER.name,
+            share="",
+            prompt_ids=[dice.randrange(1000, 120_000) for _ in range(prompt)],
+            max_tokens=new,
+            sampling=Sampling(temperature=0.0),
+            stop_ids=frozenset(),
+            arrived_at=0.0,
+        )
+        for index in range(requests)
+    ]
+
+
+def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> Run:
+    """Submit all at once and run until the last has ended: the engine's loop without its sockets."""
+    for sequence in requests:
+        refusal = scheduler.submit(sequence)
+        assert refusal is None, refusal
+    flight: deque[tuple[object, object]] = deque()
+    tokens = steps = adapter_reads = adapted_rows = ended = 0
+    decode_s: list[float] = []
+    host_s: list[float] = []
+    torch.cuda.synchronize()
+    started = last = time.perf_counter()
+    while True:
+        host_began = time.perf_counter()
+        while len(flight) < 1 + runner.steps_ahead:
+            step = scheduler.schedule()
+            if step is None:
+                break
+            flight.append((step, runner.begin(step)))
+        host_end = time.perf_counter()
+        if not flight:
+            break
+        step, pending = flight.popleft()
+        result = pending.result()
+        now = time.perf_counter()
+        outcome = scheduler.complete(step, result, now - last)
+        host_s.append(host_end - host_began + time.perf_counter() - now)
+        rows = sum(chunk.count for chunk in step.chunks)
+        if rows == len(step.chunks) == SEQUENCES:
+            decode_s.append(now - last)
+        last = now
+        steps += 1
+        tokens += len(outcome.tokens)
+        ended += len(outcome.ended)
+        adapters = {chunk.sequence.adapter for chunk in step.chunks} - {None}
+        adapter_reads += len(adapters)
+        adapted_rows += sum(chunk.count for chunk in step.chunks if chunk.sequence.adapter is not None)
+        bad = [own for own in outcome.ended if own.reason != "length"]
+        assert not bad, bad[:1]
+    seconds = time.perf_counter() - started
+    assert ended == len(requests)
+    step_ms = 1000 * statistics.median(decode_s) if decode_s else 0.0
+    return Run(seconds, tokens, steps, adapter_reads, adapted_rows, step_ms, 1000 * statistics.median(host_s))
+
+
+def new_scheduler(runner: GpuRunner) -> Scheduler:
+    info = runner.models[MODEL]
+    limits = {MODEL: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)}
+    return Scheduler(
+        (TIER,),
+        limits,
+        Arena(runner.pages, runner.page_bytes),
+        runner.adapters,
+        time.monotonic,
+        step_tokens_max=STEP_TOKENS,
+        sequences_max=SEQUENCES,
+    )
+
+
+def bound_seconds(base: Run, run: Run, adapter_bytes: float, output_bytes: int, ceilings: Ceilings) -> float:
+    """The base's time, every distinct adapter of a step read once, every adapted output read and written once more."""
+    moved = run.adapter_reads * adapter_bytes + run.adapted_rows * 2 * output_bytes
+    return base.seconds + moved / ceilings.copy_bytes_per_s
+
+
+def output_bytes(base: BaseShape) -> int:
+    """Of all adapted outputs of one token."""
+    return 2 * base.layers * sum(shape.out_features for shape in base.modules.values())
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    counts = [int(count) for count in arguments.adapters.split(",")]
+    ranks = [int(rank) for rank in arguments.ranks.split(",")]
+    ceilings = measure_ceilings()
+    gpu = torch.cuda.get_device_name()
+    print(
+        f"{gpu}: copy {ceilings.copy_bytes_per_s / 1e12:.2f} TB/s, bf16 product "
+        f"{ceilings.product_flops_per_s / 1e12:.0f} TFLOP/s; torch {torch.__version__}, triton {triton.__version__}"
+    )
+    began = time.perf_counter()
+    runner = build(arguments.arena_gib, ranks)
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "config.json").write_bytes(SHAPE.read_bytes())
+        base = base_shape(Path(scratch))
+    digests = add_adapters(runner.adapters, base, max(counts), ranks)
+    print(f"built and captured in {time.perf_counter() - began:.1f} s")
+    adapter_bytes = (
+        2.0
+        * base.layers
+        * statistics.mean(ranks)
+        * sum(shape.in_features + shape.out_features for shape in base.modules.values())
+    )
+    rows: list[dict[str, object]] = []
+    reference: Run | None = None
+    for count in [0, *(count for count in counts if count)]:
+        best = best_run(runner, digests[:count], arguments.repeats)
+        reference = reference or best
+        bound = bound_seconds(reference, best, adapter_bytes, output_bytes(base), ceilings)
+        share, bound_share = best.tok_s / reference.tok_s, reference.seconds / bound
+        times = best.tok_s / VLLM_TOK_S[count] if "H200" in gpu and ranks == [16] and count in VLLM_TOK_S else None
+        print(
+            f"{count:4d} adapters: {best.tok_s:8.0f} tok/s  share of base {share:.3f}  bound {bound_share:.3f}  "
+            f"{100 * share / bound_share:5.1f} % of bound  {f'{times:.2f} x vLLM' if times else '':12}"
+            f"decode step {best.step_ms:.2f} ms, host {best.host_ms:.2f} ms, {best.steps} steps"
+        )
+        rows.append(
+            {
+                "rank": "/".join(map(str, ranks)),
+                "distinct_adapters": count,
+                "out_tok_s": f"{best.tok_s:.0f}",
+                "share_of_base": f"{share:.4f}",
+                "bound_share": f"{bound_share:.4f}",
+                "times_vllm": f"{times:.3f}" if times else "",
+            }
+        )
+    return rows
+
+
+def best_run(runner: GpuRunner, digests: list[str], repeats: int) -> Run:
+    """The best of `repeats`, after one that makes the adapters resident and warms everything."""
+    best: Run | None = None
+    scheduler = new_scheduler(runner)
+    for digest in runner.adapters.resident():
+        runner.adapters.remove(digest)
+    drive(runner, scheduler, sequences(digests, max(SEQUENCES, len(digests)), 0, PROMPT_TOKENS, 4))
+    for repeat in range(repeats):
+        run = drive(runner, scheduler, sequences(digests, REQUESTS, 1 + repeat, PROMPT_TOKENS, NEW_TOKENS))
+        best = run if best is None or run.seconds < best.seconds else best
+    assert best is not None
+    runner.adapters.check_integrity() if len(digests) <= 1 else None
+    return best
+
+
+def append_rows(rows: list[dict[str, object]]) -> None:
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
+    common = {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": git.stdout.strip(),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "model": MODEL,
+    }
+    names = [*common, "rank", "distinct_adapters", "out_tok_s", "share_of_base", "bound_share", "times_vllm"]
+    fresh = not RESULTS.exists()
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("a", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        for row in rows:
+            writer.writerow(common | row)
+    for row in rows:
+        print(",".join(str(value) for value in (common | row).values()))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--adapters", default="0,1,8,16,64,256", help="numbers of distinct adapters")
+    parser.add_argument("--ranks", default="16", help="dealt over the adapters in turn, as 8,16,32,64")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--arena-gib", type=float, default=48.0)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("this needs a CUDA device", file=sys.stderr)
+        return 2
+    append_rows(measure(arguments))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

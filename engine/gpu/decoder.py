@@ -1,0 +1,205 @@
+"""The dense decoder on a GPU: one forward over packed rows, the same whether run eagerly or captured in a graph.
+
+Everything that differs between two steps of one shape is read from tensors at fixed addresses. It must never wait for
+the device, look at a request, or know which page belongs to whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.gpu.lora import LoraDeltas, stacks
+from engine.gpu.packing import StepTensors
+from engine.models.config import DecoderConfig
+from engine.models.decoder import rotary_frequencies
+from engine.models.weights import LayerWeights, Weights
+from kernels.decode_attention import allocate_decode_plan, decode_attention, plan_decode
+from kernels.embed import embed
+from kernels.lora_work import LoraWork, Stack
+from kernels.norm import add_rms_norm, rms_norm
+from kernels.prefill_attention import prefill_attention
+from kernels.rotary import rotary_tables, rotary_write
+from kernels.swiglu import swiglu
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Activations of at most `rows` rows, reused by every layer. A graph's lie at fixed addresses."""
+
+    hidden: Tensor  # [rows, hidden]: the residual stream
+    x: Tensor  # [rows, hidden]
+    qkv: Tensor  # [rows, q + 2 kv]
+    q: Tensor  # [rows, q]: rotated
+    attended: Tensor  # [rows, q]
+    added: Tensor  # [rows, hidden]: what joins the residual
+    gate_up: Tensor  # [rows, 2 inter]
+    activated: Tensor  # [rows, inter]
+    cos: Tensor  # [rows, head_dim / 2] float32
+    sin: Tensor
+
+    def first(self, rows: int) -> Workspace:
+        """The same memory, for fewer rows."""
+        return Workspace(*(getattr(self, name)[:rows] for name in self.__slots__))
+
+
+def workspace(config: DecoderConfig, rows: int, dtype: torch.dtype, device: torch.device) -> Workspace:
+    def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
+        return torch.empty(rows, width, dtype=kind, device=device)
+
+    half = config.head_dim // 2
+    return Workspace(
+        hidden=empty(config.hidden),
+        x=empty(config.hidden),
+        qkv=empty(config.q_size + 2 * config.kv_size),
+        q=empty(config.q_size),
+        attended=empty(config.q_size),
+        added=empty(config.hidden),
+        gate_up=empty(2 * config.intermediate),
+        activated=empty(config.intermediate),
+        cos=empty(half, torch.float32),
+        sin=empty(half, torch.float32),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """What a step's rows add to the base: the work list, and the memory and stream to compute it in."""
+
+    work: LoraWork
+    deltas: LoraDeltas
+
+
+class GpuDecoder:
+    """A model's weights and arithmetic on one GPU. `kv` is the arena in the model's dtype."""
+
+    def __init__(self, config: DecoderConfig, weights: Weights, arena: Tensor, sequences_max: int) -> None:
+        """`arena` [pages, page_bytes] uint8; a step has at most `sequences_max` decodes."""
+        self.config = config
+        self.dtype = weights.norm.dtype
+        self.device = weights.norm.device
+        self.kv = arena.view(self.dtype)
+        self.tokens_per_page = self.kv.shape[1] // config.kv_elements_per_token()
+        assert self.tokens_per_page > 0, "a page holds no token of this model"
+        self._weights = weights
+        self._frequencies = rotary_frequencies(config).to(self.device)
+        self._scale = config.head_dim**-0.5
+        self._stacks = stacks(config)
+        self._decode_plan = allocate_decode_plan(
+            sequences_max, config.heads, config.kv_heads, config.head_dim, self.device
+        )
+
+    def forward(
+        self, step: StepTensors, drawn: Tensor, work: Workspace, lora: Lora | None, logits: Tensor, *, decodes: bool
+    ) -> None:
+        """Logits of `step.sampled` into `logits` [samples, vocab]; K and V of every row are in the arena afterwards.
+
+        `drawn` [n] int32: the ids of the step before, where `step.source` points. `work` has as many rows as the
+        step. `decodes`: row i is the one row of sequence i, and all are sampled."""
+        config, weights = self.config, self._weights
+        embed(step.ids, step.source, drawn, weights.embedding, work.hidden)
+        if decodes:
+            plan_decode(self._decode_plan, step.sequence_rows, step.kv_lens, step.page_starts)
+        rotary_tables(step.positions, self._frequencies, work.cos, work.sin)
+        rms_norm(work.hidden, weights.layers[0].input_norm, config.norm_eps, work.x)
+        for index, layer in enumerate(weights.layers):
+            self._attention(index, layer, step, work, lora, decodes)
+            norm = weights.layers[index + 1].input_norm if index + 1 < config.layers else weights.norm
+            self._mlp(index, layer, norm, step, work, lora)
+        last = work.x if decodes else work.x.index_select(0, step.sampled[: logits.shape[0]])
+        weights.lm_head(last, out=logits)
+
+    def _attention(
+        self, index: int, layer: LayerWeights, step: StepTensors, work: Workspace, lora: Lora | None, decodes: bool
+    ) -> None:
+        config = self.config
+        delta = self._begin(lora, index, self._stacks.qkv, work.x)
+        layer.qkv(work.x, out=work.qkv)
+        if lora is not None:
+            lora.deltas.join()
+        rotary_write(
+            work.qkv,
+            work.q,
+            self.kv,
+            work.cos,
+            work.sin,
+            step.write_pages,
+            step.write_slots,
+            layer=index,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            tokens_per_page=self.tokens_per_page,
+            delta=delta,
+            adapted=None if delta is None else step.adapted,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            eps=config.norm_eps,
+        )
+        self._attend(index, step, work, decodes)
+        delta = self._begin(lora, index, self._stacks.o, work.attended)
+        layer.o(work.attended, out=work.added)
+        if lora is not None:
+            lora.deltas.join()
+        self._join_residual(work, layer.post_norm, delta, step.adapted)
+
+    def _attend(self, index: int, step: StepTensors, work: Workspace, decodes: bool) -> None:
+        config = self.config
+        if decodes:
+            decode_attention(
+                work.q,
+                work.attended,
+                self.kv,
+                step.pages,
+                self._decode_plan,
+                layer=index,
+                tokens_per_page=self.tokens_per_page,
+                scale=self._scale,
+            )
+            return
+        prefill_attention(
+            work.q,
+            work.attended,
+            self.kv,
+            step.sequence_rows,
+            step.query_lens,
+            step.kv_lens,
+            step.page_starts,
+            step.pages,
+            step.query_blocks,
+            layer=index,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            tokens_per_page=self.tokens_per_page,
+            scale=self._scale,
+        )
+
+    def _mlp(
+        self,
+        index: int,
+        layer: LayerWeights,
+        next_norm: Tensor,
+        step: StepTensors,
+        work: Workspace,
+        lora: Lora | None,
+    ) -> None:
+        delta = self._begin(lora, index, self._stacks.gate_up, work.x)
+        layer.gate_up(work.x, out=work.gate_up)
+        if lora is not None:
+            lora.deltas.join()
+        swiglu(work.gate_up, work.activated, delta=delta, adapted=None if delta is None else step.adapted)
+        delta = self._begin(lora, index, self._stacks.down, work.activated)
+        layer.down(work.activated, out=work.added)
+        if lora is not None:
+            lora.deltas.join()
+        self._join_residual(work, next_norm, delta, step.adapted)
+
+    def _join_residual(self, work: Workspace, norm: Tensor, delta: Tensor | None, adapted: Tensor) -> None:
+        adapted_rows = None if delta is None else adapted
+        eps = self.config.norm_eps
+        add_rms_norm(work.added, work.hidden, norm, eps, work.x, delta=delta, adapted=adapted_rows)
+
+    @staticmethod
+    def _begin(lora: Lora | None, layer: int, stack: Stack, x: Tensor) -> Tensor | None:
+        return None if lora is None else lora.deltas.begin(lora.work, layer, stack, x)

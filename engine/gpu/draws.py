@@ -1,0 +1,84 @@
+"""How the rows of a step are drawn, as arrays for the device, and what is reported of them.
+
+It must never read an id that the device has not yet sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.logprobs import LOGPROB_MIN
+from engine.penalties import Draw
+from engine.protocol import Logprobs
+
+
+def draw_fields(draws: Many[Draw]) -> dict[str, NDArray[Any]]:
+    """The sampling fields of a packed step, by place in the order of samples."""
+    sampling = [draw.sampling for draw in draws]
+    # A seed is any 64 bits: numpy takes them unsigned.
+    return {
+        "seeds": np.array([own.seed & (1 << 64) - 1 for own in sampling], np.uint64),
+        "choices": np.array([own.choice for own in sampling], np.int32),
+        "draw_positions": np.array([draw.position for draw in draws], np.int32),
+        "top_ks": np.array([own.top_k for own in sampling], np.int32),
+        "temperatures": np.array([own.temperature for own in sampling], np.float32),
+        "top_ps": np.array([own.top_p for own in sampling], np.float32),
+        "min_ps": np.array([own.min_p for own in sampling], np.float32),
+    }
+
+
+def is_greedy(draws: Many[Draw]) -> bool:
+    return all(draw.sampling.temperature == 0 for draw in draws)
+
+
+def narrows(draws: Many[Draw]) -> bool:
+    """Whether any row has min-p, top-k or top-p."""
+    return any(d.sampling.top_p < 1 or d.sampling.top_k > 0 or d.sampling.min_p > 0 for d in draws)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Logprobs on their way to the host: of `places` (in the order of samples), the drawn id and the likeliest."""
+
+    places: list[int]
+    counts: list[int]  # likeliest ids that each asked for
+    ids: Tensor  # [places, 1 + most] pinned
+    values: Tensor  # [places, 1 + most] pinned
+
+    def by_place(self) -> dict[int, Logprobs]:
+        """Once the copies are done."""
+        ids, values = self.ids.tolist(), self.values.tolist()
+        return {
+            place: list(zip(ids[i], values[i], strict=True))[: 1 + count]
+            for i, (place, count) in enumerate(zip(self.places, self.counts, strict=True))
+        }
+
+
+def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> Reported | None:
+    """As engine.logprobs, without waiting: log softmax of the raw `logits` [samples, vocab] for the rows that asked, of
+    the ids in `drawn` [samples] (a failed row's −1 is read as 0, and its report is dropped with it)."""
+    places = [place for place, draw in enumerate(draws) if draw.sampling.logprobs >= 0]
+    if not places:
+        return None
+    counts = [draws[place].sampling.logprobs for place in places]
+    rows = torch.tensor(places).pin_memory().to(logits.device, non_blocking=True)
+    raw = logits.index_select(0, rows).float()
+    total = raw.logsumexp(dim=-1, keepdim=True)
+    own = drawn.index_select(0, rows).clamp(min=0).long()[:, None]
+    likeliest, their_ids = raw.topk(min(max(counts), raw.shape[1]))
+    values = (torch.cat((raw.gather(1, own), likeliest), dim=1) - total).clamp(min=LOGPROB_MIN)
+    ids = torch.cat((own, their_ids), dim=1)
+    return Reported(places, counts, to_host(ids), to_host(values))
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """A pinned copy, complete once the stream has come so far."""
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

@@ -1,0 +1,64 @@
+"""LoRA beside the base: while a base product runs, its delta is computed on a second stream, and the consumer adds it.
+
+It must never know an adapter's name or a row's request: the work list says all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adapters.table import MODULES
+from engine.models.config import DecoderConfig
+from kernels.lora import lora_expand, lora_shrink
+from kernels.lora_work import LoraWork, Stack, TileTable, planes_shape
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The modules of a layer as the fused weights stack them."""
+
+    qkv: Stack
+    o: Stack
+    gate_up: Stack
+    down: Stack
+
+
+def stacks(config: DecoderConfig) -> Stacks:
+    def stack(first: str, in_features: int, *outs: int) -> Stack:
+        return Stack(MODULES.index(first), in_features, outs)
+
+    return Stacks(
+        qkv=stack("q_proj", config.hidden, config.q_size, config.kv_size, config.kv_size),
+        o=stack("o_proj", config.q_size, config.hidden),
+        gate_up=stack("gate_proj", config.hidden, config.intermediate, config.intermediate),
+        down=stack("down_proj", config.intermediate, config.hidden),
+    )
+
+
+class LoraDeltas:
+    """The deltas of steps of at most `rows` rows, one module after another, in memory that each reuses."""
+
+    def __init__(self, table: TileTable, config: DecoderConfig, rows: int, side: torch.cuda.Stream) -> None:
+        device, dtype = table.arena.device, table.arena.dtype
+        most = max(config.q_size + 2 * config.kv_size, config.hidden, 2 * config.intermediate)
+        self._table = table
+        self._planes = torch.empty(planes_shape(rows, 3, table.tiles_max), dtype=torch.float32, device=device)
+        self._deltas = torch.empty(rows * most, dtype=dtype, device=device)
+        self._side = side
+
+    def begin(self, work: LoraWork, layer: int, stack: Stack, x: Tensor) -> Tensor:
+        """Start the delta of x [rows, in]: [rows, outputs of the stack], valid after `join`, in adapted rows alone."""
+        out = sum(stack.outs)
+        delta = self._deltas[: x.shape[0] * out].view(x.shape[0], out)
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            lora_shrink(x, self._planes, self._table, work, layer, stack)
+            lora_expand(self._planes, delta, self._table, work, layer, stack, add=False)
+        return delta
+
+    def join(self) -> None:
+        """What the current stream does next sees the delta."""
+        torch.cuda.current_stream().wait_stream(self._side)

@@ -1,0 +1,216 @@
+"""One step as one packed buffer: filled on the host as numpy, copied to the device at once, read there through views.
+
+It must never know weights, how ids are drawn, or why a sequence runs; nor wait for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.step import PENDING_ID, Chunk, Sequence
+
+Int32 = NDArray[np.int32]
+
+# Every field begins at a multiple of this many int32: vector loads need 16 bytes, 64-bit fields 8.
+ALIGN_WORDS = 4
+# What a padding row or an unused entry holds: it is read from nowhere and written nowhere.
+NOWHERE = -1
+
+
+class Field(NamedTuple):
+    """Where a field lies in the buffer, in words of 4 bytes."""
+
+    offset: int
+    words: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Capacities of a step; a captured graph has its own, an eager step exactly what it needs."""
+
+    rows: int
+    sequences: int
+    query_blocks: int  # of prefill attention; 0: every sequence has one row
+    lora_words: int  # of the LoRA work list, opaque here
+    pages: int  # of all sequences' page tables together
+
+
+class Layout:
+    """The fields of a step of these sizes. The page list comes last, so that only its used part is copied."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self._position = 0
+        self.fields: dict[str, Field] = {}
+        for name in ("ids", "source", "positions", "write_pages", "write_slots", "adapted"):
+            self._add(name, sizes.rows)
+        for name in ("sequence_rows", "kv_lens", "page_starts", "query_lens", "sampled"):
+            self._add(name, sizes.sequences)
+        self._add("seeds", 2 * sizes.sequences, torch.int64)
+        for name in ("choices", "draw_positions", "top_ks"):
+            self._add(name, sizes.sequences)
+        for name in ("temperatures", "top_ps", "min_ps"):
+            self._add(name, sizes.sequences, torch.float32)
+        self._add("query_blocks", 2 * sizes.query_blocks)
+        self._add("lora", sizes.lora_words)
+        self._add("pages", sizes.pages)
+        self.words = self._position
+
+    def view(self, buffer: Tensor, name: str) -> Tensor:
+        """The field in a buffer of int32, on either side."""
+        field = self.fields[name]
+        return buffer[field.offset : field.offset + field.words].view(field.dtype)
+
+    def used_words(self, pages: int) -> int:
+        return self.fields["pages"].offset + pages
+
+    def _add(self, name: str, words: int, dtype: torch.dtype = torch.int32) -> None:
+        self.fields[name] = Field(self._position, words, dtype)
+        self._position += -(-words // ALIGN_WORDS) * ALIGN_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """The views of one layout into the device buffer. Rows are tokens; a padding row has write page NOWHERE and no
+    adapter, a padding sequence has kv_len 0. int32 where nothing else is said."""
+
+    ids: Tensor  # [rows] where source is NOWHERE
+    source: Tensor  # [rows] index into the ids drawn by the step before, or NOWHERE
+    positions: Tensor  # [rows]
+    write_pages: Tensor  # [rows] arena page that takes the row's K and V
+    write_slots: Tensor  # [rows] the token's place in that page
+    adapted: Tensor  # [rows] 1: the row has an adapter
+    sequence_rows: Tensor  # [sequences] a sequence's first row
+    kv_lens: Tensor  # [sequences] keys that its last row sees
+    page_starts: Tensor  # [sequences] where its page table begins in `pages`
+    query_lens: Tensor  # [sequences] its rows
+    sampled: Tensor  # [sequences] the row whose logits are wanted, by place in the order of samples
+    seeds: Tensor  # int64; these seven [sequences], by place in the order of samples: how each is drawn
+    choices: Tensor
+    draw_positions: Tensor
+    top_ks: Tensor  # 0: no limit
+    temperatures: Tensor  # float32, as the next two; 0: greedy
+    top_ps: Tensor
+    min_ps: Tensor
+    query_blocks: Tensor  # [blocks, 2] (sequence, first query of the block)
+    lora: Tensor
+    pages: Tensor
+
+
+def views(layout: Layout, buffer: Tensor) -> StepTensors:
+    found = {name: layout.view(buffer, name) for name in layout.fields}
+    found["query_blocks"] = found["query_blocks"].view(-1, 2)
+    return StepTensors(**found)
+
+
+class PackedStep:
+    """Chunks in row order, and their numbers as arrays of exactly their sizes. Built once, then written into a layout
+    of at least these sizes."""
+
+    def __init__(self, chunks: Many[Chunk], tokens_per_page: int) -> None:
+        """Rows of one adapter lie together, those without any first."""
+        self.chunks = sorted(chunks, key=_adapter)
+        self.counts = np.array([chunk.count for chunk in self.chunks], np.int32)
+        self.rows = int(self.counts.sum())
+        self.decodes = self.rows == len(self.chunks)
+        starts = np.array([chunk.start for chunk in self.chunks], np.int32)
+        self.kv_lens = starts + self.counts
+        self.sequence_rows = np.cumsum(self.counts, dtype=np.int32) - self.counts
+        used = -(-self.kv_lens // tokens_per_page)
+        self.page_starts = np.cumsum(used, dtype=np.int32) - used
+        self.page_count = int(used.sum())
+        tables = [_first(chunk.sequence.pages, count) for chunk, count in zip(self.chunks, used.tolist(), strict=True)]
+        self.pages = np.fromiter(chain.from_iterable(tables), np.int32, self.page_count)
+        if self.decodes:
+            self.positions = starts
+        else:
+            offsets = np.arange(self.rows, dtype=np.int32) - np.repeat(self.sequence_rows, self.counts)
+            self.positions = np.repeat(starts, self.counts) + offsets
+        in_table = self.positions // tokens_per_page
+        self.write_slots = self.positions - in_table * tokens_per_page
+        self.write_pages = self.pages[np.repeat(self.page_starts, self.counts) + in_table]
+        # The samples of a step are its sampling chunks in row order. A step of decodes draws for every row.
+        self.sampling = [index for index, chunk in enumerate(self.chunks) if chunk.sample or self.decodes]
+        self.sampled = (self.sequence_rows + self.counts - 1)[self.sampling]
+
+    def ids(self, drawn: dict[Sequence, int]) -> tuple[Int32, Int32]:
+        """(ids, source) by row. `drawn`: where among the ids of the step before a sequence's id is."""
+        found: list[int] = []
+        for chunk in self.chunks:
+            sequence = chunk.sequence
+            if chunk.count == 1 and chunk.start >= len(sequence.prompt_ids):
+                found.append(sequence.output_ids[chunk.start - len(sequence.prompt_ids)])
+            else:
+                found += sequence.tokens(chunk.start, chunk.start + chunk.count)
+        ids = np.array(found, np.int32)
+        source = np.full(self.rows, NOWHERE, np.int32)
+        for row in np.flatnonzero(ids == PENDING_ID).tolist():
+            index = int(np.searchsorted(self.sequence_rows, row, side="right")) - 1
+            source[row] = drawn[self.chunks[index].sequence]
+            ids[row] = 0
+        return ids, source
+
+    def adapter_runs(self) -> list[tuple[str | None, int]]:
+        """(digest or None, rows) of every chunk, in row order."""
+        return [(chunk.sequence.adapter, chunk.count) for chunk in self.chunks]
+
+
+class Packer:
+    """Pinned host buffers in turn, and the one device buffer that all layouts share: a step's copy follows the step
+    before on the stream, so nobody reads while it is written."""
+
+    def __init__(self, words: int, device: torch.device, depth: int) -> None:
+        """`depth`: how many steps may be under way while another is packed, and that one."""
+        pinned = device.type == "cuda"
+        self._host = [torch.zeros(words, dtype=torch.int32, pin_memory=pinned) for _ in range(depth)]
+        self._turn = 0
+        self.device = torch.zeros(words, dtype=torch.int32, device=device)
+
+    def send(
+        self, layout: Layout, packed: PackedStep, drawn: dict[Sequence, int], extra: dict[str, NDArray[Any]]
+    ) -> None:
+        """Write the step into the next pinned buffer and copy it to the device, without waiting. `extra` has the fields
+        that the packed step does not know, of any dtype; what they leave of their field is NOWHERE."""
+        self._turn = (self._turn + 1) % len(self._host)
+        host = self._host[self._turn]
+        ids, source = packed.ids(drawn)
+        fields: dict[str, tuple[Int32, int]] = {
+            "ids": (ids, 0),
+            "source": (source, NOWHERE),
+            "positions": (packed.positions, 0),
+            "write_pages": (packed.write_pages, NOWHERE),
+            "write_slots": (packed.write_slots, 0),
+            "sequence_rows": (packed.sequence_rows, 0),
+            "kv_lens": (packed.kv_lens, 0),
+            "page_starts": (packed.page_starts, 0),
+            "query_lens": (packed.counts, 0),
+            "sampled": (packed.sampled, 0),
+            "pages": (packed.pages, NOWHERE),
+        }
+        fields.update((name, (numbers.reshape(-1).view(np.int32), NOWHERE)) for name, numbers in extra.items())
+        numpy = host.numpy()
+        for name, (numbers, padding) in fields.items():
+            field = layout.fields[name]
+            assert len(numbers) <= field.words, f"{name}: {len(numbers)} of {field.words}"
+            numpy[field.offset : field.offset + len(numbers)] = numbers
+            if name != "pages":
+                numpy[field.offset + len(numbers) : field.offset + field.words] = padding
+        words = layout.used_words(packed.page_count)
+        self.device[:words].copy_(host[:words], non_blocking=True)
+
+
+def _adapter(chunk: Chunk) -> str:
+    return chunk.sequence.adapter or ""
+
+
+def _first(pages: list[int], count: int) -> list[int]:
+    return pages if len(pages) == count else pages[:count]

@@ -1,0 +1,265 @@
+"""Executes steps on one GPU: packs a step, replays its graph or runs it eagerly, draws on the device, and returns.
+
+The host is told the ids when it asks for the result. It decides nothing: which chunk runs, and in which pages, is the
+scheduler's. It must never import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adapters.pool import TilePool
+from adapters.work import write_work
+from engine.gpu.decoder import GpuDecoder, Lora, workspace
+from engine.gpu.draws import Reported, draw_fields, is_greedy, narrows, report, to_host
+from engine.gpu.graphs import DecodeGraphs
+from engine.gpu.lora import LoraDeltas
+from engine.gpu.packing import Layout, PackedStep, Packer, Sizes, views
+from engine.penalties import Draw, penalize
+from engine.protocol import Logprobs, ModelInfo
+from engine.runner import unfit
+from engine.step import Chunk, Sequence, Step, StepResult
+from kernels.lora_work import DECODE_BLOCK_ROWS, PREFILL_BLOCK_ROWS, WorkLayout
+from kernels.prefill_attention import prefill_blocks
+from kernels.sample import greedy, sample
+
+STEPS_AHEAD = 1
+# Prefill kernels are compiled at the start for row numbers that are a multiple of 16 and that are not.
+PREFILL_WARM_ROWS = (48, 49)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest step."""
+
+    rows: int
+    sequences: int
+    pages: int  # of all sequences' page tables together
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A step that the device is computing."""
+
+    chunks: int
+    errors: dict[int, str]
+    places: list[int]  # by place in the order of samples: the chunk's index in the step
+    wanted: list[bool]  # likewise: whether its chunk samples
+    ids: Tensor  # [samples] int32, pinned; −1: the row's logits are not numbers
+    reported: Reported | None
+    done: torch.cuda.Event
+
+    def result(self) -> StepResult:
+        """Wait until the ids are on the host."""
+        self.done.synchronize()
+        errors = dict(self.errors)
+        ids: list[int | None] = [None] * self.chunks
+        for index, wanted, drawn in zip(self.places, self.wanted, self.ids.tolist(), strict=True):
+            if not wanted:
+                continue
+            if drawn < 0:
+                errors[index] = "the model's logits are not finite numbers"
+            else:
+                ids[index] = drawn
+        found: dict[int, Logprobs] = {}
+        if self.reported is not None:
+            found = {self.places[place]: own for place, own in self.reported.by_place().items()}
+        return StepResult(ids, errors, {index: own for index, own in found.items() if ids[index] is not None})
+
+
+class GpuModel:
+    """One model: its decoder, its graphs, and the memory that a step of it works in."""
+
+    def __init__(
+        self, info: ModelInfo, decoder: GpuDecoder, packer: Packer, drawn: Tensor, pool: TilePool, limits: Limits
+    ) -> None:
+        self.info = info
+        self.logits = torch.empty(limits.sequences, decoder.config.vocab, dtype=decoder.dtype, device=decoder.device)
+        self._decoder = decoder
+        self._packer = packer
+        self._drawn = drawn
+        self._pool = pool
+        self._limits = limits
+        self._work = workspace(decoder.config, limits.rows, decoder.dtype, decoder.device)
+        assert pool.rows is not None
+        self._table = pool.rows.table
+        self._deltas = LoraDeltas(self._table, decoder.config, limits.rows, _stream(decoder.device))
+        self._graphs: DecodeGraphs | None = None
+
+    def capture(self, *, with_lora: bool) -> None:
+        """Compile every kernel and capture the decode graphs."""
+        for rows in PREFILL_WARM_ROWS:
+            layout = self._layout(rows, 1, 1, self._limits.pages, PREFILL_BLOCK_ROWS)
+            self._pad(layout)
+            for lora in (True, False):
+                self._run(layout, PREFILL_BLOCK_ROWS if lora else 0, 1, decodes=False)
+        self._graphs = DecodeGraphs(self._limits.sequences, self._decode_layout, self._decode, with_lora=with_lora)
+
+    def forward(self, packed: PackedStep, drawn: dict[Sequence, int], draws: Many[Draw]) -> Layout:
+        """Start the step; `logits` [samples] are written. Returns where its fields lie in the device buffer."""
+        extra = {} if is_greedy(draws) else draw_fields(draws)
+        adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
+        graph = self._graphs.fitting(packed.rows, adapted) if self._graphs and packed.decodes else None
+        if graph is not None:
+            layout, block_rows = graph.layout, DECODE_BLOCK_ROWS
+        else:
+            block_rows, blocks = DECODE_BLOCK_ROWS, 0
+            if not packed.decodes:
+                config = self._decoder.config
+                found = prefill_blocks(packed.counts.tolist(), packed.kv_lens.tolist(), config.heads, config.kv_heads)
+                block_rows, blocks, extra["query_blocks"] = PREFILL_BLOCK_ROWS, len(found), found
+            layout = self._layout(packed.rows, len(packed.chunks), blocks, packed.page_count, block_rows)
+        extra["lora"] = np.empty(layout.sizes.lora_words, np.int32)
+        extra["adapted"] = np.empty(layout.sizes.rows, np.int32)
+        work_layout = self._work_layout(layout.sizes, block_rows)
+        write_work(self._pool, packed.adapter_runs(), work_layout, extra["lora"], extra["adapted"])
+        self._packer.send(layout, packed, drawn, extra)
+        if graph is not None:
+            graph.graph.replay()
+        else:
+            self._run(layout, block_rows if adapted else 0, len(packed.sampling), decodes=packed.decodes)
+        return layout
+
+    def _run(self, layout: Layout, lora_rows: int, samples: int, *, decodes: bool) -> None:
+        """The forward over the packed buffer. `lora_rows`: rows of a block of the work list; 0: no row is adapted."""
+        tensors = views(layout, self._packer.device)
+        lora = None
+        if lora_rows:
+            lora = Lora(self._work_layout(layout.sizes, lora_rows).view(tensors.lora), self._deltas)
+        work = self._work.first(layout.sizes.rows)
+        self._decoder.forward(tensors, self._drawn, work, lora, self.logits[:samples], decodes=decodes)
+
+    def _decode(self, layout: Layout, lora: bool) -> None:
+        self._run(layout, DECODE_BLOCK_ROWS if lora else 0, layout.sizes.rows, decodes=True)
+
+    def _decode_layout(self, rows: int) -> Layout:
+        layout = self._layout(rows, rows, 0, self._limits.pages, DECODE_BLOCK_ROWS)
+        self._pad(layout)
+        return layout
+
+    def _layout(self, rows: int, sequences: int, blocks: int, pages: int, block_rows: int) -> Layout:
+        words = WorkLayout.of(rows, sequences, self._table.tiles_max, block_rows).size
+        return Layout(Sizes(rows, sequences, blocks, words, pages))
+
+    def _work_layout(self, sizes: Sizes, block_rows: int) -> WorkLayout:
+        return WorkLayout.of(sizes.rows, sizes.sequences, self._table.tiles_max, block_rows)
+
+    def _pad(self, layout: Layout) -> None:
+        """Send a step of nothing but padding."""
+        nothing = {
+            "lora": np.zeros(layout.sizes.lora_words, np.int32),
+            "adapted": np.zeros(layout.sizes.rows, np.int32),
+        }
+        self._packer.send(layout, PackedStep([], self._decoder.tokens_per_page), {}, nothing)
+
+
+class GpuRunner:
+    """Implements engine.step.Runner. Steps are for one thread; `load_adapter` may run beside it."""
+
+    steps_ahead = STEPS_AHEAD
+
+    def __init__(
+        self, decoders: dict[str, tuple[ModelInfo, GpuDecoder]], arena: Tensor, adapters: TilePool, limits: Limits
+    ) -> None:
+        """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
+        self.adapters = adapters
+        self.pages, self.page_bytes = arena.shape
+        self.models = {name: info for name, (info, _) in decoders.items()}
+        self._tokens_per_page = {name: decoder.tokens_per_page for name, (_, decoder) in decoders.items()}
+        self._drawn = torch.zeros(limits.sequences, dtype=torch.int32, device=arena.device)
+        # Of the ids in `drawn`, whose they are.
+        self._places: dict[Sequence, int] = {}
+        packer = Packer(self._words(limits), arena.device, STEPS_AHEAD + 2)
+        self._packer = packer
+        self._served = {
+            name: GpuModel(info, decoder, packer, self._drawn, adapters, limits)
+            for name, (info, decoder) in decoders.items()
+        }
+
+    @torch.inference_mode()
+    def capture(self, *, with_lora: bool = True) -> None:
+        """Before the first step: compile kernels and capture graphs."""
+        for model in self._served.values():
+            model.capture(with_lora=with_lora)
+        torch.cuda.synchronize()
+
+    @torch.inference_mode()
+    def begin(self, step: Step) -> PendingStep:
+        """Start one forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails
+        alone."""
+        info, model = self.models[step.model], self._served[step.model]
+        errors: dict[int, str] = {}
+        good: list[Chunk] = []
+        for index, chunk in enumerate(step.chunks):
+            reason = unfit(chunk, info)
+            if reason is None:
+                good.append(chunk)
+            else:
+                errors[index] = reason
+        packed = PackedStep(good, self._tokens_per_page[step.model])
+        chunks = [packed.chunks[index] for index in packed.sampling]
+        draws = [_draw(chunk) for chunk in chunks]
+        reported = None
+        if good:
+            layout = model.forward(packed, self._places, draws)
+            if draws:
+                reported = self._draw_ids(model.logits[: len(draws)], layout, draws)
+        self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
+        ids = to_host(self._drawn[: len(draws)])
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        places = {id(chunk): index for index, chunk in enumerate(step.chunks)}
+        return PendingStep(
+            chunks=len(step.chunks),
+            errors=errors,
+            places=[places[id(chunk)] for chunk in chunks],
+            wanted=[chunk.sample for chunk in chunks],
+            ids=ids,
+            reported=reported,
+            done=done,
+        )
+
+    def load_adapter(self, digest: str, model: str, path: str) -> None:
+        """Read it into host memory. Raises ValueError with the reason, OSError."""
+        self.adapters.load(digest, model, Path(path))
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget it; the scheduler has removed it from the arena before."""
+        self.adapters.unload(digest)
+
+    def _draw_ids(self, logits: Tensor, layout: Layout, draws: Many[Draw]) -> Reported | None:
+        """Draw into the fixed buffer that the next step reads."""
+        rows, drawn = penalize(logits, draws), self._drawn[: len(draws)]
+        if is_greedy(draws):
+            greedy(rows, drawn)
+        else:
+            names = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")
+            fields = (layout.view(self._packer.device, name)[: len(draws)] for name in names)
+            sample(rows, *fields, drawn, narrows=narrows(draws))
+        return report(logits, drawn, draws)
+
+    def _words(self, limits: Limits) -> int:
+        """Of the largest step that there can be."""
+        assert self.adapters.rows is not None
+        tiles = self.adapters.rows.table.tiles_max
+        lora = max(
+            WorkLayout.of(limits.rows, limits.sequences, tiles, block).size
+            for block in (DECODE_BLOCK_ROWS, PREFILL_BLOCK_ROWS)
+        )
+        # No block of prefill attention is empty.
+        return Layout(Sizes(limits.rows, limits.sequences, limits.rows, lora, limits.pages)).words
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _draw(chunk: Chunk) -> Draw:
+    own = chunk.sequence
+    return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
