@@ -217,6 +217,7 @@ def new_scheduler(runner: GpuRunner) -> Scheduler:
         time.monotonic,
         step_tokens_max=STEP_TOKENS,
         sequences_max=SEQUENCES,
+        steps_ahead=runner.steps_ahead,
     )
 
 

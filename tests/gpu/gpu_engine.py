@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from adapters.spec import BaseShape
@@ -59,6 +60,7 @@ class GpuEngine:
             time.monotonic,
             step_tokens_max=step_tokens_max,
             sequences_max=sequences_max,
+            steps_ahead=self.runner.steps_ahead,
         )
         self.steps: list[Step] = []
         self._handles = 0
@@ -100,8 +102,14 @@ class GpuEngine:
             arrived_at=0.0,
         )
 
-    def run(self, requests: list[Sequence]) -> dict[int, list[Logprobs]]:
-        """Until all have ended as they should; logprobs by handle of those that asked."""
+    def run(
+        self,
+        requests: list[Sequence],
+        after_step: Callable[[], None] = lambda: None,
+        endings: tuple[str, ...] = ("length", "stop"),
+    ) -> dict[int, list[Logprobs]]:
+        """Until all have ended as they should; logprobs by handle of those that asked. `after_step` may submit and
+        abort."""
         for request in requests:
             assert self.scheduler.submit(request) is None
         flight: deque[tuple[Step, Pending]] = deque()
@@ -117,6 +125,9 @@ class GpuEngine:
             for sequence, found in outcome.logprobs.items():
                 reported.setdefault(sequence.handle, []).append(found)
             for ended in outcome.ended:
-                assert ended.reason in ("length", "stop"), (ended.reason, ended.message)
-        self.scheduler.check_integrity()
+                assert ended.reason in endings, (ended.reason, ended.message)
+            after_step()
+        self.scheduler.arena.check_integrity()
+        self.scheduler.prefix.check_integrity()
+        self.runner.adapters.check_integrity()
         return reported
