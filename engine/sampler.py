@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from engine.penalties import Draw, penalize
+from kernels.reference_sample import exponentials, row_key
 
 # Rows with min-p, top-k or top-p look at so many of the likeliest ids first; one whose nucleus is wider sorts them all.
 CANDIDATES = 1024
 # Rows without look at so many one by one, and at all others only when one of those is drawn.
 FAVOURITES = 64
-
-_MASK = 0xFFFFFFFF
 
 
 def sample(logits: Tensor, draws: Many[Draw]) -> list[int | None]:
@@ -102,36 +101,6 @@ def _column(numbers: list[float], like: Tensor) -> Tensor:
 
 
 def _exponentials(draws: list[Draw], ids: Tensor) -> Tensor:
-    """For `ids` [n] or [rows, n]: [rows, n] float64 over 0, exponentially distributed, each a function of its row's key
-    and its id. SplitMix64, started at the key: torch's int64 wraps around, and its shifts keep the sign."""
+    """For `ids` [n] or [rows, n]: [rows, n] float64, the times of the race."""
     keys = [row_key(draw.sampling.seed, draw.sampling.choice, draw.position) for draw in draws]
-    z = torch.tensor(keys, device=ids.device)[:, None] + (ids + 1) * _signed(0x9E3779B97F4A7C15)
-    z = z.bitwise_xor_(z >> 30 & (1 << 34) - 1).mul_(_signed(0xBF58476D1CE4E5B9))
-    z = z.bitwise_xor_(z >> 27 & (1 << 37) - 1).mul_(_signed(0x94D049BB133111EB))
-    z = z.bitwise_xor_(z >> 31 & (1 << 33) - 1)
-    # 52 bits and a half: never 0 and never 1.
-    uniform = (z >> 12 & (1 << 52) - 1).double().add_(0.5).mul_(2.0**-52)
-    return uniform.log_().neg_()
-
-
-def row_key(seed: int, choice: int, position: int) -> int:
-    """64 random bits, signed: Philox4x32-10 keyed by the seed, counting (position, choice)."""
-    counter = (position & _MASK, position >> 32 & _MASK, choice & _MASK, choice >> 32 & _MASK)
-    high, low, _, _ = philox4x32(counter, (seed & _MASK, seed >> 32 & _MASK))
-    return _signed(high << 32 | low)
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
-def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Ten rounds of Philox over 32-bit words: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (SC 2011).
-    CUDA's and Triton's generators are the same function."""
-    a, b, c, d = counter
-    k0, k1 = key
-    for _ in range(10):
-        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b, c, d = (second >> 32) ^ b ^ k0, second & _MASK, (first >> 32) ^ d ^ k1, first & _MASK
-        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
-    return a, b, c, d
+    return exponentials(torch.tensor(keys, device=ids.device), ids)

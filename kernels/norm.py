@@ -3,11 +3,14 @@
 One program a row, so a row is read once. It knows rows, no layers.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import torch
 import triton
 import triton.language as tl
+
+from kernels.launch import await_previous, launch_options, let_next_start
 
 # A row lies in the registers of one program.
 HIDDEN_MAX = 32768
@@ -28,11 +31,14 @@ def _norm_kernel(
     hidden,
     eps,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     within = columns < hidden
     weight = tl.load(weight_ptr + columns, mask=within, other=0.0).to(tl.float32)
+    await_previous(PDL)
+    let_next_start(PDL)
     x = tl.load(x_ptr + row * x_stride + columns, mask=within, other=0.0)
     if delta_ptr is not None:
         wanted = columns < tl.where(tl.load(adapted_ptr + row) != 0, hidden, 0)
@@ -110,4 +116,5 @@ def _launch(
         eps,
         BLOCK=block,
         num_warps=min(max(block // 512, 1), 16),
+        **launch_options(x.device),
     )

@@ -2,11 +2,14 @@
 their token's place in the arena. It knows rows, pages and slots, no sequences.
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 from __future__ import annotations
 
 import torch
 import triton
 import triton.language as tl
+
+from kernels.launch import await_previous, launch_options, let_next_start
 
 TABLE_BLOCK = 256
 HEADS_BLOCK = 8
@@ -71,6 +74,7 @@ def _rotary_kernel(
     head_dim: tl.constexpr,
     HEADS_BLOCK: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Heads lie side by side in a row of qkv: q's, k's, v's; and k's and v's in the same order in a token's slot."""
     row = tl.program_id(1).to(tl.int64)
@@ -81,6 +85,8 @@ def _rotary_kernel(
     within = (head < heads + 2 * kv_heads)[:, None] & inside[None, :]
     offsets = head[:, None] * head_dim + lanes[None, :]
     dtype = q_out_ptr.dtype.element_ty
+    await_previous(PDL)
+    let_next_start(PDL)
     page = tl.load(write_pages_ptr + row)
     slot = tl.load(write_slots_ptr + row)
     cos = tl.load(cos_ptr + row * half + lanes, mask=inside, other=0.0)[None, :]
@@ -201,4 +207,5 @@ def rotary_write(
         HEADS_BLOCK=HEADS_BLOCK,
         HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
         num_warps=4,
+        **launch_options(qkv.device),
     )

@@ -4,6 +4,7 @@ Ids race, as in Gumbel's trick: each has an exponential time of its own, a funct
 position) and the id alone, divided by its probability; the first wins. It knows rows, no requests.
 """
 
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 from __future__ import annotations
 
 from enum import IntEnum
@@ -316,7 +317,8 @@ def _weight(key, largest, scale):
 def _filtered(
     row_ptr, vocab, total, top_k, top_p, min_p, largest, scale, key, values_ptr, ids_ptr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The id of a row with filters: candidates gathered, and drawn from; or, where too many are left, the row itself."""
+    """The id of a row with filters: drawn from candidates, which are gathered; or, where these are too many, from the
+    row itself."""
     near = vocab
     if min_p > 0.0:
         near, total = _measure(row_ptr, vocab, tl.full((), -0x7FFFFFFF, tl.int32), largest, scale, min_p, BLOCK)

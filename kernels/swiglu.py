@@ -1,10 +1,13 @@
 """SwiGLU: out = silu(gate) · up, with the LoRA delta of gate and up added on the way. It knows rows, no layers."""
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import torch
 import triton
 import triton.language as tl
+
+from kernels.launch import await_previous, launch_options, let_next_start
 
 BLOCK = 1024
 
@@ -20,10 +23,13 @@ def _swiglu_kernel(
     out_stride,
     width,
     BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     row = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = columns < width
+    await_previous(PDL)
+    let_next_start(PDL)
     gate = tl.load(gate_up_ptr + row * gate_up_stride + columns, mask=within, other=0.0)
     up = tl.load(gate_up_ptr + row * gate_up_stride + width + columns, mask=within, other=0.0)
     dtype = out_ptr.dtype.element_ty
@@ -72,4 +78,5 @@ def swiglu(
         width,
         BLOCK=BLOCK,
         num_warps=4,
+        **launch_options(out.device),
     )

@@ -5,6 +5,8 @@ Torch's op beside it: F.rms_norm, after `residual += x (+ delta)` where there is
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -22,18 +24,23 @@ def bench(rows: int, dtype: torch.dtype) -> None:
         [torch.randn(rows, HIDDEN, device="cuda", dtype=dtype) for _ in range(4)]
         for _ in range(rotation(4 * rows * row_bytes))
     ]
-    plain = graph_us([lambda s=s: rms_norm(s[0], weight, EPS, s[1]) for s in sets])  # type: ignore[misc]
-    torchs = graph_us([lambda s=s: F.rms_norm(s[0], (HIDDEN,), weight, EPS) for s in sets])  # type: ignore[misc]
+    plain = graph_us([partial(rms_norm, x, weight, EPS, out) for x, _, out, _ in sets])
+    torchs = graph_us([partial(F.rms_norm, x, (HIDDEN,), weight, EPS) for x, *_ in sets])
     print_row(f"rms_norm {rows} rows", plain, 2 * rows * row_bytes, torchs)
-    added = graph_us([lambda s=s: add_rms_norm(s[0], s[1], weight, EPS, s[2]) for s in sets])  # type: ignore[misc]
-    torchs = graph_us([lambda s=s: F.rms_norm(s[1].add_(s[0]), (HIDDEN,), weight, EPS) for s in sets])  # type: ignore[misc]
+
+    def torchs_sum(x: torch.Tensor, residual: torch.Tensor, delta: torch.Tensor | None) -> None:
+        F.rms_norm(residual.add_(x if delta is None else x.add_(delta)), (HIDDEN,), weight, EPS)
+
+    added = graph_us([partial(add_rms_norm, x, residual, weight, EPS, out) for x, residual, out, _ in sets])
+    torchs = graph_us([partial(torchs_sum, x, residual, None) for x, residual, *_ in sets])
     print_row(f"add_rms_norm {rows} rows", added, 4 * rows * row_bytes, torchs)
     with_delta = graph_us(
-        [lambda s=s: add_rms_norm(s[0], s[1], weight, EPS, s[2], delta=s[3], adapted=adapted) for s in sets]  # type: ignore[misc]
+        [
+            partial(add_rms_norm, x, residual, weight, EPS, out, delta=delta, adapted=adapted)
+            for x, residual, out, delta in sets
+        ]
     )
-    torchs = graph_us(
-        [lambda s=s: F.rms_norm(s[1].add_(s[0].add_(s[3])), (HIDDEN,), weight, EPS) for s in sets]  # type: ignore[misc]
-    )
+    torchs = graph_us([partial(torchs_sum, x, residual, delta) for x, residual, _, delta in sets])
     print_row(f"add_rms_norm {rows} rows, delta", with_delta, 5 * rows * row_bytes, torchs)
 
 

@@ -6,6 +6,7 @@ Torch has no such op: beside it stand the ops that do the same one by one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -23,7 +24,7 @@ def bench(rows: int, dtype: torch.dtype) -> None:
     positions = torch.randint(0, 131072, (rows,), device="cuda", dtype=torch.int32)
     frequencies = torch.rand(half, device="cuda")
     cos, sin = (torch.empty(rows, half, device="cuda") for _ in range(2))
-    tables = graph_us([lambda: rotary_tables(positions, frequencies, cos, sin)] * 2)
+    tables = graph_us([partial(rotary_tables, positions, frequencies, cos, sin)] * 2)
     print_row(f"rotary_tables {rows} rows, once a step", tables, 8 * rows * half)
     pages = -(-rows // TOKENS) if rows > 256 else rows  # a decode writes one token a page
     write_pages = (torch.arange(rows, device="cuda", dtype=torch.int32) * pages // rows).int()
@@ -45,7 +46,7 @@ def bench(rows: int, dtype: torch.dtype) -> None:
             place = {"layer": 0, "heads": HEADS, "kv_heads": KV_HEADS, "tokens_per_page": TOKENS}
             write(qkv, q_out, kv, cos, sin, write_pages, write_slots, **place, **options)
 
-        return [lambda s=s: launch(*s) for s in sets]  # type: ignore[misc]
+        return [partial(launch, *operands) for operands in sets]
 
     def torchs(with_delta: bool) -> float:
         """Eager: which rows are padding is read on the host."""

@@ -6,6 +6,7 @@ what follows it. The bound is one reading of the logits.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,10 +63,10 @@ def bench(rows: int, vocab: int, flat: bool = False) -> None:
     scratch = new_scratch(rows, vocab, "cuda")
     for name, mode, filters in CASES:
         draws = draws_of(rows, **filters)
-        us = graph_us([lambda x=x: sample(x, draws, scratch, out, mode=mode) for x in sets])  # type: ignore[misc]
+        us = graph_us([partial(sample, x, draws, scratch, out, mode=mode) for x in sets])
         beside = None
         if not flat and torchs(name, sets[0]) is not None:
-            beside = graph_us([lambda x=x: torchs(name, x) for x in sets[:2]], replays=3)  # type: ignore[misc]
+            beside = graph_us([partial(torchs, name, x) for x in sets[:2]], replays=3)
         print_row(f"{name}{', flat' * flat} {rows} x {vocab}", us, 2 * rows * vocab, beside)
 
 

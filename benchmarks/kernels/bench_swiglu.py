@@ -5,6 +5,8 @@ Torch's ops beside it: F.silu and a product.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -21,12 +23,14 @@ def bench(rows: int, dtype: torch.dtype) -> None:
         [torch.randn(rows, width * WIDTH, device="cuda", dtype=dtype) for width in (2, 2, 1)]
         for _ in range(rotation(5 * rows * row_bytes))
     ]
-    plain = graph_us([lambda s=s: swiglu(s[0], s[2]) for s in sets])  # type: ignore[misc]
-    torchs = graph_us(
-        [lambda s=s: torch.mul(F.silu(s[0][:, :WIDTH]), s[0][:, WIDTH:], out=s[2]) for s in sets]  # type: ignore[misc]
-    )
+
+    def torchs_op(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+        torch.mul(F.silu(gate_up[:, :WIDTH]), gate_up[:, WIDTH:], out=out)
+
+    plain = graph_us([partial(swiglu, gate_up, out) for gate_up, _, out in sets])
+    torchs = graph_us([partial(torchs_op, gate_up, out) for gate_up, _, out in sets])
     print_row(f"swiglu {rows} rows", plain, 3 * rows * row_bytes, torchs)
-    with_delta = graph_us([lambda s=s: swiglu(s[0], s[2], delta=s[1], adapted=adapted) for s in sets])  # type: ignore[misc]
+    with_delta = graph_us([partial(swiglu, gate_up, out, delta=delta, adapted=adapted) for gate_up, delta, out in sets])
     print_row(f"swiglu {rows} rows, delta", with_delta, 5 * rows * row_bytes)
 
 

@@ -13,7 +13,8 @@ import torch
 
 from engine.penalties import Draw
 from engine.protocol import Sampling
-from engine.sampler import CANDIDATES, FAVOURITES, philox4x32, row_key, sample
+from engine.sampler import CANDIDATES, FAVOURITES, sample
+from kernels.reference_sample import philox4x32, row_key
 
 DRAWS = 20_000
 PROMPT_IDS, OUTPUT_IDS, STOP_IDS = [0, 3, 3, 7], [1, 3, 1, 1, 8], frozenset({2, 6})

@@ -11,7 +11,7 @@ from step_cases import DEVICE, DTYPES, normal, poisoned, sampled
 from kernels import embed, reference_step
 
 VOCAB = 97
-CASES = list(itertools.product([0, 1, 5, 257, 600], [torch.int32, torch.int64], [torch.int32, torch.int64]))
+CASES = list(itertools.product([0, 1, 5, 257], [torch.int32, torch.int64], [torch.int32, torch.int64]))
 
 
 def operands(rows: int, given: torch.dtype, drawn: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -36,9 +36,7 @@ def test_ids_come_from_where_the_source_says(rows: int, given: torch.dtype, draw
 @pytest.mark.parametrize(
     ("case", "hidden", "dtype"), sampled("embed", list(itertools.product(CASES, [1, 576, 4096], DTYPES)))
 )
-def test_embeddings_of_these(
-    case: tuple[int, torch.dtype, torch.dtype], hidden: int, dtype: torch.dtype
-) -> None:
+def test_embeddings_of_these(case: tuple[int, torch.dtype, torch.dtype], hidden: int, dtype: torch.dtype) -> None:
     ids, source, previous = operands(*case)
     embedding = normal(VOCAB, hidden, dtype=dtype, seed=1)
     out, wanted = (poisoned(case[0], hidden, dtype=dtype) for _ in range(2))
