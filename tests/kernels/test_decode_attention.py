@@ -82,9 +82,10 @@ def check(
         )  # fmt: skip
         assert wanted.isfinite().any() == any(kv_lens)
         assert_same(out, wanted)
-        again = torch.full_like(out, torch.nan)
-        decode_attention(q, again, arena.kv, arena.pages, plan, **places)
-        assert torch.equal(out.nan_to_num(), again.nan_to_num()), "the same batch gave other bits"
+        if ON_GPU:  # where who comes last differs from launch to launch
+            again = torch.full_like(out, torch.nan)
+            decode_attention(q, again, arena.kv, arena.pages, plan, **places)
+            assert torch.equal(out.nan_to_num(), again.nan_to_num()), "the same batch gave other bits"
     assert not plan.arrivals.any()
     return out
 
