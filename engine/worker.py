@@ -21,7 +21,6 @@ from engine.protocol import (
     FinishReason,
     Hello,
     LoadAdapter,
-    Logprobs,
     RefusalCode,
     Refused,
     Status,
@@ -53,11 +52,8 @@ class BadRequest(Exception):
 
 @dataclass(slots=True)
 class _Mail:
-    """What one round of the loop has for one gateway, in order: ids, then endings."""
+    """What one round of the loop has for one gateway: of each step its ids, then its endings."""
 
-    handles: list[int] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[Logprobs | None] | None = None
     frames: list[bytes] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
 
@@ -324,13 +320,13 @@ class Worker:
         model = step.model
         metrics = self._metrics
         last = self._last_token_at
-        mails: dict[int, _Mail] = {}
+        frames: dict[int, Tokens] = {}  # by gateway
         for sequence, token in outcome.tokens:
-            mail = mails.get(sequence.gateway)
-            if mail is None:
-                mail = mails[sequence.gateway] = self._mail_for(sequence.gateway)
-            mail.handles.append(sequence.handle)
-            mail.ids.append(token)
+            frame = frames.get(sequence.gateway)
+            if frame is None:
+                frame = frames[sequence.gateway] = Tokens(step.number, [], [])
+            frame.handles.append(sequence.handle)
+            frame.ids.append(token)
             pair = (model, sequence.tier)
             metrics.generation_tokens[pair] += 1
             before = last.get(sequence)
@@ -339,13 +335,11 @@ class Worker:
             else:
                 metrics.inter_token[pair].observe(now - before)
             last[sequence] = now
-        if outcome.logprobs:
-            for gateway in {sequence.gateway for sequence in outcome.logprobs}:
-                mails[gateway].logprobs = [
-                    outcome.logprobs.get(sequence) for sequence, _ in outcome.tokens if sequence.gateway == gateway
-                ]
-        for mail in mails.values():
-            mail.frames.append(encode(Tokens(step.number, mail.handles, mail.ids, mail.logprobs)))
+        for gateway in {sequence.gateway for sequence in outcome.logprobs}:
+            own = [outcome.logprobs.get(sequence) for sequence, _ in outcome.tokens if sequence.gateway == gateway]
+            frames[gateway] = Tokens(step.number, frames[gateway].handles, frames[gateway].ids, own)
+        for gateway, frame in frames.items():
+            self._mail_for(gateway).frames.append(encode(frame))
         for ended in outcome.ended:
             self._end(ended)
 

@@ -40,6 +40,7 @@ from engine.tiers import SHIPPED_TIERS
 Start = Callable[..., EngineProcess]
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
 CHUNK_FAILS, STEP_FAILS, STALLS = 701, 702, 703
+STEPS_AHEAD = pytest.mark.parametrize("steps_ahead", [0, 1])
 FAULTS = {"chunk_error_id": CHUNK_FAILS, "step_error_id": STEP_FAILS, "stall_id": STALLS}
 
 
@@ -59,8 +60,11 @@ async def status(peer: Peer) -> StatusReport:
 # ---- faults in a step
 
 
-async def test_a_chunk_that_fails_ends_its_request_alone(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine({"faults": FAULTS})
+@STEPS_AHEAD
+async def test_a_chunk_that_fails_ends_its_request_alone(
+    start_engine: Start, connect: Connect, steps_ahead: int
+) -> None:
+    engine = start_engine({"faults": FAULTS, "steps_ahead": steps_ahead})
     peer = await connect(engine)
     peer.send(peer.submit(1, max_tokens=40), peer.submit(2, prompt_ids=[5, CHUNK_FAILS]), peer.submit(3, max_tokens=40))
     results = await peer.until_ended(1, 2, 3)
@@ -71,8 +75,11 @@ async def test_a_chunk_that_fails_ends_its_request_alone(start_engine: Start, co
     assert engine.events("chunk.failed")[0]["request_id"] == "req_2"
 
 
-async def test_a_step_that_raises_ends_its_requests_and_the_loop_goes_on(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine({"faults": FAULTS})
+@STEPS_AHEAD
+async def test_a_step_that_raises_ends_its_requests_and_the_loop_goes_on(
+    start_engine: Start, connect: Connect, steps_ahead: int
+) -> None:
+    engine = start_engine({"faults": FAULTS, "steps_ahead": steps_ahead})
     peer, other = await connect(engine), await connect(engine)
     peer.send(peer.submit(1, max_tokens=4000))
     await peer.expect(Tokens)
@@ -85,7 +92,8 @@ async def test_a_step_that_raises_ends_its_requests_and_the_loop_goes_on(start_e
     peer.send(peer.submit(2))
     assert (await peer.until_ended(2))[2][1].reason == "length"
     report = await status(peer)
-    assert sample(report, "laneway_step_errors_total") == 1
+    assert sample(report, "laneway_step_errors_total") == 1 + steps_ahead, "the next had been begun with the same chunk"
+    assert sample(report, "laneway_chunk_errors_total") == 0
     assert report.pages_free + report.pages_cached == report.pages_total
 
 
@@ -168,8 +176,11 @@ async def test_one_stream_too_many_is_closed(start_engine: Start, connect: Conne
     await peer.until_ended(1)
 
 
-async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine()
+@STEPS_AHEAD
+async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(
+    start_engine: Start, connect: Connect, steps_ahead: int
+) -> None:
+    engine = start_engine({"steps_ahead": steps_ahead})
     peer, other = await connect(engine), await connect(engine)
     peer.send(peer.submit(1), peer.submit(2, max_tokens=4000))
     await peer.expect(Finished)
@@ -233,8 +244,9 @@ async def test_the_fake_takes_its_time_and_stops_when_told(start_engine: Start, 
     assert len((await peer.until_ended(2))[2][0]) == 50
 
 
-async def test_preempted_requests_give_the_same_ids(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine({"step_ms": 0.5, "pages": 64})
+@STEPS_AHEAD
+async def test_preempted_requests_give_the_same_ids(start_engine: Start, connect: Connect, steps_ahead: int) -> None:
+    engine = start_engine({"step_ms": 0.5, "pages": 64, "steps_ahead": steps_ahead})
     peer = await connect(engine)
 
     def requests(first: int) -> list[Submit]:
@@ -316,8 +328,9 @@ async def test_the_socket_is_the_owner_s_alone_and_goes_with_the_engine(start_en
     assert not engine.socket.exists()
 
 
-async def test_sigterm_ends_what_runs_and_says_so(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine()
+@STEPS_AHEAD
+async def test_sigterm_ends_what_runs_and_says_so(start_engine: Start, connect: Connect, steps_ahead: int) -> None:
+    engine = start_engine({"steps_ahead": steps_ahead})
     peer = await connect(engine)
     peer.send(peer.submit(1, max_tokens=4000))
     await peer.expect(Tokens)
@@ -332,8 +345,9 @@ async def test_sigterm_ends_what_runs_and_says_so(start_engine: Start, connect: 
     assert time.monotonic() - began < 1.0
 
 
-async def test_sigterm_in_a_step_that_hangs(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine({"faults": FAULTS | {"stall_s": 60.0}})
+@STEPS_AHEAD
+async def test_sigterm_in_a_step_that_hangs(start_engine: Start, connect: Connect, steps_ahead: int) -> None:
+    engine = start_engine({"faults": FAULTS | {"stall_s": 60.0}, "steps_ahead": steps_ahead})
     peer = await connect(engine)
     peer.send(peer.submit(1, prompt_ids=[STALLS]))
     await asyncio.sleep(0.3)
