@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.logprobs import LOGPROB_MIN
 from engine.penalties import Draw
 from engine.protocol import Logprobs
+from kernels.sample import Mode
 
 
 def draw_fields(draws: Many[Draw]) -> dict[str, NDArray[Any]]:
@@ -34,13 +35,16 @@ def draw_fields(draws: Many[Draw]) -> dict[str, NDArray[Any]]:
     }
 
 
-def is_greedy(draws: Many[Draw]) -> bool:
-    return all(draw.sampling.temperature == 0 for draw in draws)
-
-
-def narrows(draws: Many[Draw]) -> bool:
-    """Whether any row has min-p, top-k or top-p."""
-    return any(d.sampling.top_p < 1 or d.sampling.top_k > 0 or d.sampling.min_p > 0 for d in draws)
+def mode_of(draws: Many[Draw]) -> Mode:
+    """What the dearest row asks for."""
+    mode = Mode.GREEDY
+    for draw in draws:
+        sampling = draw.sampling
+        if sampling.temperature > 0:
+            if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
+                return Mode.FILTERED
+            mode = Mode.PLAIN
+    return mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,8 @@ class DecodeGraphs:
         *,
         with_lora: bool,
     ) -> None:
-        """`layout(rows)` sends a step of padding and says where it lies; `forward(layout, lora)` runs it. `with_lora` False:
-        only base steps are captured."""
+        """`layout(rows)` sends a step of padding and says where it lies, `forward(layout, lora)` runs it. `with_lora`
+        False: only base steps are captured."""
         self._buckets = row_buckets(rows_max)
         self._graphs: dict[tuple[int, bool], Graph] = {}
         began = time.monotonic()

@@ -17,7 +17,7 @@ from torch import Tensor
 from adapters.pool import TilePool
 from adapters.work import write_work
 from engine.gpu.decoder import GpuDecoder, Lora, workspace
-from engine.gpu.draws import Reported, draw_fields, is_greedy, narrows, report, to_host
+from engine.gpu.draws import Reported, draw_fields, mode_of, report, to_host
 from engine.gpu.graphs import DecodeGraphs
 from engine.gpu.lora import LoraDeltas
 from engine.gpu.packing import Layout, PackedStep, Packer, Sizes, views
@@ -27,7 +27,7 @@ from engine.runner import unfit
 from engine.step import Chunk, Sequence, Step, StepResult
 from kernels.lora_work import DECODE_BLOCK_ROWS, PREFILL_BLOCK_ROWS, WorkLayout
 from kernels.prefill_attention import prefill_blocks
-from kernels.sample import greedy, sample
+from kernels.sample import Draws, new_scratch, sample
 
 STEPS_AHEAD = 1
 # Prefill kernels are compiled at the start for row numbers that are a multiple of 16 and that are not.
@@ -81,6 +81,7 @@ class GpuModel:
     ) -> None:
         self.info = info
         self.logits = torch.empty(limits.sequences, decoder.config.vocab, dtype=decoder.dtype, device=decoder.device)
+        self.scratch = new_scratch(limits.sequences, decoder.config.vocab, decoder.device)
         self._decoder = decoder
         self._packer = packer
         self._drawn = drawn
@@ -103,7 +104,7 @@ class GpuModel:
 
     def forward(self, packed: PackedStep, drawn: dict[Sequence, int], draws: Many[Draw]) -> Layout:
         """Start the step; `logits` [samples] are written. Returns where its fields lie in the device buffer."""
-        extra = {} if is_greedy(draws) else draw_fields(draws)
+        extra = draw_fields(draws)
         adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
         graph = self._graphs.fitting(packed.rows, adapted) if self._graphs and packed.decodes else None
         if graph is not None:
@@ -209,7 +210,7 @@ class GpuRunner:
         if good:
             layout = model.forward(packed, self._places, draws)
             if draws:
-                reported = self._draw_ids(model.logits[: len(draws)], layout, draws)
+                reported = self._draw_ids(model, layout, draws)
         self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
         ids = to_host(self._drawn[: len(draws)])
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -233,15 +234,12 @@ class GpuRunner:
         """Forget it; the scheduler has removed it from the arena before."""
         self.adapters.unload(digest)
 
-    def _draw_ids(self, logits: Tensor, layout: Layout, draws: Many[Draw]) -> Reported | None:
+    def _draw_ids(self, model: GpuModel, layout: Layout, draws: Many[Draw]) -> Reported | None:
         """Draw into the fixed buffer that the next step reads."""
-        rows, drawn = penalize(logits, draws), self._drawn[: len(draws)]
-        if is_greedy(draws):
-            greedy(rows, drawn)
-        else:
-            names = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")
-            fields = (layout.view(self._packer.device, name)[: len(draws)] for name in names)
-            sample(rows, *fields, drawn, narrows=narrows(draws))
+        logits, drawn = model.logits[: len(draws)], self._drawn[: len(draws)]
+        names = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")
+        fields = Draws(*(layout.view(self._packer.device, name)[: len(draws)] for name in names))
+        sample(penalize(logits, draws), fields, model.scratch, drawn, mode=mode_of(draws))
         return report(logits, drawn, draws)
 
     def _words(self, limits: Limits) -> int:
