@@ -295,7 +295,8 @@ def best_run(runner: GpuRunner, digests: list[str], repeats: int) -> Run:
     return best
 
 
-def append_rows(rows: list[dict[str, object]]) -> None:
+def append_rows(rows: list[dict[str, object]], file: Path) -> None:
+    """At the end of `file`, and printed: what is measured on a lent machine comes back as text."""
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
     common = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -305,17 +306,15 @@ def append_rows(rows: list[dict[str, object]]) -> None:
         "triton": triton.__version__,
         "model": MODEL,
     }
-    names = [*common, "rank", "distinct_adapters", "out_tok_s", "share_of_base", "bound_share", "times_vllm"]
-    fresh = not RESULTS.exists()
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        if fresh:
-            writer.writeheader()
-        for row in rows:
-            writer.writerow(common | row)
-    for row in rows:
-        print(",".join(str(value) for value in (common | row).values()))
+    fresh = not file.exists()
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a", newline="") as out:
+        for writer in (
+            csv.DictWriter(target, [*common, *rows[0]], lineterminator="\n") for target in (out, sys.stdout)
+        ):
+            if fresh:
+                writer.writeheader()
+            writer.writerows(common | row for row in rows)
 
 
 def main() -> int:
@@ -328,7 +327,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("this needs a CUDA device", file=sys.stderr)
         return 2
-    append_rows(measure(arguments))
+    append_rows(measure(arguments), RESULTS)
     return 0
 
 

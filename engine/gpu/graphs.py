@@ -1,4 +1,4 @@
-"""Decode steps as CUDA graphs: one per number of rows, once with LoRA and once without, none per adapter count.
+"""Steps as CUDA graphs: one per number of rows, once with LoRA and once without, none per adapter count.
 
 A replay reads the step from the packed buffer and leaves logits at a fixed address. It must never know requests.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from engine.gpu.packing import Layout
 # Rows are padded up to the next of these; beyond the last, to a multiple of it.
 FEW_ROWS = (1, 2, 4, 8, 16, 24, 32)
 ROWS_STEP = 16
+# Likewise for steps with prefill in them. A larger step takes the device longer than the host takes to launch it.
+MIXED_ROWS = (64, 128, 256, 512, 1024, 2048)
 
 _log = logging.getLogger(__name__)
 
@@ -36,20 +38,20 @@ class Graph:
     graph: torch.cuda.CUDAGraph
 
 
-class DecodeGraphs:
-    """Captured at the start, so that no request waits for a capture."""
+class StepGraphs:
+    """One kind of step at several sizes, captured at the start, so that no request waits for a capture."""
 
     def __init__(
         self,
-        rows_max: int,
+        buckets: Sequence[int],
         layout: Callable[[int], Layout],
         forward: Callable[[Layout, bool], None],
         *,
         with_lora: bool,
     ) -> None:
-        """`layout(rows)` sends a step of padding and says where it lies, `forward(layout, lora)` runs it. `with_lora`
+        """`buckets` are numbers of rows, ascending. `layout(rows)` sends a step of padding and says where it lies, `forward(layout, lora)` runs it. `with_lora`
         False: only base steps are captured."""
-        self._buckets = row_buckets(rows_max)
+        self._buckets = buckets
         self._graphs: dict[tuple[int, bool], Graph] = {}
         began = time.monotonic()
         pool: Any = None

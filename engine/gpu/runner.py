@@ -18,7 +18,7 @@ from adapters.pool import TilePool
 from adapters.work import write_work
 from engine.gpu.decoder import GpuDecoder, Lora, workspace
 from engine.gpu.draws import Reported, draw_fields, mode_of, report, to_host
-from engine.gpu.graphs import DecodeGraphs
+from engine.gpu.graphs import MIXED_ROWS, StepGraphs, row_buckets
 from engine.gpu.lora import LoraDeltas
 from engine.gpu.packing import Layout, PackedStep, Packer, Sizes, views
 from engine.penalties import Draw, penalize
@@ -91,30 +91,35 @@ class GpuModel:
         assert pool.rows is not None
         self._table = pool.rows.table
         self._deltas = LoraDeltas(self._table, decoder.config, limits.rows, _stream(decoder.device))
-        self._graphs: DecodeGraphs | None = None
+        self._decodes: StepGraphs | None = None
+        self._mixed: StepGraphs | None = None
 
     def capture(self, *, with_lora: bool) -> None:
-        """Compile every kernel and capture the decode graphs."""
+        """Compile every kernel and capture the graphs."""
         for rows in PREFILL_WARM_ROWS:
             layout = self._layout(rows, 1, 1, self._limits.pages, PREFILL_BLOCK_ROWS)
             self._pad(layout)
             for lora in (True, False):
                 self._run(layout, PREFILL_BLOCK_ROWS if lora else 0, 1, decodes=False)
-        self._graphs = DecodeGraphs(self._limits.sequences, self._decode_layout, self._decode, with_lora=with_lora)
+        buckets = row_buckets(self._limits.sequences)
+        self._decodes = StepGraphs(buckets, self._decode_layout, self._decode, with_lora=with_lora)
+        mixed = [rows for rows in MIXED_ROWS if rows <= self._limits.rows]
+        self._mixed = StepGraphs(mixed, self._mixed_layout, self._mix, with_lora=with_lora)
 
     def forward(self, packed: PackedStep, drawn: dict[Sequence, int], draws: Many[Draw]) -> Layout:
         """Start the step; `logits` [samples] are written. Returns where its fields lie in the device buffer."""
         extra = draw_fields(draws)
         adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
-        graph = self._graphs.fitting(packed.rows, adapted) if self._graphs and packed.decodes else None
+        graphs = self._decodes if packed.decodes else self._mixed
+        graph = graphs.fitting(packed.rows, adapted) if graphs else None
+        block_rows, blocks = DECODE_BLOCK_ROWS, 0
+        if not packed.decodes:
+            config = self._decoder.config
+            found = prefill_blocks(packed.counts.tolist(), packed.kv_lens.tolist(), config.heads, config.kv_heads)
+            block_rows, blocks, extra["query_blocks"] = PREFILL_BLOCK_ROWS, len(found), found
         if graph is not None:
-            layout, block_rows = graph.layout, DECODE_BLOCK_ROWS
+            layout = graph.layout
         else:
-            block_rows, blocks = DECODE_BLOCK_ROWS, 0
-            if not packed.decodes:
-                config = self._decoder.config
-                found = prefill_blocks(packed.counts.tolist(), packed.kv_lens.tolist(), config.heads, config.kv_heads)
-                block_rows, blocks, extra["query_blocks"] = PREFILL_BLOCK_ROWS, len(found), found
             layout = self._layout(packed.rows, len(packed.chunks), blocks, packed.page_count, block_rows)
         extra["lora"] = np.empty(layout.sizes.lora_words, np.int32)
         extra["adapted"] = np.empty(layout.sizes.rows, np.int32)
@@ -141,6 +146,17 @@ class GpuModel:
 
     def _decode_layout(self, rows: int) -> Layout:
         layout = self._layout(rows, rows, 0, self._limits.pages, DECODE_BLOCK_ROWS)
+        self._pad(layout)
+        return layout
+
+    def _mix(self, layout: Layout, lora: bool) -> None:
+        self._run(layout, PREFILL_BLOCK_ROWS if lora else 0, layout.sizes.sequences, decodes=False)
+
+    def _mixed_layout(self, rows: int) -> Layout:
+        config, sequences = self._decoder.config, min(rows, self._limits.sequences)
+        # Every sequence may leave its last block partly empty.
+        blocks = sequences + len(prefill_blocks([rows], [rows], config.heads, config.kv_heads))
+        layout = self._layout(rows, sequences, blocks, self._limits.pages, PREFILL_BLOCK_ROWS)
         self._pad(layout)
         return layout
 

@@ -72,7 +72,7 @@ class Traps:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_thousand_steps_among_traps(seed: int, capture: bool, tmp_path: Path) -> None:
     dice = random.Random(seed)
-    directory = oracle.save_tiny("llama", tmp_path / "model", num_hidden_layers=2, head_dim=16, seed=seed)
+    directory = oracle.save_tiny("llama", tmp_path / "model", num_hidden_layers=2, head_dim=32, seed=seed)
     base = oracle.load(directory)
     paths = []
     for index, (rank, targets) in enumerate(

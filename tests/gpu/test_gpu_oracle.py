@@ -101,11 +101,9 @@ def test_smollm2_with_adapters_matches_transformers_and_peft(engine: GpuEngine, 
 @pytest.mark.parametrize("family", oracle.FAMILIES)
 def test_every_family_matches_transformers(family: str, capture: bool, tmp_path: Path) -> None:
     """Small random models in float16, with chunked prefill, prefix hits, preemption and two adapters."""
-    directory = (
-        oracle.save_tiny(family, tmp_path / "model", head_dim=16)
-        if family != "qwen2"
-        else oracle.save_tiny(family, tmp_path / "model")
-    )
+    # Heads so wide that a page of 16 tokens holds a tile of 16 rank rows.
+    wide = {"hidden_size": 96} if family == "qwen2" else {"head_dim": 16}
+    directory = oracle.save_tiny(family, tmp_path / "model", **wide)
     base = oracle.load(directory)
     oracle.save_tiny_adapter(base, tmp_path / "one", r=4, target_modules=["q_proj", "v_proj", "down_proj"])
     oracle.save_tiny_adapter(base, tmp_path / "two", r=20, target_modules="all-linear", seed=1)

@@ -1,0 +1,109 @@
+"""A step with prefill in it, three ways: one captured graph, one eager forward, or decodes captured and the chunk alone.
+
+    python -m benchmarks.serving.mixed_step [--decodes 128] [--adapters 16]
+
+Llama-3.1-8B's shape, so many decoding sequences of 500 tokens, and one chunk of 64, 256 or 2,048 prompt tokens beside
+them. Wall time from begin to result, median of 15. Appends rows to benchmarks/results/mixed_step.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from benchmarks.serving import offline
+from engine.gpu.runner import GpuRunner
+from engine.runner import base_shape
+from engine.step import Chunk, Sequence, Step
+
+CHUNK_TOKENS = (64, 256, 2048)
+CONTEXT = 500
+
+
+def placed(sequence: Sequence, tokens: int, free: list[int], tokens_per_page: int) -> Sequence:
+    """With pages for so many tokens; what they hold does not matter."""
+    count = -(-tokens // tokens_per_page)
+    sequence.pages, free[:] = free[:count], free[count:]
+    return sequence
+
+
+def median_ms(run: Callable[[], None], rounds: int = 15) -> float:
+    times = []
+    for _ in range(rounds + 3):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        run()
+        times.append(1000 * (time.perf_counter() - began))
+    return statistics.median(times[3:])
+
+
+def measure(decodes: int, adapters: int) -> list[dict[str, object]]:
+    runner: GpuRunner = offline.build(24, [16])
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "config.json").write_bytes(offline.SHAPE.read_bytes())
+        digests = offline.add_adapters(runner.adapters, base_shape(Path(scratch)), adapters, [16])
+    free = list(range(runner.pages))
+    for digest in digests:
+        count = runner.adapters.pages_needed(digest)
+        runner.adapters.place(digest, free[:count])
+        free = free[count:]
+    per_page = runner.models[offline.MODEL].tokens_per_page
+    requests = offline.sequences(digests, decodes, 1, CONTEXT, 9999)
+    running = [Chunk(placed(own, CONTEXT, free, per_page), CONTEXT - 1, 1, True) for own in requests]
+    model = runner._served[offline.MODEL]
+    graphs = model._mixed
+    rows: list[dict[str, object]] = []
+    for tokens in CHUNK_TOKENS:
+        (newcomer,) = offline.sequences(digests[:1], 1, 2, tokens, 9999)
+        chunk = Chunk(placed(newcomer, tokens, free, per_page), 0, tokens, True)
+        steps = [
+            Step(1, offline.MODEL, [*running, chunk]),
+            Step(1, offline.MODEL, running),
+            Step(2, offline.MODEL, [chunk]),
+        ]
+
+        def run(*wanted: Step) -> None:
+            for pending in [runner.begin(step) for step in wanted]:
+                assert not pending.result().errors
+
+        found = {"chunk_tokens": tokens, "graph_ms": median_ms(lambda: run(steps[0]))}
+        model._mixed = None
+        found["eager_ms"] = median_ms(lambda: run(steps[0]))
+        found["decodes_then_chunk_ms"] = median_ms(lambda: run(*steps[1:]))
+        model._mixed = graphs
+        found["decodes_then_captured_chunk_ms"] = median_ms(lambda: run(*steps[1:]))
+        found["decodes_alone_ms"] = median_ms(lambda: run(steps[1]))
+        print(
+            "  ".join(
+                f"{name} {value:.2f}" if name.endswith("ms") else f"{name} {value}" for name, value in found.items()
+            )
+        )
+        rows.append({name: f"{value:.3f}" if name.endswith("ms") else str(value) for name, value in found.items()})
+        free = chunk.sequence.pages + free
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--decodes", type=int, default=128)
+    parser.add_argument("--adapters", type=int, default=16)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("this needs a CUDA device", file=sys.stderr)
+        return 2
+    with torch.inference_mode():
+        rows = measure(arguments.decodes, arguments.adapters)
+    common = {"decodes": arguments.decodes, "adapters": arguments.adapters}
+    offline.append_rows([common | row for row in rows], offline.RESULTS.with_name("mixed_step.csv"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
