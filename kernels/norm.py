@@ -14,6 +14,7 @@ from kernels.launch import await_previous, launch_options, let_next_start
 
 # A row lies in the registers of one program.
 HIDDEN_MAX = 32768
+ELEMENTS_PER_WARP = 512
 
 
 @triton.jit
@@ -115,6 +116,6 @@ def _launch(
         hidden,
         eps,
         BLOCK=block,
-        num_warps=min(max(block // 512, 1), 16),
+        num_warps=min(max(block // ELEMENTS_PER_WARP, 1), 16),
         **launch_options(x.device),
     )

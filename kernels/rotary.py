@@ -13,6 +13,7 @@ from kernels.launch import await_previous, launch_options, let_next_start
 
 TABLE_BLOCK = 256
 HEADS_BLOCK = 8
+WARPS = 4
 
 
 @triton.jit
@@ -206,6 +207,6 @@ def rotary_write(
         head_dim=head_dim,
         HEADS_BLOCK=HEADS_BLOCK,
         HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
-        num_warps=4,
+        num_warps=WARPS,
         **launch_options(qkv.device),
     )

@@ -123,6 +123,14 @@ def _winner(times, ids):
 
 
 @triton.jit
+def _race(key, ids, exponents):
+    """(time, id) of the first of `ids`, whose weights are 2 to the power of `exponents`, at most 0. The likeliest's
+    time is at most 37, so that one cut off at 2¹⁰⁰ never wins."""
+    times = _exponentials(key, ids) * tl.exp2(tl.minimum(-exponents, 100.0))
+    return _winner(tl.where(exponents > -float("inf"), times, float("inf")), ids)
+
+
+@triton.jit
 def _is_narrowed(top_k, top_p, min_p, vocab):
     return ((top_k > 0) & (top_k < vocab)) | (top_p < 1.0) | (min_p > 0.0)
 
@@ -161,19 +169,66 @@ def _chunk_kernel(
         temperature = tl.load(temperature_ptr + row)
         if temperature > 0.0:
             exponents = (x - _finite(largest)) * _scale(temperature)
-            narrowed = False
             if MODE > 1:
                 top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
-                narrowed = _is_narrowed(top_k, top_p, min_p, vocab)
-            if narrowed:
-                tl.store(sums_ptr + place, tl.sum(tl.exp2(exponents)))
+                if _is_narrowed(top_k, top_p, min_p, vocab):
+                    tl.store(sums_ptr + place, tl.sum(tl.exp2(exponents)))
+                else:
+                    time, winner = _race(_row_key(seed_ptr, choice_ptr, position_ptr, row), ids, exponents)
+                    tl.store(times_ptr + place, time)
+                    tl.store(winners_ptr + place, winner)
             else:
-                key = _row_key(seed_ptr, choice_ptr, position_ptr, row)
-                # The maximum's time is at most 37, so that what is cut off here never wins.
-                times = _exponentials(key, ids) * tl.exp2(tl.minimum(-exponents, 100.0))
-                time, winner = _winner(tl.where(x > -float("inf"), times, float("inf")), ids)
+                time, winner = _race(_row_key(seed_ptr, choice_ptr, position_ptr, row), ids, exponents)
                 tl.store(times_ptr + place, time)
                 tl.store(winners_ptr + place, winner)
+
+
+@triton.jit
+def _chunk_maxima(maxima_ptr, row, chunks, CHUNKS: tl.constexpr):
+    """(The maxima of a row's chunks, the row's, whether its logits are such as an id can be drawn from.)"""
+    chunk = tl.arange(0, CHUNKS)
+    maxima = tl.load(maxima_ptr + row * chunks + chunk, mask=chunk < chunks, other=-float("inf"))
+    holds_nan = tl.max((maxima != maxima).to(tl.int32)) != 0
+    maxima = tl.where(maxima == maxima, maxima, -float("inf"))
+    largest = tl.max(maxima)
+    return maxima, largest, (tl.abs(largest) < float("inf")) & (holds_nan == 0)
+
+
+@triton.jit
+def _combine_kernel(
+    vocab,
+    chunks,
+    temperature_ptr,
+    top_k_ptr,
+    top_p_ptr,
+    min_p_ptr,
+    maxima_ptr,
+    firsts_ptr,
+    times_ptr,
+    winners_ptr,
+    out_ptr,
+    MODE: tl.constexpr,
+    CHUNKS: tl.constexpr,
+):
+    """One row's chunks put together. What it writes for a row with filters counts only where no id can be drawn."""
+    row = tl.program_id(0).to(tl.int64)
+    maxima, largest, usable = _chunk_maxima(maxima_ptr, row, chunks, CHUNKS)
+    chunk = tl.arange(0, CHUNKS)
+    place = row * chunks + chunk
+    firsts = tl.load(firsts_ptr + place, mask=chunk < chunks, other=0x7FFFFFFF)
+    chosen = tl.min(tl.where(maxima == largest, firsts, 0x7FFFFFFF))
+    if MODE > 0:
+        temperature = tl.load(temperature_ptr + row)
+        races = usable & (temperature > 0.0)
+        if MODE > 1:
+            top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
+            races = races & (_is_narrowed(top_k, top_p, min_p, vocab) == 0)
+        if races:
+            times = tl.load(times_ptr + place, mask=chunk < chunks, other=float("inf"))
+            winners = tl.load(winners_ptr + place, mask=chunk < chunks, other=0x7FFFFFFF)
+            behind = (largest - maxima) * _scale(temperature)
+            _, chosen = _winner(times * tl.exp2(tl.minimum(behind, 100.0)), winners)
+    tl.store(out_ptr + row, tl.where(usable, chosen, -1))
 
 
 @triton.jit
@@ -337,7 +392,7 @@ def _filtered(
 
 
 @triton.jit
-def _row_kernel(
+def _filter_kernel(
     logits_ptr,
     logits_stride,
     vocab,
@@ -350,60 +405,37 @@ def _row_kernel(
     top_p_ptr,
     min_p_ptr,
     maxima_ptr,
-    firsts_ptr,
-    times_ptr,
-    winners_ptr,
     sums_ptr,
     values_ptr,
-    values_stride,
     ids_ptr,
     out_ptr,
-    MODE: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One row: its chunks put together, and what filters leave drawn from."""
+    """One row: drawn from what its filters leave, if it has any."""
     row = tl.program_id(0).to(tl.int64)
-    chunk = tl.arange(0, CHUNKS)
-    within = chunk < chunks
-    place = row * chunks + chunk
-    maxima = tl.load(maxima_ptr + place, mask=within, other=-float("inf"))
-    holds_nan = tl.max((maxima != maxima).to(tl.int32)) != 0
-    maxima = tl.where(maxima == maxima, maxima, -float("inf"))
-    largest = tl.max(maxima)
-    firsts = tl.load(firsts_ptr + place, mask=within, other=0x7FFFFFFF)
-    chosen = tl.min(tl.where(maxima == largest, firsts, 0x7FFFFFFF))
-    usable = (tl.abs(largest) < float("inf")) & (holds_nan == 0)
-    if MODE > 0:
-        temperature = tl.load(temperature_ptr + row)
-        if usable & (temperature > 0.0):
-            scale = _scale(temperature)
-            behind = (largest - maxima) * scale
-            narrowed = False
-            if MODE > 1:
-                top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
-                narrowed = _is_narrowed(top_k, top_p, min_p, vocab)
-            if narrowed:
-                sums = tl.load(sums_ptr + place, mask=within, other=0.0)
-                chosen = _filtered(
-                    logits_ptr + row * logits_stride,
-                    vocab,
-                    tl.sum(sums * tl.exp2(-behind)),
-                    top_k,
-                    top_p,
-                    min_p,
-                    largest,
-                    scale,
-                    _row_key(seed_ptr, choice_ptr, position_ptr, row),
-                    values_ptr + row * values_stride,
-                    ids_ptr + row * values_stride,
-                    BLOCK,
-                )
-            else:
-                times = tl.load(times_ptr + place, mask=within, other=float("inf"))
-                winners = tl.load(winners_ptr + place, mask=within, other=0x7FFFFFFF)
-                _, chosen = _winner(times * tl.exp2(tl.minimum(behind, 100.0)), winners)
-    tl.store(out_ptr + row, tl.where(usable, chosen, -1))
+    temperature = tl.load(temperature_ptr + row)
+    top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
+    maxima, largest, usable = _chunk_maxima(maxima_ptr, row, chunks, CHUNKS)
+    if usable & (temperature > 0.0) & _is_narrowed(top_k, top_p, min_p, vocab):
+        scale = _scale(temperature)
+        chunk = tl.arange(0, CHUNKS)
+        sums = tl.load(sums_ptr + row * chunks + chunk, mask=chunk < chunks, other=0.0)
+        chosen = _filtered(
+            logits_ptr + row * logits_stride,
+            vocab,
+            tl.sum(sums * tl.exp2((maxima - largest) * scale)),
+            top_k,
+            top_p,
+            min_p,
+            largest,
+            scale,
+            _row_key(seed_ptr, choice_ptr, position_ptr, row),
+            values_ptr + row * BLOCK,
+            ids_ptr + row * BLOCK,
+            BLOCK,
+        )
+        tl.store(out_ptr + row, chosen)
 
 
 def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tensor, *, mode: Mode) -> None:
@@ -423,23 +455,51 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
     assert scratch.maxima.shape[1] == chunks, "scratch is for another vocabulary"
     if rows == 0:
         return
-    partial = scratch[:5]
+    maxima, firsts, times, winners, sums, values, ids = scratch
     _chunk_kernel[(chunks, rows)](
-        logits, logits.stride(0), vocab, *draws, *partial, MODE=int(mode), CHUNK=CHUNK, num_warps=8
-    )
-    _row_kernel[(rows,)](
         logits,
         logits.stride(0),
         vocab,
-        chunks,
         *draws,
-        *partial,
-        scratch.values,
-        CANDIDATES_MAX,
-        scratch.ids,
+        maxima,
+        firsts,
+        times,
+        winners,
+        sums,
+        MODE=int(mode),
+        CHUNK=CHUNK,
+        num_warps=8,
+    )
+    width = triton.next_power_of_2(chunks)
+    _combine_kernel[(rows,)](
+        vocab,
+        chunks,
+        draws.temperature,
+        draws.top_k,
+        draws.top_p,
+        draws.min_p,
+        maxima,
+        firsts,
+        times,
+        winners,
         out,
         MODE=int(mode),
-        CHUNKS=triton.next_power_of_2(chunks),
-        BLOCK=CANDIDATES_MAX,
-        num_warps=16 if mode == Mode.FILTERED else 1,
+        CHUNKS=width,
+        num_warps=1,
     )
+    if mode == Mode.FILTERED:
+        _filter_kernel[(rows,)](
+            logits,
+            logits.stride(0),
+            vocab,
+            chunks,
+            *draws,
+            maxima,
+            sums,
+            values,
+            ids,
+            out,
+            CHUNKS=width,
+            BLOCK=CANDIDATES_MAX,
+            num_warps=16,
+        )

@@ -10,6 +10,7 @@ import triton.language as tl
 from kernels.launch import await_previous, launch_options, let_next_start
 
 BLOCK = 1024
+WARPS = 4
 
 
 @triton.jit
@@ -77,6 +78,6 @@ def swiglu(
         out.stride(0),
         width,
         BLOCK=BLOCK,
-        num_warps=4,
+        num_warps=WARPS,
         **launch_options(out.device),
     )
