@@ -12,12 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
-BLOCK_KEYS = 64  # keys of one tile
-PROGRAMS_PER_SM = 3  # resident at once: each holds STAGES tiles of K and V in shared memory
-STAGES = 2
-WARPS = 4
+BLOCK_KEYS = 32  # keys of one tile
+PROGRAMS_PER_SM = 4  # resident at once: each holds STAGES tiles of K and V in shared memory
+STAGES = 3
+WARPS = 2
 ITEMS_PER_PROGRAM = 4  # up to so many work items a program, so that uneven ones even out
-TILES_MIN = 2  # tiles of an item, unless the sequence is shorter: below it, combining costs more than it gains
+TILES_MIN = 8  # tiles of an item, unless the sequence is shorter: below it, combining costs more than it gains
 # int32 of an item in the plan: row, first key, end, page start, sequence, the sequence's first item, its items, unused
 RECORD = 8
 COMBINED_ELEMENTS = 8192  # partial outputs that the last program of a sequence holds in registers at once
@@ -130,29 +130,25 @@ def plan_decode(plan: DecodePlan, rows: torch.Tensor, kv_lens: torch.Tensor, pag
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _attend_item(  # type: ignore[no-untyped-def]
-    q, kv, pages, row, begin, end, page_start, head, q_stride, page_stride, layer_start, scale,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
+    queries, kv, pages, page, begin, end, page_stride, scale,
+    KV_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Softmax over the keys [begin, end) by its running maximum, in base 2: the sum of p·V [BLOCK_ROWS, BLOCK_DIM], the
-    maximum and the sum [BLOCK_ROWS], float32. The rows are the query heads that share the K/V head."""
-    in_group = tl.arange(0, BLOCK_ROWS)
+    maximum and the sum [BLOCK_ROWS], float32. `page` [BLOCK_KEYS] is the page of each key of the first tile."""
     dim = tl.arange(0, BLOCK_DIM)
-    of_q = row.to(tl.int64) * q_stride + (head * GROUP + in_group[:, None]) * HEAD_DIM + dim[None, :]
-    queries = tl.load(q + of_q, mask=(in_group[:, None] < GROUP) & (dim[None, :] < HEAD_DIM), other=0.0)
     highest = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_ROWS], tl.float32)
     summed = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
-    pages += page_start
-    kv += layer_start + head * HEAD_DIM
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK_KEYS)
-        page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
-        token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_HEADS * HEAD_DIM)
+        token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
+        # A tile ahead: K and V then wait for no other load, and all stages of the pipeline are theirs.
+        page = tl.load(pages + (key + BLOCK_KEYS) // TOKENS_PER_PAGE, mask=key + BLOCK_KEYS < end, other=0)
         # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
         there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)
         keys = tl.load(kv + token[:, None] + dim[None, :], mask=there, other=0.0)
-        values = tl.load(kv + KV_HEADS * HEAD_DIM + token[:, None] + dim[None, :], mask=there, other=0.0)
+        values = tl.load(kv + KV_SIZE + token[:, None] + dim[None, :], mask=there, other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         scores = tl.where(key[None, :] < end, scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
@@ -208,39 +204,64 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     RECORD: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     BLOCK_KEYS: tl.constexpr, BLOCK_ITEMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Each program takes every so-manieth (item, K/V head); heads of one item are neighbours, as they are in memory."""
-    HEADS: tl.constexpr = KV_HEADS * GROUP
+    """Each program takes every so-manieth (item, K/V head); heads of one item are neighbours, as they are in memory.
+
+    The record, the query and the first page numbers of the next item are fetched while this one is in work."""
     in_group = tl.arange(0, BLOCK_ROWS)
     dim = tl.arange(0, BLOCK_DIM)
     mine = (in_group[:, None] < GROUP) & (dim[None, :] < HEAD_DIM)
-    work = tl.load(items) * KV_HEADS
-    for index in range(tl.program_id(0), work, tl.num_programs(0)):
-        item = index // KV_HEADS
+    offset = in_group[:, None] * HEAD_DIM + dim[None, :]
+    first_keys = tl.arange(0, BLOCK_KEYS)
+    items += RECORD
+    index = tl.program_id(0)
+    work = tl.load(items - RECORD) * KV_HEADS
+    if index >= work:
+        return
+    record = items + index // KV_HEADS * RECORD
+    row = tl.load(record)
+    begin = tl.load(record + 1)
+    end = tl.load(record + 2)
+    page_start = tl.load(record + 3)
+    count = tl.load(record + 6)
+    page = tl.load(pages + page_start + (begin + first_keys) // TOKENS_PER_PAGE, mask=begin + first_keys < end, other=0)
+    while index < work:
         head = index % KV_HEADS
-        record = items + (1 + item) * RECORD
-        row = tl.load(record)
-        count = tl.load(record + 6)
+        item = index // KV_HEADS
+        queries = tl.load(q + row.to(tl.int64) * q_stride + head * GROUP * HEAD_DIM + offset, mask=mine, other=0.0)
+        index += tl.num_programs(0)
+        next_record = items + tl.minimum(index, work - 1) // KV_HEADS * RECORD
+        next_row = tl.load(next_record)
+        next_begin = tl.load(next_record + 1)
+        next_end = tl.load(next_record + 2)
+        next_page_start = tl.load(next_record + 3)
+        next_count = tl.load(next_record + 6)
         summed, highest, total = _attend_item(
-            q, kv, pages, row, tl.load(record + 1), tl.load(record + 2), tl.load(record + 3), head,
-            q_stride, page_stride, layer_start, scale,
-            KV_HEADS, GROUP, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES,
+            queries, kv + layer_start + head * HEAD_DIM, pages + page_start, page, begin, end, page_stride, scale,
+            KV_HEADS * HEAD_DIM, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_ROWS, BLOCK_DIM, BLOCK_KEYS, STAGES,
         )  # fmt: skip
+        key = next_begin + first_keys
+        page = tl.load(pages + next_page_start + key // TOKENS_PER_PAGE, mask=key < next_end, other=0)
         summed = summed / total[:, None]
         if count == 1:
-            of_out = row.to(tl.int64) * out_stride + (head * GROUP + in_group[:, None]) * HEAD_DIM + dim[None, :]
+            of_out = row.to(tl.int64) * out_stride + head * GROUP * HEAD_DIM + offset
             tl.store(out + of_out, summed.to(out.dtype.element_ty), mask=mine)
         else:
-            at = item * HEADS + head * GROUP + in_group
-            tl.store(partials + at.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :], summed, mask=mine)
-            tl.store(weights + at, highest + tl.log2(total), mask=in_group < GROUP)
+            at = (item * KV_HEADS + head) * GROUP
+            tl.store(partials + at.to(tl.int64) * HEAD_DIM + offset, summed, mask=mine)
+            tl.store(weights + at + in_group, highest + tl.log2(total), mask=in_group < GROUP)
             tl.debug_barrier()  # every thread has written before one of them says so
-            arrived = arrivals + tl.load(record + 4) * KV_HEADS + head
+            arrived = arrivals + tl.load(items + item * RECORD + 4) * KV_HEADS + head
             if tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu") == count - 1:
                 tl.store(arrived, 0)  # for the next layer
                 _combine(
-                    out, partials, weights, row, tl.load(record + 5), count, head, out_stride,
-                    HEADS, GROUP, HEAD_DIM, GROUP_ROWS, BLOCK_DIM, BLOCK_ITEMS,
+                    out, partials, weights, row, tl.load(items + item * RECORD + 5), count, head, out_stride,
+                    KV_HEADS * GROUP, GROUP, HEAD_DIM, GROUP_ROWS, BLOCK_DIM, BLOCK_ITEMS,
                 )  # fmt: skip
+        row = next_row
+        begin = next_begin
+        end = next_end
+        page_start = next_page_start
+        count = next_count
 
 
 def decode_attention(

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 
 BLOCK_ROWS = 128  # rows of a block: its queries × the query heads of one K/V head
-BLOCK_KEYS = 64
-STAGES = 3
-WARPS = 8
+BLOCK_KEYS = 32
+STAGES = 4
+WARPS = 4
 
 
 def prefill_blocks(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, kv_heads: int) -> npt.NDArray[np.int32]:
@@ -43,14 +43,15 @@ def _attend_keys(  # type: ignore[no-untyped-def]
     """Take the keys [begin, end) into the running softmax, in base 2. MASKED: row r sees keys below seen[r] only, and
     what lies beyond `end` is not read; else every row sees every key, and the range is whole tiles."""
     dim = tl.arange(0, BLOCK_DIM)
+    page = tl.load(
+        pages + (begin + tl.arange(0, BLOCK_KEYS)) // TOKENS_PER_PAGE, begin + tl.arange(0, BLOCK_KEYS) < end, 0
+    )
     for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
         key = start + tl.arange(0, BLOCK_KEYS)
-        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
-        if MASKED:
-            page = tl.load(pages + key // TOKENS_PER_PAGE, mask=key < end, other=0)
-        else:
-            page = tl.load(pages + key // TOKENS_PER_PAGE)
         token = page.to(tl.int64) * page_stride + (key % TOKENS_PER_PAGE) * (2 * KV_SIZE)
+        # A tile ahead: K and V then wait for no other load, and all stages of the pipeline are theirs.
+        page = tl.load(pages + (key + BLOCK_KEYS) // TOKENS_PER_PAGE, mask=key + BLOCK_KEYS < end, other=0)
+        # The loads are masked, not the products: what lies beyond the end may be another's NaN, and 0 · NaN is NaN.
         at = kv + token[:, None] + dim[None, :]
         if MASKED:
             there = (key[:, None] < end) & (dim[None, :] < HEAD_DIM)

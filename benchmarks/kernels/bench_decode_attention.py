@@ -21,6 +21,7 @@ TOKEN_BYTES = 2 * KV_HEADS * HEAD_DIM * 2
 ARENA_BYTES_MAX = 24 << 30
 CASES: dict[str, list[int]] = {
     "256 × 192": [192] * 256,
+    "256 × 128…256": [128 + i // 2 for i in range(256)],
     "64 × 1k": [1024] * 64,
     "32 × 8k": [8192] * 32,
     "1 × 192": [192],

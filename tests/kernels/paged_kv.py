@@ -23,6 +23,9 @@ class Shape:
     layers: int = 2
     waste: int = 5  # elements at the end of a page that no model uses
 
+    def __str__(self) -> str:
+        return f"{self.heads}q{self.kv_heads}kv{self.head_dim}d{self.tokens_per_page}t"
+
     @property
     def q_size(self) -> int:
         return self.heads * self.head_dim

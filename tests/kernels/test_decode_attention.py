@@ -8,6 +8,7 @@ import pytest
 import torch
 from paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
+from kernels import decode_attention as kernel
 from kernels import reference_attention as reference
 from kernels.decode_attention import allocate_decode_plan, decode_attention, plan_decode
 
@@ -96,8 +97,10 @@ def test_the_matrix(shape: Shape, name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("programs", [1, 2, 7, 64])
-def test_any_number_of_programs(programs: int) -> None:
-    """One program does all the work in turn; many split a sequence as far as it goes."""
+def test_any_number_of_programs(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One program does all the work in turn; many split a sequence as far as it goes, and it is combined in turns."""
+    monkeypatch.setattr(kernel, "TILES_MIN", 1)
+    monkeypatch.setattr(kernel, "COMBINED_ELEMENTS", 1024)
     check(Shape(6, 2, 64, 16), [700, 0, 130, 1, 1100], DTYPES[0], programs=programs)
 
 
