@@ -40,6 +40,7 @@ def demo_model() -> str:
 
 BENCHMARKS = (
     Benchmark("load_ceiling", "what the load tool itself can do", modules("aiohttp", "uvloop")),
+    Benchmark("scheduler_step", "what a step of 256 decodes costs the host", modules("msgspec")),
     Benchmark("cpu_decode", "the engine on this CPU, beside transformers and the bound", demo_model),
 )
 

@@ -10,13 +10,10 @@ rows to benchmarks/results/cpu_decode.csv.
 from __future__ import annotations
 
 import argparse
-import csv
-import datetime
 import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +31,7 @@ import transformers  # noqa: E402
 
 from adapters.spec import BaseShape  # noqa: E402
 from adapters.store import AdapterStore  # noqa: E402
+from benchmarks.rows import append_rows  # noqa: E402
 from engine.arena import Arena  # noqa: E402
 from engine.config import EngineConfig, ModelConfig  # noqa: E402
 from engine.models.config import load_config  # noqa: E402
@@ -43,7 +41,6 @@ from engine.scheduler import ModelLimits, Scheduler  # noqa: E402
 from engine.step import Sequence  # noqa: E402
 from engine.tiers import SHIPPED_TIERS  # noqa: E402
 
-RESULTS = REPO / "benchmarks" / "results" / "cpu_decode.csv"
 PROMPT_TOKENS, NEW_TOKENS, PREFIX_TOKENS = 32, 64, 500
 
 
@@ -176,21 +173,6 @@ def measure(bench: Bench, rounds: int) -> dict[str, float]:
     }
 
 
-def append_rows(found: dict[str, float], threads: int, note: str) -> None:
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    machine = f"{platform.machine()} {os.cpu_count()} cores, {threads} threads, torch {torch.__version__}"
-    workload = f"SmolLM2-135M float32, prompt {PROMPT_TOKENS}, new {NEW_TOKENS}, prefix {PREFIX_TOKENS}"
-    fresh = not RESULTS.exists()
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if fresh:
-            writer.writerow(["date", "commit", "machine", "workload", "metric", "value", "note"])
-        for metric, value in found.items():
-            writer.writerow([now, git.stdout.strip(), machine, workload, metric, f"{value:.4g}", note])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=REPO / ".laneway" / "models" / "smollm2-135m-instruct")
@@ -201,9 +183,9 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     bench = Bench(arguments.model, arguments.threads)
     found = measure(bench, arguments.rounds)
-    for metric, value in found.items():
-        print(f"{metric:32} {value:10.3f}")
-    append_rows(found, arguments.threads, arguments.note)
+    machine = f"{platform.machine()} {os.cpu_count()} cores, {arguments.threads} threads, torch {torch.__version__}"
+    workload = f"SmolLM2-135M float32, prompt {PROMPT_TOKENS}, new {NEW_TOKENS}, prefix {PREFIX_TOKENS}"
+    append_rows("cpu_decode", found, machine, workload, arguments.note)
 
 
 if __name__ == "__main__":

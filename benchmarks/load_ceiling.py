@@ -9,8 +9,6 @@ read brings several. Appends rows to benchmarks/results/load_ceiling.csv.
 from __future__ import annotations
 
 import argparse
-import csv
-import datetime
 import json
 import os
 import platform
@@ -20,8 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
-RESULTS = REPO / "benchmarks" / "results" / "load_ceiling.csv"
+from benchmarks.rows import REPO, append_rows
+
 GAP_MS, SECONDS = 5, 5
 RUN_S_MAX = 60
 
@@ -53,21 +51,6 @@ def measure(base_url: str) -> dict[str, float]:
     }
 
 
-def append_rows(found: dict[str, float], note: str) -> None:
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    machine = f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"
-    workload = f"canned server, {GAP_MS} ms between events, 10 and 300 streams of 64, and 200 requests/s of 1"
-    fresh = not RESULTS.exists()
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if fresh:
-            writer.writerow(["date", "commit", "machine", "workload", "metric", "value", "note"])
-        for metric, value in found.items():
-            writer.writerow([now, git.stdout.strip(), machine, workload, metric, f"{value:.4g}", note])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--note", default="")
@@ -79,9 +62,9 @@ def main() -> None:
             found = measure(f"http://127.0.0.1:{int(server.stdout.readline())}/v1")
         finally:
             server.terminate()
-    for metric, value in found.items():
-        print(f"{metric:32} {value:12.3f}")
-    append_rows(found, note)
+    machine = f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"
+    workload = f"canned server, {GAP_MS} ms between events, 10 and 300 streams of 64, and 200 requests/s of 1"
+    append_rows("load_ceiling", found, machine, workload, note)
 
 
 if __name__ == "__main__":

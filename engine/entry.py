@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.prefix import Chain
 from engine.step import PENDING_ID, Sequence
@@ -17,6 +17,7 @@ class Entry:
     tier: int  # rank; 0 is served first
     number: int  # order of arrival
     chain: Chain
+    needs_ids: bool = field(init=False)  # of the sequence, asked once
     running: bool = False
     ended: bool = False
     in_flight: int = 0  # its chunks in steps that were begun and not completed
@@ -25,6 +26,9 @@ class Entry:
     published: int = 0  # of its pages, those found in the prefix cache or offered to it
     peak: int = 0  # the most tokens it ever had computed: below it, computing is recomputing
     charged: int = 0  # tokens that its share has been charged for, or need not be
+
+    def __post_init__(self) -> None:
+        self.needs_ids = self.sequence.needs_ids()
 
     def remaining(self) -> int:
         """Tokens whose KV is still to be computed before the next id can be drawn; 1 is a decode."""
@@ -35,11 +39,10 @@ class Entry:
         needs the ids before it, while one of them is pending."""
         if not self.in_flight:
             return True
-        sequence = self.sequence
-        made = sequence.output_ids
-        if self.aborting or len(made) >= sequence.max_tokens:
+        made = self.sequence.output_ids
+        if self.aborting or len(made) >= self.sequence.max_tokens:
             return False
-        return not (made and made[-1] == PENDING_ID and sequence.needs_ids())
+        return not (made and made[-1] == PENDING_ID and self.needs_ids)
 
     def lost_work(self) -> float:
         """Computed tokens lost per page freed, were it preempted now. What it shares is neither lost nor freed."""

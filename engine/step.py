@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from engine.protocol import Logprobs, Sampling
 
 # Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
@@ -67,8 +69,7 @@ class Sequence:
         return sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
 
 
-@dataclass(slots=True, frozen=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, eq=False):
     """Compute tokens start ≤ i < start + count of a sequence; when `sample`, the last of them yields the next id.
     A decode is a chunk of count 1. The pages for all of it are in `sequence.pages` already.
 

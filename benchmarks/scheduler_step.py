@@ -1,0 +1,151 @@
+"""What one step costs the host: 256 requests that decode, through the real scheduler and loop, over a runner whose
+device takes no time.
+
+    python -m benchmarks.scheduler_step [--sequences N] [--steps N] [--note TEXT]
+
+While the device computes a step, the host completes the one before, publishes its ids and schedules the next: what that
+takes together must stay under the step. Appends rows to benchmarks/results/scheduler_step.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+
+import msgspec
+
+from benchmarks.rows import append_rows
+from engine.arena import Arena
+from engine.fake import FakeAdapters
+from engine.inbox import Inbox, Progress, Stop
+from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo, Sampling, Submit
+from engine.scheduler import ModelLimits, Scheduler, StepOutcome
+from engine.server import Outgoing
+from engine.step import Done, Step, StepResult
+from engine.tiers import SHIPPED_TIERS
+from engine.worker import Worker
+
+CONTEXT_MIN, CONTEXT_MAX, PAGE_TOKENS, ADAPTERS, GATEWAYS, VOCAB = 192, 8192, 16, 64, 2, 128_256
+STEP_TOKENS_MAX, PREFILL_TOKENS_MIN = 16_384, 1024
+
+
+class InstantRunner:
+    """Implements engine.step.Runner. Draws the same id for all; adapters take one page each."""
+
+    steps_ahead = 1
+
+    def __init__(self) -> None:
+        self.adapters = FakeAdapters(pages_each=1)
+
+    def begin(self, step: Step) -> Done:
+        return Done(StepResult([1000 if chunk.sample else None for chunk in step.chunks]))
+
+    def load_adapter(self, digest: str, model: str, path: str) -> None:
+        self.adapters.models[digest] = model
+
+    def unload_adapter(self, digest: str) -> None:
+        del self.adapters.models[digest]
+
+
+class TimedScheduler(Scheduler):
+    """Notes how long it takes for steps in which all of `sequences` requests decode, and nothing else."""
+
+    sequences = 0
+
+    def schedule(self) -> Step | None:
+        began = time.perf_counter()
+        step = super().schedule()
+        if step is not None and self._full(step):
+            self.schedule_s.append(time.perf_counter() - began)
+        return step
+
+    def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
+        began = time.perf_counter()
+        outcome = super().complete(step, result, seconds)
+        if self._full(step):
+            ended = time.perf_counter()
+            self.complete_s.append(ended - began)
+            self.completed_at.append(ended)
+        return outcome
+
+    def watch(self, sequences: int) -> None:
+        self.sequences = sequences
+        self.schedule_s: list[float] = []
+        self.complete_s: list[float] = []
+        self.completed_at: list[float] = []
+
+    def _full(self, step: Step) -> bool:
+        chunks = step.chunks
+        return len(chunks) == self.sequences and chunks[-1].count == 1 and chunks[0].count == 1
+
+
+def measure(sequences: int, steps: int) -> dict[str, float]:
+    """Microseconds of one step's parts; `publish` is all of the loop's round but schedule and complete."""
+    new_tokens = steps + 1000  # nobody ends before all is measured
+    contexts = [CONTEXT_MIN + (CONTEXT_MAX - CONTEXT_MIN) * i // max(1, sequences - 1) for i in range(sequences)]
+    context_max = CONTEXT_MAX + new_tokens
+    pages = sum(-(-(context + new_tokens) // PAGE_TOKENS) for context in contexts) + ADAPTERS + 2 * sequences
+    runner = InstantRunner()
+    tiers = [msgspec.structs.replace(tier, queue_target_ms=None, queue_max=sequences) for tier in SHIPPED_TIERS]
+    scheduler = TimedScheduler(
+        tiers,
+        {"m": ModelLimits(context_max, PAGE_TOKENS, "", VOCAB)},
+        Arena(2 * pages, 1),
+        runner.adapters,
+        time.monotonic,
+        step_tokens_max=STEP_TOKENS_MAX,
+        prefill_tokens_min=PREFILL_TOKENS_MIN,
+        sequences_max=sequences,
+        steps_ahead=runner.steps_ahead,
+    )
+    scheduler.watch(sequences)
+    inbox = Inbox()
+    info = ModelInfo("m", "", context_max, VOCAB, PAGE_TOKENS, 2 * pages)
+    hello = Hello(PROTOCOL_VERSION, "epoch", [info], [tier.name for tier in tiers])
+    for handle, context in enumerate(contexts):
+        digest = f"{handle % ADAPTERS:064x}"
+        runner.load_adapter(digest, "m", "")
+        prompt = [1000 + (handle * 31 + i) % 100_000 for i in range(context)]
+        who = f"req_{handle}", "epoch", "m", digest, f"ns{handle % 8}", tiers[handle % 3].name, f"share{handle % 8}"
+        frame = Submit(handle, *who, prompt, new_tokens, Sampling(seed=handle), [2])
+        inbox.receive(handle % GATEWAYS, frame, time.monotonic(), 0)
+
+    def send(batch: list[Outgoing]) -> None:
+        measured = len(scheduler.complete_s)
+        assert measured >= steps or not any(outgoing.ended for outgoing in batch), "a request was refused or ended"
+        if measured == steps:
+            inbox.put(Stop("measured"))
+
+    worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=Progress(), send=send)
+    worker.run()
+    rounds = [b - a for a, b in zip(scheduler.completed_at, scheduler.completed_at[1:], strict=False)]
+    parts = zip(rounds, scheduler.schedule_s[1:], scheduler.complete_s[1:], strict=False)
+    return {
+        "schedule_us": statistics.median(scheduler.schedule_s) * 1e6,
+        "complete_us": statistics.median(scheduler.complete_s) * 1e6,
+        "publish_us": statistics.median(total - schedule - complete for total, schedule, complete in parts) * 1e6,
+        "step_us": statistics.median(rounds) * 1e6,
+        "step_p99_us": statistics.quantiles(rounds, n=100)[98] * 1e6,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--note", default="")
+    arguments = parser.parse_args()
+    found = measure(arguments.sequences, arguments.steps)
+    machine = f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"
+    workload = (
+        f"{arguments.sequences} decoding, {CONTEXT_MIN} to {CONTEXT_MAX} tokens, pages of {PAGE_TOKENS}, "
+        f"{ADAPTERS} adapters, {GATEWAYS} gateways"
+    )
+    append_rows("scheduler_step", found, machine, workload, arguments.note)
+
+
+if __name__ == "__main__":
+    main()
