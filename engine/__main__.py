@@ -7,6 +7,7 @@ the process that started it is gone. With --fake it must never load a tensor lib
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import secrets
@@ -120,6 +121,10 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
     }
     sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
     sys.stdout.flush()
+    # What is loaded by now stays. A full collection that looks through all of torch again keeps every step waiting for
+    # over 100 ms (docs/LOG.md).
+    gc.collect()
+    gc.freeze()
     try:
         worker.run()
     finally:
