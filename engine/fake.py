@@ -116,7 +116,11 @@ class FakeRunner:
     begun or the step before was done."""
 
     def __init__(
-        self, models: list[FakeModel], config: FakeConfig, sleep: Callable[[float], None] = time.sleep
+        self,
+        models: list[FakeModel],
+        config: FakeConfig,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.adapters = FakeAdapters(config.adapter_pages)
         self.models = {model.info.name: model.info for model in models}
@@ -125,6 +129,7 @@ class FakeRunner:
         self._words = {model.info.name: model.words for model in models}
         self._config = config
         self._sleep = sleep
+        self._clock = clock
         self._in_flight: deque[FakePending] = deque()  # oldest first
         self._idle_at = 0.0  # when the device is done with all of them
 
@@ -132,7 +137,7 @@ class FakeRunner:
         """Takes step_ms, and prefill_ms_per_1k_tokens for the prefill tokens in it."""
         assert len(self._in_flight) <= self.steps_ahead, "too many steps are in flight"
         config = self._config
-        ready_at = max(time.perf_counter(), self._idle_at)
+        ready_at = max(self._clock(), self._idle_at)
         prefill = sum(chunk.count for chunk in step.chunks if chunk.count > 1)
         ready_at += (config.step_ms + prefill * config.prefill_ms_per_1k_tokens / 1000) / 1000
         drawn: dict[Sequence, int] = {}
@@ -163,7 +168,7 @@ class FakeRunner:
     def _finish(self, pending: FakePending) -> None:
         """Wait until the device is done with it."""
         assert self._in_flight.popleft() is pending, "results are taken in the order of the steps"
-        rest = pending.ready_at - time.perf_counter()
+        rest = pending.ready_at - self._clock()
         if rest > 0:
             self._sleep(rest)
 

@@ -3,15 +3,14 @@ case by case, in the auditor's House; and the loop with the fake runner, in this
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scheduler_auditor import VOCAB, House, uninterrupted
+from scheduler_auditor import VOCAB, Clock, House, uninterrupted
 
 from engine.arena import Arena
-from engine.config import FakeConfig, ModelConfig
+from engine.config import FakeConfig, FakeFaults, ModelConfig
 from engine.fake import FakePending, FakeRunner, fake_model
 from engine.inbox import GatewayGone, Inbox, Progress, Stop
 from engine.protocol import (
@@ -38,13 +37,16 @@ from engine.tiers import SHIPPED_TIERS, Tier
 from engine.worker import Worker
 
 ONE_TIER = SHIPPED_TIERS[2:]
+STEP_S = 0.007
 PENALTY = Sampling(presence_penalty=0.5)
 
 
 def planned(house: House) -> list[tuple[int, int, int]] | None:
     """The next step as (handle, start, count); None when nothing can be begun."""
     step = house.schedule()
-    return step and [(chunk.sequence.handle, chunk.start, chunk.count) for chunk in step.chunks]
+    if step is None:
+        return None
+    return [(chunk.sequence.handle, chunk.start, chunk.count) for chunk in step.chunks]
 
 
 def ids(first: int, count: int) -> list[int]:
@@ -319,14 +321,19 @@ def test_models_take_turns_in_flight() -> None:
 
 
 class Recorded(FakeRunner):
-    """Notes what the loop does, in order. `refuses`: the number of the step that it does not begin."""
+    """Notes what the loop does, in order, on a clock on which nothing takes time but steps, of STEP_S each. `refuses`:
+    the number of the step that it does not begin."""
 
     def __init__(self, steps_ahead: int, refuses: int | None = None, **fake: Any) -> None:
-        config = FakeConfig(step_ms=0.0, steps_ahead=steps_ahead, **fake)
-        super().__init__([fake_model(ModelConfig(name="m"), config)], config)
+        self.clock = Clock()
+        config = FakeConfig(step_ms=STEP_S * 1000, prefill_ms_per_1k_tokens=0.0, steps_ahead=steps_ahead, **fake)
+        super().__init__([fake_model(ModelConfig(name="m"), config)], config, self._pass, self.clock)
         self.notes: list[str] = []
         self._refuses = refuses
         self._numbers: dict[FakePending, int] = {}
+
+    def _pass(self, seconds: float) -> None:
+        self.clock.now += seconds
 
     def begin(self, step: Step) -> FakePending:
         self.notes.append(f"begin {step.number}")
@@ -348,7 +355,7 @@ class Recorded(FakeRunner):
 class Loop:
     """The worker in this process. `when` sees every frame, may send more, and ends the loop."""
 
-    def __init__(self, runner: FakeRunner, when: Callable[[Loop, FromEngine], None], **limits: int) -> None:
+    def __init__(self, runner: Recorded, when: Callable[[Loop, FromEngine], None], **limits: int) -> None:
         self.runner = runner
         self.inbox = Inbox()
         self.frames: list[FromEngine] = []
@@ -356,13 +363,12 @@ class Loop:
         info = runner.models["m"]
         self.hello = Hello(PROTOCOL_VERSION, "epoch", [info], [tier.name for tier in SHIPPED_TIERS])
         model = ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
-        clock = itertools.count()
         self.scheduler = Scheduler(
             SHIPPED_TIERS,
             {"m": model},
             Arena(runner.pages, runner.page_bytes),
             runner.adapters,
-            lambda: next(clock) / 1e6,  # nobody waits for long
+            runner.clock,
             steps_ahead=runner.steps_ahead,
             **limits,
         )
@@ -399,6 +405,7 @@ class Loop:
             inbox=self.inbox,
             progress=Progress(),
             send=self._take,
+            clock=self.runner.clock,
         )
         worker.run()
         self.scheduler.check_integrity()
@@ -434,29 +441,37 @@ def test_the_next_step_is_begun_before_the_result_is_taken() -> None:
     loop.send(loop.submit(1, max_tokens=5))
     loop.run()
     steady = ["begin 1", "begin 2", "result 1", "begin 3", "result 2", "begin 4", "result 3", "begin 5"]
-    assert loop.runner.notes == [*steady, "result 4", "result 5"]  # type: ignore[attr-defined]
+    assert loop.runner.notes == [*steady, "result 4", "result 5"]
 
 
 def test_without_steps_ahead_every_result_is_taken_first() -> None:
     loop = Loop(Recorded(steps_ahead=0), stop_after(1))
     loop.send(loop.submit(1, max_tokens=3))
     loop.run()
-    assert loop.runner.notes == [f"{what} {n}" for n in (1, 2, 3) for what in ("begin", "result")]  # type: ignore[attr-defined]
+    assert loop.runner.notes == [f"{what} {n}" for n in (1, 2, 3) for what in ("begin", "result")]
 
 
 def test_the_fakes_device_computes_one_step_after_another() -> None:
-    config = FakeConfig(step_ms=7.0, steps_ahead=1)
+    clock = Clock()
     slept: list[float] = []
-    runner = FakeRunner([fake_model(ModelConfig(name="m"), config)], config, slept.append)
-    first, second = (runner.begin(Step(n, "m", [])) for n in (1, 2))
-    assert second.ready_at - first.ready_at == pytest.approx(0.007)
+
+    def sleep(seconds: float) -> None:
+        slept.append(round(seconds * 1000, 6))
+        clock.now += seconds
+
+    config = FakeConfig(step_ms=7.0, steps_ahead=1)
+    runner = FakeRunner([fake_model(ModelConfig(name="m"), config)], config, sleep, clock)
+    first = runner.begin(Step(1, "m", []))
+    clock.now += 0.002
+    second = runner.begin(Step(2, "m", []))
     with pytest.raises(AssertionError, match="too many"):
         runner.begin(Step(3, "m", []))
+    clock.now += 0.001  # what the loop does beside it
     first.result()
     second.result()
-    assert len(slept) == 2
-    assert 0 < slept[0] <= 0.007
-    assert 0.007 < slept[1] <= 0.014, "as our sleep takes no time, the device is still in the first"
+    assert slept == [4, 7], "14 ms for two steps, of which the host used 3"
+    runner.begin(Step(3, "m", [])).result()
+    assert slept[2:] == [7], "an idle device begins at once"
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(seed=7, logprobs=2), PENALTY])
@@ -481,12 +496,56 @@ def test_the_same_ids_step_after_step_and_ahead(sampling: Sampling) -> None:
         loop.run()
         assert loop.scheduler.preemptions
         assert loop.scheduler.tokens_overrun == (6 if steps_ahead and not sampling.presence_penalty else 0)
+        asked = sampling.logprobs >= 0
+        reported = [len(frame.logprobs or ()) for frame in loop.frames if isinstance(frame, Tokens)]
+        assert sum(reported) == (sum(map(len, loop.ids().values())) if asked else 0)
         return loop.ids(), [loop.endings()[handle].reason for handle in range(12)]
 
     made, reasons = run(0)
     assert (made, reasons) == run(1)
     assert reasons == ["length", "stop"] * 6
     assert [len(made[handle]) for handle in range(12)] == [14, 9] * 6
+
+
+def test_a_step_takes_from_when_the_one_before_was_done() -> None:
+    loop = Loop(Recorded(steps_ahead=1, stop_after=4), stop_after(2))
+    loop.send(loop.submit(1, max_tokens=9), loop.submit(2, stop_ids=[2], max_tokens=9))
+    loop.run()
+    usages = [loop.endings()[handle].usage for handle in (1, 2)]
+    assert [usage.completion_tokens for usage in usages] == [9, 4]
+    assert usages[0].ttft_s == pytest.approx(STEP_S)
+    assert loop.runner.clock.now == pytest.approx(9 * STEP_S)
+    # Together in steps 1 to 4, and the second overruns in step 5: half of it is nobody's.
+    assert usages[1].device_s == pytest.approx(2 * STEP_S)
+    assert usages[0].device_s == pytest.approx((2 + 0.5 + 4) * STEP_S)
+    assert loop.scheduler.overrun_s == pytest.approx(0.5 * STEP_S)
+
+
+def test_a_chunk_that_fails_again_in_the_next_step_is_counted_once() -> None:
+    def when(loop: Loop, frame: FromEngine) -> None:
+        if isinstance(frame, Finished) and frame.handle == 1:
+            loop.send(Status())
+        elif isinstance(frame, StatusReport):
+            reports.append(frame)
+            loop.stop()
+
+    reports: list[StatusReport] = []
+    loop = Loop(Recorded(steps_ahead=1, faults=FakeFaults(chunk_error_id=301)), when)
+    loop.send(loop.submit(1), loop.submit(2, max_tokens=50))
+    loop.run()
+    assert (loop.endings()[1].reason, loop.endings()[1].message) == ("error", "the chunk was made to fail")
+    assert b"laneway_chunk_errors_total 1.0\n" in reports[0].metrics
+    assert b"laneway_step_errors_total 0.0\n" in reports[0].metrics
+
+
+def test_what_is_in_flight_when_the_engine_stops_is_completed_first() -> None:
+    loop = Loop(Recorded(steps_ahead=1), lambda loop, frame: loop.stop() if isinstance(frame, Tokens) else None)
+    loop.send(loop.submit(1, max_tokens=50))
+    loop.run()
+    ending = loop.endings()[1]
+    assert (ending.reason, ending.message) == ("error", "the engine is shutting down")
+    assert loop.runner.notes == ["begin 1", "begin 2", "result 1", "result 2"]
+    assert ending.usage.completion_tokens == len(loop.ids()[1]) == loop.scheduler.tokens_made == 2
 
 
 def test_nothing_is_begun_on_top_of_a_step_that_was_not() -> None:
@@ -502,7 +561,7 @@ def test_nothing_is_begun_on_top_of_a_step_that_was_not() -> None:
     failed = loop.endings()[1]
     assert (failed.reason, failed.message) == ("error", "the step failed: RuntimeError: out of memory")
     assert failed.usage.completion_tokens == len(loop.ids()[1]) == 2
-    notes = loop.runner.notes  # type: ignore[attr-defined]
+    notes = loop.runner.notes
     assert notes[:5] == ["begin 1", "begin 2", "result 1", "begin 3", "result 2"]
     assert notes[5:] == ["begin 4", "begin 5", "result 4", "result 5"]
     assert loop.endings()[2].reason == "length"
@@ -523,7 +582,7 @@ def test_an_adapter_is_forgotten_after_the_last_step_that_reads_it() -> None:
     loop.send(LoadAdapter(digest, "m", "/nowhere"))
     loop.run()
     # The second id is the stop id; the third step was in flight by then.
-    notes = loop.runner.notes  # type: ignore[attr-defined]
+    notes = loop.runner.notes
     assert notes == ["begin 1", "begin 2", "result 1", "begin 3", "result 2", "result 3", "unload"]
     assert isinstance(loop.frames[-1], AdapterState)
     assert (loop.frames[-1].state, loop.runner.adapters.resident()) == ("unloaded", [])
