@@ -1,4 +1,4 @@
-"""A step with prefill in it, three ways: one captured graph, one eager forward, or decodes captured and the chunk alone.
+"""A step with prefill in it: one captured graph, one eager forward, or the captured decodes and then the chunk.
 
     python -m benchmarks.serving.mixed_step [--decodes 128] [--adapters 16]
 
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -57,37 +58,36 @@ def measure(decodes: int, adapters: int) -> list[dict[str, object]]:
     per_page = runner.models[offline.MODEL].tokens_per_page
     requests = offline.sequences(digests, decodes, 1, CONTEXT, 9999)
     running = [Chunk(placed(own, CONTEXT, free, per_page), CONTEXT - 1, 1, True) for own in requests]
-    model = runner._served[offline.MODEL]
-    graphs = model._mixed
     rows: list[dict[str, object]] = []
     for tokens in CHUNK_TOKENS:
         (newcomer,) = offline.sequences(digests[:1], 1, 2, tokens, 9999)
         chunk = Chunk(placed(newcomer, tokens, free, per_page), 0, tokens, True)
-        steps = [
-            Step(1, offline.MODEL, [*running, chunk]),
-            Step(1, offline.MODEL, running),
-            Step(2, offline.MODEL, [chunk]),
-        ]
-
-        def run(*wanted: Step) -> None:
-            for pending in [runner.begin(step) for step in wanted]:
-                assert not pending.result().errors
-
-        found = {"chunk_tokens": tokens, "graph_ms": median_ms(lambda: run(steps[0]))}
-        model._mixed = None
-        found["eager_ms"] = median_ms(lambda: run(steps[0]))
-        found["decodes_then_chunk_ms"] = median_ms(lambda: run(*steps[1:]))
-        model._mixed = graphs
-        found["decodes_then_captured_chunk_ms"] = median_ms(lambda: run(*steps[1:]))
-        found["decodes_alone_ms"] = median_ms(lambda: run(steps[1]))
-        print(
-            "  ".join(
-                f"{name} {value:.2f}" if name.endswith("ms") else f"{name} {value}" for name, value in found.items()
-            )
-        )
-        rows.append({name: f"{value:.3f}" if name.endswith("ms") else str(value) for name, value in found.items()})
+        found = compare(runner, running, chunk)
+        print(f"{tokens:5d} tokens  " + "  ".join(f"{name} {value:.2f}" for name, value in found.items()))
+        rows.append({"chunk_tokens": tokens} | {name: f"{value:.3f}" for name, value in found.items()})
         free = chunk.sequence.pages + free
     return rows
+
+
+def compare(runner: GpuRunner, running: list[Chunk], chunk: Chunk) -> dict[str, float]:
+    """Milliseconds of each way."""
+    mixed, decodes, alone = (Step(1, offline.MODEL, chunks) for chunks in ([*running, chunk], running, [chunk]))
+
+    def run(*steps: Step) -> None:
+        for pending in [runner.begin(step) for step in steps]:
+            assert not pending.result().errors
+
+    model = runner._served[offline.MODEL]
+    found = {
+        "decodes_alone_ms": median_ms(partial(run, decodes)),
+        "captured_ms": median_ms(partial(run, mixed)),
+        "decodes_then_captured_chunk_ms": median_ms(partial(run, decodes, alone)),
+    }
+    graphs, model._mixed = model._mixed, None
+    found["eager_ms"] = median_ms(partial(run, mixed))
+    found["decodes_then_eager_chunk_ms"] = median_ms(partial(run, decodes, alone))
+    model._mixed = graphs
+    return found
 
 
 def main() -> int:

@@ -49,8 +49,8 @@ class StepGraphs:
         *,
         with_lora: bool,
     ) -> None:
-        """`buckets` are numbers of rows, ascending. `layout(rows)` sends a step of padding and says where it lies, `forward(layout, lora)` runs it. `with_lora`
-        False: only base steps are captured."""
+        """`buckets` are numbers of rows, ascending. `layout(rows)` sends a step of padding and says where it lies,
+        `forward(layout, lora)` runs it. `with_lora` False: only base steps are captured."""
         self._buckets = buckets
         self._graphs: dict[tuple[int, bool], Graph] = {}
         began = time.monotonic()

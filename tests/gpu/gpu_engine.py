@@ -7,6 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    pytest.skip("these tests need a CUDA device", allow_module_level=True)
+
 from adapters.spec import BaseShape
 from adapters.store import AdapterStore
 from engine.arena import Arena

@@ -8,16 +8,11 @@ guard, and one stale row is an illegal access.
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 
+import oracle
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import oracle
 from gpu_engine import GpuEngine
 
 from engine.arena import PageKind
@@ -86,9 +81,9 @@ def test_a_thousand_steps_among_traps(seed: int, capture: bool, tmp_path: Path) 
     )
     digests: list[str | None] = [None, *engine.add_adapters(paths, tmp_path / "store").values()]
     # Too few pages for all that asks: sequences are preempted, adapters evicted, cached prefixes dropped.
-    arena = engine.scheduler.arena
-    arena.allocate(arena.pages - 260, "elsewhere")
     traps = Traps(engine)
+    arena = engine.scheduler.arena
+    arena.allocate(arena.available() - 260, "elsewhere")
     prefixes = [[dice.randrange(1, oracle.TINY_VOCAB) for _ in range(60)] for _ in range(4)]
 
     def fresh() -> Sequence:
