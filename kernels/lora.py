@@ -1,7 +1,8 @@
-"""y[rows of a] += scale_a · (x[rows of a] · A_aᵀ) · B_aᵀ for the rows of many adapters, each of its own rank, in two
-launches: shrink (h = x · Aᵀ, cut over the inner size into planes) and expand (y from the planes' sum and B).
+"""y[rows of a] += scale_a · (x[rows of a] · A_aᵀ) · B_aᵀ for the rows of many adapters, each of its own rank, in one
+launch: programs draw tickets, first for parts of the shrink (h = x · Aᵀ), then of the expand (y from h and B).
 
-Grids are fixed and the work is data, so that one captured graph serves any mix. It knows tiles and rows, no adapters.
+The grid is fixed and the work is data, so that one captured graph serves any mix; however few programs the device has
+room for, those do all of it. It knows tiles and rows, no adapters.
 """
 
 # Kernels are in Triton's language, where Python's types say nothing.
@@ -22,6 +23,7 @@ from kernels.lora_work import (
     SPLITS_MAX,
     TILE_ALIGN_BYTES,
     TILE_RANK,
+    LoraScratch,
     LoraWork,
     Stack,
     TileTable,
@@ -31,215 +33,251 @@ MODULES_STACKED_MAX = 3
 
 
 class Tuning(NamedTuple):
-    """How one launch is cut. `per_sm`: programs a multiprocessor; `block`: elements of the inner size (shrink) or
-    columns (expand) that a program takes at once."""
+    """How a launch is cut: elements of the inner size that the shrink takes at once, columns that the expand takes at
+    once, how deep each reads ahead, warps of a program, programs a multiprocessor, registers a thread at most."""
 
-    block: int
+    block_k: int
+    block_n: int
+    shrink_stages: int
+    expand_stages: int
     warps: int
-    stages: int
     per_sm: int
+    registers: int
+    shrink_units: int = 4
+    expand_units: int = 8
 
 
 # By (rows a block, modules stacked); measured on an H200, Llama-3.1-8B's shapes, rank 16.
-SHRINK_TUNING = {
-    (DECODE_BLOCK_ROWS, 1): Tuning(256, 4, 4, 4),
-    (DECODE_BLOCK_ROWS, 2): Tuning(256, 4, 3, 2),
-    (DECODE_BLOCK_ROWS, 3): Tuning(128, 4, 4, 2),
-    (PREFILL_BLOCK_ROWS, 1): Tuning(128, 4, 3, 2),
-    (PREFILL_BLOCK_ROWS, 2): Tuning(128, 4, 3, 2),
-    (PREFILL_BLOCK_ROWS, 3): Tuning(128, 4, 3, 2),
-}
-EXPAND_TUNING = {
-    (DECODE_BLOCK_ROWS, 1): Tuning(512, 4, 1, 4),
-    (DECODE_BLOCK_ROWS, 2): Tuning(512, 4, 1, 4),
-    (DECODE_BLOCK_ROWS, 3): Tuning(512, 4, 1, 4),
-    (PREFILL_BLOCK_ROWS, 1): Tuning(128, 4, 1, 4),
-    (PREFILL_BLOCK_ROWS, 2): Tuning(128, 4, 1, 4),
-    (PREFILL_BLOCK_ROWS, 3): Tuning(128, 4, 1, 4),
+TUNING = {
+    (DECODE_BLOCK_ROWS, 1): Tuning(128, 256, 4, 4, 4, 4, 128),
+    (DECODE_BLOCK_ROWS, 2): Tuning(128, 256, 4, 4, 4, 4, 128),
+    (DECODE_BLOCK_ROWS, 3): Tuning(128, 256, 4, 4, 4, 3, 128),
+    (PREFILL_BLOCK_ROWS, 1): Tuning(128, 128, 3, 3, 4, 2, 255),
+    (PREFILL_BLOCK_ROWS, 2): Tuning(128, 128, 3, 3, 4, 2, 255),
+    (PREFILL_BLOCK_ROWS, 3): Tuning(128, 128, 3, 3, 4, 2, 255),
 }
 
 
 @triton.jit
-def _split_count(pieces, in_features, programs, BLOCK_K: tl.constexpr, SPLITS_MAX: tl.constexpr):
-    """Into how many parts the inner size is cut: as many as give every program of the shrink about one part."""
-    wanted = tl.minimum(tl.cdiv(programs, tl.maximum(pieces, 1)), SPLITS_MAX)
-    return tl.minimum(wanted, tl.cdiv(in_features, BLOCK_K))
-
-
-@triton.jit(do_not_specialize=["layer", "module", "programs"])
-def _shrink_kernel(
-    x, planes, arena, entries, header, work, x_row, planes_row, planes_split, entry_row, entry_layer,
-    entry_module, layer, module, in_features, programs,
-    MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr, UNIT: tl.constexpr,
-    RANK: tl.constexpr, FIELDS: tl.constexpr, SPLITS_MAX: tl.constexpr, STAGES: tl.constexpr, EVEN_K: tl.constexpr,
-    OVERLAP: tl.constexpr,
+def _shrink_unit(
+    piece, split, splits, x, planes, arena, entries, x_row, planes_row, planes_split, entry_row, entry_module,
+    in_features,
+    MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr, UNIT: tl.constexpr, RANK: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
     """planes[split, rows of a piece, rank rows of its tile of every module] = x · Aᵀ over a part of the inner size."""
-    if OVERLAP:  # the expand may start now: it reads B while this runs, and waits before it reads the planes
-        tl.extra.cuda.gdc_launch_dependents()
-    pieces = tl.load(header + 1)
-    splits = _split_count(pieces, in_features, programs, BLOCK_K, SPLITS_MAX)
-    blocks = tl.cdiv(in_features, BLOCK_K)
+    table_row = tl.load(piece)
+    first = tl.load(piece + 1)
+    rows = tl.load(piece + 2)
+    tile = tl.load(piece + 3)
     # Rank rows of the stacked modules side by side: column c is rank row c % RANK of module c // RANK.
     COLUMNS: tl.constexpr = triton.next_power_of_2(MODULES) * RANK
     column = tl.arange(0, COLUMNS)
     stacked = column // RANK
     rank_row = column % RANK
+    known = stacked < MODULES
+    own = entries + table_row.to(tl.int64) * entry_row + stacked * entry_module
+    rank = (tl.load(own, mask=known, other=0) & 0xFFFFFFFF).to(tl.int32)
+    place = tl.load(own + 1 + tile, mask=known, other=0)  # of a tile that is not there: not used
+    live = known & (tile * RANK + rank_row < rank)
+    a = arena + place * UNIT + rank_row * in_features
     row = tl.arange(0, BLOCK_ROWS)
-    inner = tl.arange(0, BLOCK_K)
-    for unit in range(tl.program_id(0), pieces * splits, tl.num_programs(0)):
-        piece = work + (unit // splits) * FIELDS
-        split = unit % splits
-        table_row = tl.load(piece)
-        first = tl.load(piece + 1)
-        rows = tl.load(piece + 2)
-        tile = tl.load(piece + 3)
-        entry = entries + table_row.to(tl.int64) * entry_row + layer * entry_layer
-        own = entry + (module + stacked) * entry_module
-        known = stacked < MODULES
-        rank = (tl.load(own, mask=known, other=0) & 0xFFFFFFFF).to(tl.int32)
-        place = tl.load(own + 1 + tile, mask=known, other=0)  # of a tile that is not there: not used
-        live = known & (tile * RANK + rank_row < rank)
-        a = arena + place * UNIT + rank_row * in_features
-        row_live = row < rows
-        x_own = x + (first + row).to(tl.int64) * x_row
-        acc = tl.zeros((BLOCK_ROWS, COLUMNS), dtype=tl.float32)
-        begin = (split * blocks // splits) * BLOCK_K
-        stop = ((split + 1) * blocks // splits) * BLOCK_K
-        for k in tl.range(begin, stop, BLOCK_K, num_stages=STAGES):
-            at = k + inner
-            x_mask = row_live[:, None]
-            a_mask = live[:, None]
-            if not EVEN_K:
-                x_mask = x_mask & (at < in_features)[None, :]
-                a_mask = a_mask & (at < in_features)[None, :]
-            x_part = tl.load(x_own[:, None] + at[None, :], mask=x_mask, other=0.0)
-            a_part = tl.load(a[:, None] + at[None, :], mask=a_mask, other=0.0)
-            acc = tl.dot(x_part, a_part.trans(), acc, input_precision="ieee")
-        out = planes + split * planes_split + (first + row).to(tl.int64)[:, None] * planes_row
-        out += (tile * MODULES * RANK + column)[None, :]
-        tl.store(out, acc, mask=row_live[:, None] & known[None, :])
+    row_live = row < rows
+    x_own = x + (first + row).to(tl.int64) * x_row
+    blocks = tl.cdiv(in_features, BLOCK_K)
+    acc = tl.zeros((BLOCK_ROWS, COLUMNS), dtype=tl.float32)
+    for block in tl.range(split * blocks // splits, (split + 1) * blocks // splits, num_stages=STAGES):
+        at = block * BLOCK_K + tl.arange(0, BLOCK_K)
+        x_mask = row_live[:, None]
+        a_mask = live[:, None]
+        if not EVEN_K:
+            x_mask = x_mask & (at < in_features)[None, :]
+            a_mask = a_mask & (at < in_features)[None, :]
+        x_part = tl.load(x_own[:, None] + at[None, :], mask=x_mask, other=0.0)
+        a_part = tl.load(a[:, None] + at[None, :], mask=a_mask, other=0.0)
+        acc = tl.dot(x_part, a_part.trans(), acc, input_precision="ieee")
+    out = planes + split * planes_split + (first + row).to(tl.int64)[:, None] * planes_row
+    tl.store(out + (tile * MODULES * RANK + column)[None, :], acc, mask=row_live[:, None] & known[None, :])
 
 
-@triton.jit(do_not_specialize=["layer", "module", "programs"])
-def _expand_kernel(
-    planes, y, arena, entries, header, work, planes_row, planes_split, y_row, entry_row, entry_layer,
-    entry_module, layer, module, in_features, out0, out1, out2, programs,
-    MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_N: tl.constexpr, UNIT: tl.constexpr,
-    RANK: tl.constexpr, FIELDS: tl.constexpr, SPLITS_MAX: tl.constexpr, BLOCK_K: tl.constexpr, ADD: tl.constexpr,
-    OVERLAP: tl.constexpr,
+@triton.jit
+def _h(
+    planes, rows, splits, planes_row, planes_split,
+    BLOCK_ROWS: tl.constexpr, RANK: tl.constexpr, SPLITS_MAX: tl.constexpr,
 ):  # fmt: skip
-    """y[rows of a segment, columns of a module] = (ADD: +=) scale · (sum of the planes) · B, over all of its tiles."""
-    segments = tl.load(header)
-    splits = _split_count(tl.load(header + 1), in_features, programs, BLOCK_K, SPLITS_MAX)
-    blocks0 = tl.cdiv(out0, BLOCK_N)
-    blocks1 = blocks0 + (tl.cdiv(out1, BLOCK_N) if MODULES > 1 else 0)
-    blocks = blocks1 + (tl.cdiv(out2, BLOCK_N) if MODULES > 2 else 0)
+    """h [rows, RANK] of one tile: the sum of its planes, always in the same order."""
     row = tl.arange(0, BLOCK_ROWS)
-    rank_row = tl.arange(0, RANK)
     part = tl.arange(0, SPLITS_MAX)
-    for unit in range(tl.program_id(0), segments * blocks, tl.num_programs(0)):
-        segment = work + (unit // blocks) * FIELDS
-        block = unit % blocks
-        table_row = tl.load(segment)
-        first = tl.load(segment + 1)
-        rows = tl.load(segment + 2)
-        stacked = 0
-        column = block * BLOCK_N
-        offset = 0  # of the module's columns in y
-        width = out0
-        if MODULES > 1 and block >= blocks0:
-            stacked = 1
-            column = (block - blocks0) * BLOCK_N
-            offset = out0
-            width = out1
-        if MODULES > 2 and block >= blocks1:
-            stacked = 2
-            column = (block - blocks1) * BLOCK_N
-            offset = out0 + out1
-            width = out2
-        own = entries + table_row.to(tl.int64) * entry_row + layer * entry_layer + (module + stacked) * entry_module
-        entry = tl.load(own)
-        rank = (entry & 0xFFFFFFFF).to(tl.int32)
-        scale = (entry >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-        at = column + tl.arange(0, BLOCK_N)
-        inside = at < width
-        row_live = row < rows
-        h_own = planes + (first + row).to(tl.int64)[None, :, None] * planes_row + rank_row[None, None, :]
-        h_own += part[:, None, None] * planes_split
-        h_mask = (part < splits)[:, None, None] & row_live[None, :, None]
-        # The first tile's B comes before the wait for the shrink: all the time there is to hide is in that read.
-        height = tl.minimum(rank, RANK)
-        b = arena + tl.load(own + 1) * UNIT + height * in_features
-        b_mask = (rank_row < height)[:, None] & inside[None, :]
-        b_part = tl.load(b + rank_row[:, None] * width + at[None, :], mask=b_mask, other=0.0)
-        if OVERLAP:
-            tl.extra.cuda.gdc_wait()
-        h = tl.sum(tl.load(h_own + stacked * RANK, mask=h_mask & (rank_row < rank)[None, None, :], other=0.0), axis=0)
-        acc = tl.dot(h.to(b_part.dtype), b_part, input_precision="ieee")
-        for tile in range(1, tl.cdiv(rank, RANK)):
-            place = tl.load(own + 1 + tile)
-            height = tl.minimum(rank - tile * RANK, RANK)
-            b = arena + place * UNIT + height * in_features
-            b_mask = (rank_row < height)[:, None] & inside[None, :]
-            b_part = tl.load(b + rank_row[:, None] * width + at[None, :], mask=b_mask, other=0.0)
-            h = tl.sum(tl.load(h_own + (tile * MODULES + stacked) * RANK, mask=h_mask, other=0.0), axis=0)
-            acc = tl.dot(h.to(b_part.dtype), b_part, acc, input_precision="ieee")
-        acc *= scale
-        out = y + (first + row).to(tl.int64)[:, None] * y_row + (offset + at)[None, :]
-        out_mask = row_live[:, None] & inside[None, :]
-        if ADD:
-            acc += tl.load(out, mask=out_mask, other=0.0).to(tl.float32)
-        tl.store(out, acc.to(y.dtype.element_ty), mask=out_mask)
+    at = planes + part[:, None, None] * planes_split + row[None, :, None] * planes_row
+    mask = (part < splits)[:, None, None] & (row < rows)[None, :, None]
+    # Not from the first-level cache: other multiprocessors have just written it.
+    read = tl.load(at + tl.arange(0, RANK)[None, None, :], mask=mask, other=0.0, cache_modifier=".cg")
+    return tl.sum(read, axis=0)
 
 
-def lora_shrink(
-    x: torch.Tensor, planes: torch.Tensor, table: TileTable, work: LoraWork, layer: int, stack: Stack
-) -> None:
-    """planes[split, rows of a, (tile, module, rank row)] = x[rows of a] · A_aᵀ over one part of the inner size, for
-    every adapter a of `work` and every module of `stack`; only rows of `work` are written, and of those the ranks that
-    their adapter's largest module has, in tiles.
-
-    x [rows, in] in the table's dtype, contiguous within a row; planes float32 as `planes_shape` says, for these rows or
-    more. How many parts there are follows from the work; both launches know.
-    """
-    _check(x, table, stack.in_features)
-    assert planes.shape[2] >= len(stack.outs) * table.tiles_max * TILE_RANK
-    assert planes.shape[1] >= x.shape[0]
-    _check_planes(planes)
-    tuning = SHRINK_TUNING[work.block_rows, len(stack.outs)]
-    programs = _programs(x.device, tuning.per_sm)
-    entries = table.entries
-    _shrink_kernel[(programs,)](
-        x, planes, table.arena, entries, work.header, work.pieces, x.stride(0), planes.stride(1), planes.stride(0),
-        entries.stride(0), entries.stride(1), entries.stride(2), layer, stack.first, stack.in_features, programs,
-        MODULES=len(stack.outs), BLOCK_ROWS=work.block_rows, BLOCK_K=tuning.block,
-        UNIT=TILE_ALIGN_BYTES // x.element_size(), RANK=TILE_RANK, FIELDS=FIELDS, SPLITS_MAX=SPLITS_MAX,
-        STAGES=tuning.stages, EVEN_K=stack.in_features % tuning.block == 0, OVERLAP=_overlaps(x.device), num_warps=tuning.warps,
+@triton.jit
+def _prefetch(pointers, count):
+    """Bring `count` bytes (a multiple of 16) at each pointer into the second-level cache."""
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r", [pointers, count],
+        dtype=tl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
 
-def lora_expand(
-    planes: torch.Tensor, y: torch.Tensor, table: TileTable, work: LoraWork, layer: int, stack: Stack, *, add: bool
-) -> None:
-    """y[rows of a] = scale_a · (sum of the planes) · B_aᵀ, or with `add` that added to y, for every adapter of `work`.
+@triton.jit
+def _expand_unit(
+    segment, part, span, splits, shrinks, arrived, arrivals, planes, y, arena, entries, planes_row, planes_split, y_row,
+    entry_row, entry_module, in_features, out0, out1, out2,
+    MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_N: tl.constexpr, UNIT: tl.constexpr, RANK: tl.constexpr,
+    SPLITS_MAX: tl.constexpr, STAGES: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr, PREFETCH: tl.constexpr,
+):  # fmt: skip
+    """y[rows of a segment, `span` blocks of columns of a module] = (ADD: +=) scale · h · B, over all of its tiles."""
+    table_row = tl.load(segment)
+    first = tl.load(segment + 1)
+    rows = tl.load(segment + 2)
+    stacked = 0
+    begin = part * span
+    offset = 0  # of the module's columns in y
+    width = out0
+    parts0 = tl.cdiv(tl.cdiv(out0, BLOCK_N), span)
+    parts1 = parts0 + tl.cdiv(tl.cdiv(out1, BLOCK_N), span)
+    if MODULES > 1 and part >= parts0:
+        stacked = 1
+        begin = (part - parts0) * span
+        offset = out0
+        width = out1
+    if MODULES > 2 and part >= parts1:
+        stacked = 2
+        begin = (part - parts1) * span
+        offset = out0 + out1
+        width = out2
+    stop = tl.minimum(begin + span, tl.cdiv(width, BLOCK_N))
+    own = entries + table_row.to(tl.int64) * entry_row + stacked * entry_module
+    entry = tl.load(own)
+    rank = (entry & 0xFFFFFFFF).to(tl.int32)
+    scale = (entry >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    rank_row = tl.arange(0, RANK)
+    height = tl.minimum(rank, RANK)
+    b = arena + tl.load(own + 1) * UNIT + height * in_features  # of a module that is not there: not used
+    if PREFETCH:  # B's way from memory is what there is to hide while the shrink ends
+        thread = tl.arange(0, RANK * 8)
+        count = (stop - begin) * (BLOCK_N // 8)
+        lines = b + (thread // 8) * width + begin * BLOCK_N + (thread % 8) * count
+        lines = tl.where(thread // 8 < height, lines, arena)
+        _prefetch(lines, count * (arena.dtype.element_ty.primitive_bitwidth // 8))
+    while arrived < shrinks:
+        arrived = tl.atomic_add(arrivals, 0, sem="acquire")
+    row = tl.arange(0, BLOCK_ROWS)
+    y_own = y + (first + row).to(tl.int64)[:, None] * y_row + offset
+    y_mask = (row < rows)[:, None]
+    h_own = planes + first.to(tl.int64) * planes_row + stacked * RANK
+    column = tl.arange(0, BLOCK_N)
+    tiles = tl.cdiv(rank, RANK)
+    if tiles < 2:  # one tile, or none: h stays, and only B streams
+        h = _h(h_own, rows, splits, planes_row, planes_split, BLOCK_ROWS, RANK, SPLITS_MAX)
+        h = tl.where((rank_row < rank)[None, :], h, 0.0).to(arena.dtype.element_ty)
+        b_rows = b + rank_row[:, None] * width
+        for block in tl.range(begin, stop, num_stages=STAGES):
+            at = (block * BLOCK_N + column)[None, :]
+            inside = EVEN_N or at < width
+            b_part = tl.load(b_rows + at, mask=(rank_row < height)[:, None] & inside, other=0.0)
+            acc = tl.dot(h, b_part, input_precision="ieee") * scale
+            if ADD:
+                acc += tl.load(y_own + at, mask=y_mask & inside, other=0.0).to(tl.float32)
+            tl.store(y_own + at, acc.to(y.dtype.element_ty), mask=y_mask & inside)
+    else:
+        acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
+        for step in tl.range(begin * tiles, stop * tiles, num_stages=STAGES):
+            tile = step % tiles
+            at = (step // tiles * BLOCK_N + column)[None, :]
+            inside = EVEN_N or at < width
+            height = tl.minimum(rank - tile * RANK, RANK)
+            b_rows = arena + tl.load(own + 1 + tile) * UNIT + (height * in_features + rank_row[:, None] * width)
+            b_part = tl.load(b_rows + at, mask=(rank_row < height)[:, None] & inside, other=0.0)
+            h_tile = h_own + tile * MODULES * RANK
+            h = _h(h_tile, rows, splits, planes_row, planes_split, BLOCK_ROWS, RANK, SPLITS_MAX)
+            acc = tl.dot(h.to(b_part.dtype), b_part, acc, input_precision="ieee")
+            if tile == tiles - 1:
+                out = acc * scale
+                if ADD:
+                    out += tl.load(y_own + at, mask=y_mask & inside, other=0.0).to(tl.float32)
+                tl.store(y_own + at, out.to(y.dtype.element_ty), mask=y_mask & inside)
+                acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
+    return arrived
 
-    y [rows, outputs of the stack's modules side by side] in the table's dtype, contiguous within a row. Without `add`
-    all columns of the work's rows are written, zeros where an adapter lacks the module; other rows are not touched.
-    `planes` as `lora_shrink` left them for the same table, work, layer and stack.
+
+@triton.jit(do_not_specialize=["layer", "module"])
+def _lora_kernel(
+    x, y, planes, sync, arena, entries, header, segment_list, piece_list, x_row, y_row, planes_row, planes_split,
+    entry_row, entry_layer, entry_module, layer, module, in_features, out0, out1, out2,
+    MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, UNIT: tl.constexpr,
+    RANK: tl.constexpr, FIELDS: tl.constexpr, SPLITS_MAX: tl.constexpr, SHRINK_STAGES: tl.constexpr,
+    EXPAND_STAGES: tl.constexpr, EVEN_K: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr,
+    PREFETCH: tl.constexpr, SHRINK_UNITS: tl.constexpr, EXPAND_UNITS: tl.constexpr,
+):  # fmt: skip
+    """Tickets below the number of shrink units are those, the next ones are expand units. An expand unit waits until
+    every shrink unit has arrived; those were all drawn before, by programs that wait for nobody, so it ends."""
+    ticket = tl.atomic_add(sync, 1, sem="relaxed")
+    segments = tl.load(header)
+    pieces = tl.load(header + 1)
+    programs = tl.num_programs(0)
+    # As many parts of the inner size as give every program of the shrink about one.
+    splits = tl.minimum(tl.cdiv(programs * SHRINK_UNITS // 4, tl.maximum(pieces, 1)), SPLITS_MAX)
+    splits = tl.minimum(splits, tl.cdiv(in_features, BLOCK_K))
+    shrinks = pieces * splits
+    # As many columns at once as leave every program of the expand about two.
+    blocks0 = tl.cdiv(out0, BLOCK_N)
+    blocks1 = tl.cdiv(out1, BLOCK_N)
+    blocks2 = tl.cdiv(out2, BLOCK_N)
+    span = tl.maximum(tl.cdiv((blocks0 + blocks1 + blocks2) * segments, programs * EXPAND_UNITS // 4), 1)
+    parts = tl.cdiv(blocks0, span) + tl.cdiv(blocks1, span) + tl.cdiv(blocks2, span)
+    entries += layer * entry_layer + module * entry_module
+    arrived = 0
+    while ticket < shrinks + segments * parts:
+        if ticket < shrinks:
+            _shrink_unit(
+                piece_list + (ticket // splits) * FIELDS, ticket % splits, splits, x, planes, arena, entries, x_row,
+                planes_row, planes_split, entry_row, entry_module, in_features, MODULES, BLOCK_ROWS, BLOCK_K, UNIT,
+                RANK, SHRINK_STAGES, EVEN_K,
+            )  # fmt: skip
+            tl.debug_barrier()
+            tl.atomic_add(sync + 1, 1, sem="release")
+        else:
+            unit = ticket - shrinks
+            arrived = _expand_unit(
+                segment_list + (unit // parts) * FIELDS, unit % parts, span, splits, shrinks, arrived, sync + 1, planes,
+                y, arena, entries, planes_row, planes_split, y_row, entry_row, entry_module, in_features, out0, out1,
+                out2, MODULES, BLOCK_ROWS, BLOCK_N, UNIT, RANK, SPLITS_MAX, EXPAND_STAGES, EVEN_N, ADD, PREFETCH,
+            )  # fmt: skip
+        ticket = tl.atomic_add(sync, 1, sem="relaxed")
+
+
+def lora(
+    x: torch.Tensor, y: torch.Tensor, table: TileTable, work: LoraWork, scratch: LoraScratch, layer: int, stack: Stack,
+    *, add: bool,
+) -> None:  # fmt: skip
+    """y[rows of a] = scale_a · (x[rows of a] · A_aᵀ) · B_aᵀ, or with `add` that added to y, for every adapter a of
+    `work` and every module of `stack`.
+
+    x [rows, in] and y [rows, outputs of the modules side by side] in the table's dtype, contiguous within a row. The
+    product is summed in float32; h is rounded to the dtype. Without `add` all columns of the work's rows are written,
+    zeros where an adapter lacks the module; other rows are neither read nor written. `scratch` is for this many rows or
+    more, and its `sync` of this layer and stack is zero: one launch of each a step, then `scratch.begin_step()`.
     """
-    _check(y, table, sum(stack.outs))
-    _check_planes(planes)
-    shrink, tuning = SHRINK_TUNING[work.block_rows, len(stack.outs)], EXPAND_TUNING[work.block_rows, len(stack.outs)]
-    entries, overlap = table.entries, _overlaps(y.device)
-    outs = (*stack.outs, 0, 0)[:MODULES_STACKED_MAX]
-    _expand_kernel[(_programs(y.device, tuning.per_sm),)](
-        planes, y, table.arena, entries, work.header, work.segments, planes.stride(1), planes.stride(0), y.stride(0),
-        entries.stride(0), entries.stride(1), entries.stride(2), layer, stack.first, stack.in_features, *outs,
-        _programs(y.device, shrink.per_sm),
-        MODULES=len(stack.outs), BLOCK_ROWS=work.block_rows, BLOCK_N=tuning.block,
-        UNIT=TILE_ALIGN_BYTES // y.element_size(), RANK=TILE_RANK, FIELDS=FIELDS, SPLITS_MAX=SPLITS_MAX,
-        BLOCK_K=shrink.block, ADD=add, OVERLAP=overlap, num_warps=tuning.warps, **({"launch_pdl": True} if overlap else {}),
+    outs = stack.outs
+    tuning = TUNING[work.block_rows, len(outs)]
+    _check(x, y, table, scratch, stack)
+    entries, planes = table.entries, scratch.planes
+    unit = TILE_ALIGN_BYTES // x.element_size()
+    even_n = all(out % tuning.block_n == 0 for out in outs)
+    _lora_kernel[(_programs(x.device, tuning.per_sm),)](
+        x, y, planes, scratch.sync[layer, stack.first], table.arena, entries, work.header, work.segments, work.pieces,
+        x.stride(0), y.stride(0), planes.stride(1), planes.stride(0), *entries.stride()[:3], layer, stack.first,
+        stack.in_features, *(*outs, 0, 0)[:MODULES_STACKED_MAX],
+        MODULES=len(outs), BLOCK_ROWS=work.block_rows, BLOCK_K=tuning.block_k, BLOCK_N=tuning.block_n, UNIT=unit,
+        RANK=TILE_RANK, FIELDS=FIELDS, SPLITS_MAX=SPLITS_MAX, SHRINK_STAGES=tuning.shrink_stages,
+        EXPAND_STAGES=tuning.expand_stages, EVEN_K=stack.in_features % tuning.block_k == 0, EVEN_N=even_n, ADD=add,
+        PREFETCH=even_n and _can_prefetch(x.device), SHRINK_UNITS=tuning.shrink_units, EXPAND_UNITS=tuning.expand_units, num_warps=tuning.warps, maxnreg=tuning.registers,
     )  # fmt: skip
 
 
@@ -250,24 +288,15 @@ def _programs(device: torch.device, per_sm: int) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count) * per_sm
 
 
-def _overlaps(device: torch.device) -> bool:
-    """Whether a launch may start before the one in front of it has ended (programmatic dependent launch)."""
-    return (
-        device.type == "cuda"
-        and torch.cuda.get_device_capability(device) >= (9, 0)
-        and hasattr(tl.extra.cuda, "gdc_wait")
-    )
+def _can_prefetch(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def _check(rows: torch.Tensor, table: TileTable, width: int) -> None:
-    assert rows.dim() == 2
-    assert rows.shape[1] == width
-    assert rows.stride(1) == 1
-    assert rows.dtype == table.arena.dtype
-
-
-def _check_planes(planes: torch.Tensor) -> None:
-    assert planes.dtype == torch.float32
-    assert planes.dim() == 3
-    assert planes.shape[0] == SPLITS_MAX
-    assert planes.stride(2) == 1
+def _check(x: torch.Tensor, y: torch.Tensor, table: TileTable, scratch: LoraScratch, stack: Stack) -> None:
+    for rows, width in ((x, stack.in_features), (y, sum(stack.outs))):
+        assert rows.shape == (x.shape[0], width)
+        assert rows.stride(1) == 1
+        assert rows.dtype == table.arena.dtype
+    planes = scratch.planes
+    assert planes.shape[1] >= x.shape[0]
+    assert planes.shape[2] >= len(stack.outs) * table.tiles_max * TILE_RANK

@@ -23,8 +23,8 @@ PREFILL_BLOCK_ROWS = 64
 HEADER = 4
 # Numbers of a segment (table row, first row, rows, tiles) and of a piece (table row, first row, rows, tile).
 FIELDS = 4
-# Parts that the shrink cuts its inner size into at most; `planes` has one plane for each.
-SPLITS_MAX = 16
+# Parts that the shrink cuts its inner size into at most; the scratch has one plane for each.
+SPLITS_MAX = 8
 
 
 class Stack(NamedTuple):
@@ -159,6 +159,30 @@ def _repeat(counts: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], npt.N
     return owner, np.arange(len(owner)) - starts[owner]
 
 
-def planes_shape(rows: int, modules_stacked: int, tiles_max: int) -> tuple[int, int, int]:
-    """Shape of the float32 buffer between shrink and expand: [splits, rows, rank rows of the stacked modules]."""
-    return SPLITS_MAX, rows, modules_stacked * tiles_max * TILE_RANK
+# Numbers from one launch's counters to the next one's: a cache line.
+SYNC = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LoraScratch:
+    """What launches write between shrink and expand. All at fixed addresses, on one device; for one stream.
+
+    `planes` float32 [splits, rows, rank rows of the stacked modules]: the shrink's partial sums, which the expand adds
+    in one order, so that the same work gives the same bits. `sync` int32 [layers, modules, 32]: tickets drawn and
+    shrink units arrived of each launch of a step.
+    """
+
+    planes: torch.Tensor
+    sync: torch.Tensor
+
+    @classmethod
+    def empty(cls, rows: int, modules_stacked: int, table: TileTable) -> LoraScratch:
+        """For steps of at most `rows` rows and stacks of at most `modules_stacked` modules."""
+        device = table.entries.device
+        width = modules_stacked * table.tiles_max * TILE_RANK
+        planes = torch.empty(SPLITS_MAX, rows, width, dtype=torch.float32, device=device)
+        return cls(planes, torch.zeros(*table.entries.shape[1:3], SYNC, dtype=torch.int32, device=device))
+
+    def begin_step(self) -> None:
+        """Once a step, before its first launch, on its stream."""
+        self.sync.zero_()

@@ -20,18 +20,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 
-from kernels.lora import lora_expand, lora_shrink
+from kernels.lora import lora
 from kernels.lora_work import (
     DECODE_BLOCK_ROWS,
     TILE_ALIGN_BYTES,
     TILE_RANK,
+    LoraScratch,
     LoraWork,
     Range,
     Stack,
     TileTable,
     WorkLayout,
     pack_entry,
-    planes_shape,
 )
 
 HIDDEN, KV, INTER = 4096, 1024, 14336
@@ -105,53 +105,60 @@ class Adapters:
 
 
 class Step:
-    """The buffers of a decode step: x and y of each stack of modules, the planes between shrink and expand."""
+    """The buffers of a decode step: x and y of each stack of modules. Something small makes each x, as a step's norms
+    and activations do: base products that follow each other at once would be no step."""
 
-    def __init__(self, rows: int, layers: int, tiles_max: int) -> None:
+    def __init__(self, rows: int, layers: int, table: TileTable) -> None:
         self.rows = rows
         self.layers = layers
         self.x = [torch.randn(rows, stack.in_features, device="cuda").to(DTYPE) for stack in STACKS]
         self.y = [torch.randn(rows, sum(stack.outs), device="cuda").to(DTYPE) for stack in STACKS]
         self.delta = [torch.empty_like(y) for y in self.y]
-        self.planes = torch.empty(planes_shape(rows, 3, tiles_max), device="cuda")
+        self.scratch = LoraScratch.empty(rows, 3, table)
+        self.side = torch.cuda.Stream(priority=0)
 
-    def lora(self, adapters: Adapters, work: LoraWork, layer: int, index: int, *, add: bool) -> None:
-        shared = adapters.table, work, layer, STACKS[index]
-        lora_shrink(self.x[index], self.planes, *shared)
-        lora_expand(self.planes, self.y[index] if add else self.delta[index], *shared, add=add)
+    def lora(self, adapters: Adapters, work: LoraWork, layer: int, index: int, *, add: bool = False) -> None:
+        y = self.y[index] if add else self.delta[index]
+        lora(self.x[index], y, adapters.table, work, self.scratch, layer, STACKS[index], add=add)
 
-    def lora_alone(self, adapters: Adapters, work: LoraWork) -> None:
+    def alone(self, adapters: Adapters, work: LoraWork) -> None:
+        self.scratch.begin_step()
         for layer in range(self.layers):
             for index in range(len(STACKS)):
-                self.lora(adapters, work, layer, index, add=False)
+                self.lora(adapters, work, layer, index)
 
     def base(self, weights: list[list[torch.Tensor]]) -> None:
         for own in weights:
             for x, weight, y in zip(self.x, own, self.y, strict=True):
+                x.mul_(1)
                 torch.mm(x, weight, out=y)
 
     def serial(self, weights: list[list[torch.Tensor]], adapters: Adapters, work: LoraWork) -> None:
-        """Shrink and expand after each base product, adding to its output."""
+        """After each base product, adding to its output."""
+        self.scratch.begin_step()
         for layer, own in enumerate(weights):
             for index, weight in enumerate(own):
+                self.x[index].mul_(1)
                 torch.mm(self.x[index], weight, out=self.y[index])
                 self.lora(adapters, work, layer, index, add=True)
 
     def beside(self, weights: list[list[torch.Tensor]], adapters: Adapters, work: LoraWork) -> None:
-        """Shrink and expand on a side stream under each base product; what reads y would add the delta."""
-        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        """On a side stream of lower priority, in what each base product leaves free; what reads y adds the delta."""
+        main = torch.cuda.current_stream()
+        self.scratch.begin_step()
         for layer, own in enumerate(weights):
             for index, weight in enumerate(own):
-                side.wait_stream(main)
-                with torch.cuda.stream(side):
-                    self.lora(adapters, work, layer, index, add=False)
+                self.x[index].mul_(1)
+                self.side.wait_stream(main)
                 torch.mm(self.x[index], weight, out=self.y[index])
-                main.wait_stream(side)
+                with torch.cuda.stream(self.side):
+                    self.lora(adapters, work, layer, index)
+                main.wait_stream(self.side)
 
 
 def graph_ms(body: Callable[..., None], *arguments: object, replays: int = 15) -> float:
     """Milliseconds of `body(*arguments)` as a graph, the median of its replays."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream(priority=-1)
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         body(*arguments)
@@ -211,8 +218,8 @@ def main() -> None:
     bases: dict[int, float] = {}
     for case in CASES:
         adapters = by_ranks[case.ranks]
-        step, work = Step(case.rows, layers, adapters.table.tiles_max), adapters.work(case)
-        alone, bound = graph_ms(step.lora_alone, adapters, work), bound_ms(case, adapters, layers)
+        step, work = Step(case.rows, layers, adapters.table), adapters.work(case)
+        alone, bound = graph_ms(step.alone, adapters, work), bound_ms(case, adapters, layers)
         line = f"{case!s:40} {alone:7.3f} {bound:7.3f} {100 * bound / alone:4.0f}"
         if weights:
             if case.rows not in bases:

@@ -21,6 +21,7 @@ from kernels.reference_lora import lora_tiled, table_tiles
 
 STACKS = [("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)]
 RANK_MAX = 40
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ADAPTERS = {
     "all": dict.fromkeys(MODULES, 5),
     "deep": {"q_proj": 37, "down_proj": 40, "up_proj": 1},
@@ -30,7 +31,7 @@ ADAPTERS = {
 
 
 def new_pool(adapters_max: int = 3) -> tuple[TilePool, AdapterRows, dict[str, HostAdapter], torch.Tensor]:
-    arena = torch.full((64, PAGE_BYTES), GUARD, dtype=torch.uint8)
+    arena = torch.full((64, PAGE_BYTES), GUARD, dtype=torch.uint8, device=DEVICE)
     rows = AdapterRows(arena, torch.float32, BASE.layers, adapters_max, RANK_MAX)
     rows.table.entries.fill_(-(2**40))
     pool = TilePool(arena, torch.float32, {"base": BASE}, rows)
@@ -55,8 +56,8 @@ def check_row(rows: AdapterRows, digest: str, host: HostAdapter) -> None:
             if weights is None:
                 assert found == []
                 continue
-            assert torch.equal(torch.cat([tile.a.t() for tile in found]), weights.a)
-            assert torch.equal(torch.cat([tile.b for tile in found]), weights.b)
+            assert torch.equal(torch.cat([tile.a.t() for tile in found]).cpu(), weights.a)
+            assert torch.equal(torch.cat([tile.b for tile in found]).cpu(), weights.b)
             assert {tile.scale for tile in found} == {weights.scale}
 
 
@@ -131,13 +132,14 @@ def test_a_steps_work_gives_what_the_cpu_gives(runs: list[tuple[str | None, int]
     numbers, adapted = np.full(layout.size, -1, dtype=np.int32), np.full(count + 5, -1, dtype=np.int32)
     assert write_work(pool, runs, layout, numbers, adapted)
     assert adapted.tolist() == [int(digest is not None) for digest, each in runs for _ in range(each)] + [0] * 5
-    batch = LoraBatch(pool, runs)
-    work = layout.view(torch.from_numpy(numbers))
+    batch = LoraBatch(pool, runs, DEVICE)
+    work = layout.view(torch.from_numpy(numbers).to(DEVICE))
     torch.manual_seed(count)
     for layer in range(BASE.layers):
         for modules in STACKS:
             stack = stack_of(BASE, modules)
-            x, y = torch.randn(count, stack.in_features), torch.randn(count, sum(stack.outs))
+            x = torch.randn(count, stack.in_features, device=DEVICE)
+            y = torch.randn(count, sum(stack.outs), device=DEVICE)
             wanted = y.clone()
             batch.apply_stacked(layer, modules, x, wanted)
             lora_tiled(x, y, rows.table, work, layer, stack, add=True)

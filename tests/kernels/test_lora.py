@@ -19,19 +19,19 @@ from kernels.lora_work import (
     SPLITS_MAX,
     TILE_ALIGN_BYTES,
     TILE_RANK,
+    LoraScratch,
     LoraWork,
     Range,
     Stack,
     TileTable,
     WorkLayout,
     pack_entry,
-    planes_shape,
 )
 from kernels.reference_lora import lora_tiled
 
 pytest.importorskip("triton")
 
-from kernels.lora import lora_expand, lora_shrink
+from kernels.lora import lora
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -138,15 +138,20 @@ def plan(ranges: list[Range], rows: int, tiles_max: int, block_rows: int) -> tup
     return layout.view(packed), layout.view(packed.to(DEVICE))
 
 
+def new_scratch(rows: int, modules: int, table: Table) -> LoraScratch:
+    scratch = LoraScratch.empty(rows, modules, table.device)
+    scratch.planes.fill_(torch.nan)
+    return scratch
+
+
 def run(
     case: Case, table: Table, ranges: list[Range], layer: int, stack: Stack, x: torch.Tensor, y: torch.Tensor
 ) -> torch.Tensor:
-    """y after both kernels, from planes that were NaN."""
+    """y after the kernel, from planes that were NaN."""
     _, device = plan(ranges, case.rows, table.host.tiles_max, case.block_rows)
-    planes = torch.full(planes_shape(case.rows, len(stack.outs), table.host.tiles_max), torch.nan, device=DEVICE)
+    scratch = new_scratch(case.rows, len(stack.outs), table)
     on_device, out = x.to(DEVICE), y.to(DEVICE, copy=True)
-    lora_shrink(on_device, planes, table.device, device, layer, stack)
-    lora_expand(planes, out, table.device, device, layer, stack, add=case.add)
+    lora(on_device, out, table.device, device, scratch, layer, stack, add=case.add)
     return out.cpu()
 
 
@@ -232,9 +237,8 @@ def test_x_and_y_may_be_views_with_other_strides() -> None:
     wide_y = torch.full((6, 48), torch.nan, dtype=case.dtype, device=DEVICE)
     wide_x[:, 8:32], wide_y[:, 16:32] = x, y
     _, work = plan(ranges, 6, table.host.tiles_max, case.block_rows)
-    planes = torch.full(planes_shape(9, 3, table.host.tiles_max), torch.nan, device=DEVICE)  # made for more
-    lora_shrink(wide_x[:, 8:32], planes, table.device, work, 0, stack)
-    lora_expand(planes, wide_y[:, 16:32], table.device, work, 0, stack, add=True)
+    scratch = new_scratch(9, 3, table)  # made for more
+    lora(wide_x[:, 8:32], wide_y[:, 16:32], table.device, work, scratch, 0, stack, add=True)
     assert torch.equal(wide_y[:, 16:32].cpu(), wanted)
     assert wide_y[:, :16].isnan().all()
     assert wide_y[:, 32:].isnan().all()
@@ -278,8 +282,23 @@ def test_splits_are_used_and_bounded() -> None:
     table, ranges, stack = build(case, random.Random(5))
     ranges = [one._replace(tiles=1) for one in ranges]
     _, work = plan(ranges, 1, table.host.tiles_max, case.block_rows)
-    planes = torch.full(planes_shape(1, 1, table.host.tiles_max), torch.nan, device=DEVICE)
-    lora_shrink(torch.ones(1, 1040, dtype=case.dtype, device=DEVICE), planes, table.device, work, 0, stack)
-    written = (~planes[:, 0, :TILE_RANK].isnan()).all(1)
+    scratch, x = new_scratch(1, 1, table), torch.ones(1, 1040, dtype=case.dtype, device=DEVICE)
+    lora(x, torch.zeros(1, 40, dtype=case.dtype, device=DEVICE), table.device, work, scratch, 0, stack, add=False)
+    written = (~scratch.planes[:, 0, :TILE_RANK].isnan()).all(1)
     assert 1 < int(written.sum()) <= SPLITS_MAX
-    assert planes[:, 0, TILE_RANK:].isnan().all()
+    assert scratch.planes[:, 0, TILE_RANK:].isnan().all()
+
+
+def test_one_scratch_serves_step_after_step() -> None:
+    """Every launch of a step has counters of its own, which the next step begins anew."""
+    case = Case("uniform", 20, 40, (24,), DECODE_BLOCK_ROWS, DTYPES[0], False)
+    table, ranges, stack = build(case, random.Random(6))
+    _, work = plan(ranges, case.rows, table.host.tiles_max, case.block_rows)
+    scratch = new_scratch(case.rows, 1, table)
+    for _ in range(3):
+        x, y = torch.randn(20, 40).to(case.dtype), torch.zeros(20, 24, dtype=case.dtype)
+        scratch.begin_step()
+        for layer in range(LAYERS):
+            out = y.to(DEVICE, copy=True)
+            lora(x.to(DEVICE), out, table.device, work, scratch, layer, stack, add=False)
+            assert torch.equal(out.cpu(), run(case, table, ranges, layer, stack, x, y))
