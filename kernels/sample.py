@@ -90,17 +90,16 @@ def _exponentials(key, ids):
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     z = z ^ (z >> 31)
     near_one = (z >> 63) != 0
-    z = tl.where(near_one, z ^ 0xFFFFFFFFFFFFFFFF, z)
+    z = z ^ (z.to(tl.int64, bitcast=True) >> 63).to(tl.uint64, bitcast=True)  # where near 1: all bits flipped
     z = (z & 0xFFFFFFFFFFFFF000) | 0x800  # 52 bits and a half: never 0 and never 1
     high, low = (z >> 32).to(tl.uint32), z.to(tl.uint32)
     # The number, or its distance from 1: within (0, 0.5].
     part = high.to(tl.float32) * 2.3283064365386963e-10 + low.to(tl.float32) * 5.421010862427522e-20
-    # −log(1 − part) = 2 atanh(part / (2 − part)), a series that ends beyond float32 for up to a third.
-    ratio = part / (2.0 - part)
-    square = ratio * ratio
-    series = 1.0 / 9 + square * (1.0 / 11 + square * (1.0 / 13))
-    series = 1.0 + square * (1.0 / 3 + square * (1.0 / 5 + square * (1.0 / 7 + square * series)))
-    return tl.where(near_one, 2.0 * ratio * series, -tl.log(part))
+    time = tl.log2(tl.where(near_one, 1.0 - part, part)) * -0.6931471805599453
+    # Close to 1 the logarithm loses its digits: −log(1 − x) = x + x²/2 + x³/3 + …
+    series = 0.25 + part * (0.2 + part * 0.16666667)
+    series = part + part * part * (0.5 + part * (0.33333334 + part * series))
+    return tl.where(near_one & (part < 0.0625), series, time)
 
 
 @triton.jit
