@@ -10,11 +10,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import await_previous, launch_options, let_next_start
+from kernels.launch import await_previous, launch_options
 
 # A row lies in the registers of one program.
 HIDDEN_MAX = 32768
-ELEMENTS_PER_WARP = 512
+ELEMENTS_PER_WARP = 256
 
 
 @triton.jit
@@ -39,7 +39,6 @@ def _norm_kernel(
     within = columns < hidden
     weight = tl.load(weight_ptr + columns, mask=within, other=0.0).to(tl.float32)
     await_previous(PDL)
-    let_next_start(PDL)
     x = tl.load(x_ptr + row * x_stride + columns, mask=within, other=0.0)
     if delta_ptr is not None:
         wanted = columns < tl.where(tl.load(adapted_ptr + row) != 0, hidden, 0)

@@ -9,10 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import await_previous, launch_options, let_next_start
-
 TABLE_BLOCK = 256
-HEADS_BLOCK = 8
+HEADS_BLOCK = 4
 WARPS = 4
 
 
@@ -75,7 +73,6 @@ def _rotary_kernel(
     head_dim: tl.constexpr,
     HEADS_BLOCK: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
 ):
     """Heads lie side by side in a row of qkv: q's, k's, v's; and k's and v's in the same order in a token's slot."""
     row = tl.program_id(1).to(tl.int64)
@@ -86,8 +83,6 @@ def _rotary_kernel(
     within = (head < heads + 2 * kv_heads)[:, None] & inside[None, :]
     offsets = head[:, None] * head_dim + lanes[None, :]
     dtype = q_out_ptr.dtype.element_ty
-    await_previous(PDL)
-    let_next_start(PDL)
     page = tl.load(write_pages_ptr + row)
     slot = tl.load(write_slots_ptr + row)
     cos = tl.load(cos_ptr + row * half + lanes, mask=inside, other=0.0)[None, :]
@@ -208,5 +203,4 @@ def rotary_write(
         HEADS_BLOCK=HEADS_BLOCK,
         HALF_BLOCK=triton.next_power_of_2(head_dim // 2),
         num_warps=WARPS,
-        **launch_options(qkv.device),
     )

@@ -7,8 +7,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import await_previous, launch_options, let_next_start
-
 BLOCK = 1024
 WARPS = 4
 
@@ -24,13 +22,10 @@ def _swiglu_kernel(
     out_stride,
     width,
     BLOCK: tl.constexpr,
-    PDL: tl.constexpr,
 ):
     row = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     within = columns < width
-    await_previous(PDL)
-    let_next_start(PDL)
     gate = tl.load(gate_up_ptr + row * gate_up_stride + columns, mask=within, other=0.0)
     up = tl.load(gate_up_ptr + row * gate_up_stride + width + columns, mask=within, other=0.0)
     dtype = out_ptr.dtype.element_ty
@@ -79,5 +74,4 @@ def swiglu(
         width,
         BLOCK=BLOCK,
         num_warps=WARPS,
-        **launch_options(out.device),
     )

@@ -73,7 +73,7 @@ def some_rows(count: int, vocab: int, seed: int) -> list[dict[str, Any]]:
     ("rows", "vocab", "dtype"),
     [
         (0, 10, torch.float32),
-        (2, 1, torch.float32),
+        (2, 2, torch.float32),
         (8, 10, torch.float16),
         (8, CHUNK, torch.float32),
         (10, 2 * CHUNK + 1, torch.float32),
