@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.split_attention import combined_parts
+
 BLOCK_KEYS = 32  # keys of one tile
 PROGRAMS_PER_SM = 4  # resident at once: each holds STAGES tiles of K and V in shared memory
 STAGES = 3
@@ -161,48 +163,11 @@ def _attend_item(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _combine(  # type: ignore[no-untyped-def]
-    out, partials, weights, row, first, count, head, out_stride,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_ITEMS: tl.constexpr,
-):  # fmt: skip
-    """The sequence's output from its items', in the order of the items: whoever comes last, the sum is the same."""
-    in_group = tl.arange(0, GROUP_ROWS)
-    dim = tl.arange(0, BLOCK_DIM)
-    highest = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([GROUP_ROWS], tl.float32)
-    summed = tl.zeros([GROUP_ROWS, BLOCK_DIM], tl.float32)
-    for start in range(0, count, BLOCK_ITEMS):
-        part = start + tl.arange(0, BLOCK_ITEMS)
-        there = (part[:, None] < count) & (in_group[None, :] < GROUP)
-        at = (first + part[:, None]) * HEADS + head * GROUP + in_group[None, :]
-        # .cg: from the L2 cache, which the programs that wrote them share.
-        weight = tl.load(weights + at, mask=there, other=float("-inf"), cache_modifier=".cg")
-        there = there[:, :, None] & (dim[None, None, :] < HEAD_DIM)
-        at = at.to(tl.int64)[:, :, None] * HEAD_DIM + dim[None, None, :]
-        part_sum = tl.load(partials + at, mask=there, other=0.0, cache_modifier=".cg")
-        higher = tl.maximum(highest, tl.max(weight, 0))
-        higher = tl.where(in_group < GROUP, higher, 0.0)  # of padding -inf − -inf would be NaN
-        kept = tl.exp2(highest - higher)
-        weight = tl.exp2(weight - higher[None, :])
-        total = total * kept + tl.sum(weight, 0)
-        summed = summed * kept[:, None] + tl.sum(part_sum * weight[:, :, None], 0)
-        highest = higher
-    of_out = row.to(tl.int64) * out_stride + (head * GROUP + in_group[:, None]) * HEAD_DIM + dim[None, :]
-    summed = summed / tl.where(in_group < GROUP, total, 1.0)[:, None]
-    tl.store(
-        out + of_out,
-        summed.to(out.dtype.element_ty),
-        mask=(in_group[:, None] < GROUP) & (dim[None, :] < HEAD_DIM),
-    )
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def _decode_kernel(  # type: ignore[no-untyped-def]
     q, out, kv, pages, items, arrivals, partials, weights, q_stride, out_stride, page_stride, layer_start, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     RECORD: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, BLOCK_ITEMS: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Each program takes every so-manieth (item, K/V head); heads of one item are neighbours, as they are in memory.
 
@@ -253,10 +218,17 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
             arrived = arrivals + tl.load(items + item * RECORD + 4) * KV_HEADS + head
             if tl.atomic_add(arrived, 1, sem="acq_rel", scope="gpu") == count - 1:
                 tl.store(arrived, 0)  # for the next layer
-                _combine(
-                    out, partials, weights, row, tl.load(items + item * RECORD + 5), count, head, out_stride,
-                    KV_HEADS * GROUP, GROUP, HEAD_DIM, GROUP_ROWS, BLOCK_DIM, BLOCK_ITEMS,
+                head_in_group = tl.arange(0, GROUP_ROWS)
+                there = head_in_group < GROUP
+                combined = combined_parts(
+                    partials, weights, tl.load(items + item * RECORD + 5), count, head * GROUP + head_in_group, there,
+                    KV_HEADS * GROUP, HEAD_DIM, GROUP_ROWS, BLOCK_DIM, BLOCK_PARTS,
                 )  # fmt: skip
+                of_out = (
+                    row.to(tl.int64) * out_stride + (head * GROUP + head_in_group[:, None]) * HEAD_DIM + dim[None, :]
+                )
+                there = there[:, None] & (dim[None, :] < HEAD_DIM)
+                tl.store(out + of_out, combined.to(out.dtype.element_ty), mask=there)
         row = next_row
         begin = next_begin
         end = next_end
@@ -302,5 +274,5 @@ def decode_attention(
         q.stride(0), out.stride(0), kv.stride(0), layer * run, scale * math.log2(math.e),
         KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, TOKENS_PER_PAGE=tokens_per_page, RECORD=RECORD,
         BLOCK_ROWS=max(16, group_rows), GROUP_ROWS=group_rows, BLOCK_DIM=block_dim, BLOCK_KEYS=BLOCK_KEYS,
-        BLOCK_ITEMS=max(1, COMBINED_ELEMENTS // (group_rows * block_dim)), STAGES=STAGES, num_warps=WARPS,
+        BLOCK_PARTS=max(1, COMBINED_ELEMENTS // (group_rows * block_dim)), STAGES=STAGES, num_warps=WARPS,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +15,87 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.split_attention import combined_parts
+
 BLOCK_ROWS = 128  # rows of a block: its queries × the query heads of one K/V head
 BLOCK_KEYS = 32
-STAGES = 4
+STAGES = 3
 WARPS = 4
+PROGRAMS_PER_SM = 2  # resident at once
+# int32 of a block: sequence (−1: padding), first query, first key, end of its keys, its partial output, the first of
+# them of the same queries, how many these are (1: no partial output, the keys are not split)
+FIELDS = 7
+# A split block's parts have three quarters of it at least: more than the diagonal is wide, so that of each part every
+# query sees a key.
+PART_KEYS_MIN = 512
+COMBINED_ROWS = 16
+COMBINED_PARTS = 4
 
 
-def prefill_blocks(q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, kv_heads: int) -> npt.NDArray[np.int32]:
-    """The blocks of one step [blocks, 2]: (sequence, first query), those with most keys first, so that none of them is
-    left to the end. The same for all layers. `q_lens` new tokens, `kv_lens` keys of each sequence, the new included."""
+@dataclass(frozen=True, slots=True)
+class PrefillPartials:
+    """Space for what blocks with split keys hand over, shared by all layers. No two launches may use it at once."""
+
+    programs: int  # to be kept busy
+    blocks_max: int  # queries of so many blocks are split at most
+    partials: torch.Tensor  # float32 [parts, kv_heads × BLOCK_ROWS, head_dim]
+    weights: torch.Tensor  # float32 [parts, kv_heads × BLOCK_ROWS]
+
+    @property
+    def parts_max(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        return self.partials.nbytes + self.weights.nbytes
+
+
+def allocate_prefill_partials(
+    kv_heads: int, head_dim: int, device: torch.device, *, programs: int | None = None
+) -> PrefillPartials:
+    """`programs`: by default what the device holds at once. Llama-3.1-8B on 132 multiprocessors takes 23 MB."""
+    if programs is None:
+        programs = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM
+    # A block is split into the nearest whole number of shares, a share being 1/programs of all keys × heads or more:
+    # split blocks have 1.5 shares at least, and at most 4/3 as many parts as shares.
+    parts, rows = 4 * programs // (3 * kv_heads), kv_heads * BLOCK_ROWS
+    return PrefillPartials(
+        programs=programs,
+        blocks_max=2 * programs // (3 * kv_heads),
+        partials=torch.empty(parts, rows, head_dim, dtype=torch.float32, device=device),
+        weights=torch.empty(parts, rows, dtype=torch.float32, device=device),
+    )
+
+
+def prefill_blocks(
+    q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, kv_heads: int, *, programs: int = 0
+) -> npt.NDArray[np.int32]:
+    """The blocks of one step [blocks, FIELDS], the same for all layers. `q_lens` new tokens and `kv_lens` keys of each
+    sequence, the new included. `programs`: split the keys of a block that has much more than so many programs' even
+    share; 0: split none. Beyond the unsplit there are then at most 4 · programs / (3 · kv_heads) blocks.
+
+    Those whose parts are to be combined come first, once each; then those with most keys, so that none of them is left
+    to the end.
+    """
     queries = _queries_per_block(heads, kv_heads)
-    blocks = [(s, first) for s, new in enumerate(q_lens) for first in range(0, new, queries)]
-    keys = [kv_lens[s] - q_lens[s] + min(first + queries, q_lens[s]) for s, first in blocks]
-    order = np.argsort(-np.array(keys, dtype=np.int64), kind="stable")
-    return np.array(blocks, dtype=np.int32).reshape(-1, 2)[order]
+    new, all_keys = np.asarray(q_lens, dtype=np.int64), np.asarray(kv_lens, dtype=np.int64)
+    per_sequence = -(-new // queries)
+    sequence = np.repeat(np.arange(len(new)), per_sequence)
+    first = (np.arange(len(sequence)) - np.repeat(np.cumsum(per_sequence) - per_sequence, per_sequence)) * queries
+    keys = (all_keys - new)[sequence] + np.minimum(first + queries, new[sequence])
+    parts = np.ones_like(keys)
+    if programs:
+        share = max(PART_KEYS_MIN, keys.sum() * kv_heads / programs)
+        parts = np.maximum(1, (keys / share + 0.5).astype(np.int64))
+    of_split = np.where(parts > 1, parts, 0)
+    first_partial = np.repeat(np.cumsum(of_split) - of_split, parts)
+    part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    sequence, first, keys, parts = (np.repeat(numbers, parts) for numbers in (sequence, first, keys, parts))
+    tiles = -(-keys // BLOCK_KEYS)
+    begin = tiles * part // parts * BLOCK_KEYS
+    end = np.minimum(tiles * (part + 1) // parts * BLOCK_KEYS, keys)
+    blocks = np.stack((sequence, first, begin, end, first_partial + part, first_partial, parts), 1).astype(np.int32)
+    return blocks[np.lexsort((begin - end, (parts == 1) | (part > 0)))]
 
 
 def _queries_per_block(heads: int, kv_heads: int) -> int:
@@ -77,18 +145,20 @@ def _attend_keys(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _prefill_kernel(  # type: ignore[no-untyped-def]
-    q, out, kv, row_starts, q_lens, kv_lens, page_starts, pages, blocks,
+    q, out, kv, row_starts, q_lens, kv_lens, page_starts, pages, blocks, partials, weights,
     q_stride, out_stride, page_stride, layer_start, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
-    QUERIES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-    STAGES: tl.constexpr,
+    FIELDS: tl.constexpr, QUERIES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
-    block = blocks + 2 * (tl.program_id(0) // KV_HEADS)
+    block = blocks + FIELDS * (tl.program_id(0) // KV_HEADS)
     head = tl.program_id(0) % KV_HEADS
     sequence = tl.load(block)
-    first = tl.load(block + 1)
     if sequence >= 0:
+        first = tl.load(block + 1)
+        begin = tl.load(block + 2)
+        end = tl.load(block + 3)
         new = tl.load(q_lens + sequence)
         before = tl.load(kv_lens + sequence) - new
         line = tl.arange(0, BLOCK_ROWS)
@@ -103,18 +173,49 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
         summed = tl.zeros([BLOCK_ROWS, BLOCK_DIM], tl.float32)
         pages += tl.load(page_starts + sequence)
         kv += layer_start + head * HEAD_DIM
-        seen_by_all = (before + first + 1) // BLOCK_KEYS * BLOCK_KEYS
+        seen_by_all = tl.minimum((before + first + 1) // BLOCK_KEYS * BLOCK_KEYS, end)
         summed, highest, total = _attend_keys(
-            summed, highest, total, queries, kv, pages, query, 0, seen_by_all, page_stride, scale,
+            summed, highest, total, queries, kv, pages, query, begin, seen_by_all, page_stride, scale,
             False, KV_SIZE, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
         )  # fmt: skip
         summed, highest, total = _attend_keys(
-            summed, highest, total, queries, kv, pages, before + query + 1,
-            seen_by_all, before + tl.minimum(first + QUERIES, new), page_stride, scale,
+            summed, highest, total, queries, kv, pages, before + query + 1, seen_by_all, end, page_stride, scale,
             True, KV_SIZE, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
         )  # fmt: skip
         summed = summed / total[:, None]
-        tl.store(out + row[:, None] * out_stride + column, summed.to(out.dtype.element_ty), mask=mine)
+        if tl.load(block + 6) == 1:
+            tl.store(out + row[:, None] * out_stride + column, summed.to(out.dtype.element_ty), mask=mine)
+        else:
+            at = (tl.load(block + 4) * KV_HEADS + head) * BLOCK_ROWS + line
+            tl.store(partials + at.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :], summed, mask=mine)
+            tl.store(weights + at, highest + tl.log2(total), mask=(line < QUERIES * GROUP) & (query < new))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _combine_kernel(  # type: ignore[no-untyped-def]
+    out, row_starts, q_lens, blocks, partials, weights, out_stride,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, FIELDS: tl.constexpr, QUERIES: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, COMBINED_ROWS: tl.constexpr, COMBINED_PARTS: tl.constexpr,
+):  # fmt: skip
+    """COMBINED_ROWS rows of one of the first blocks, if it is the first part of a split one."""
+    block = blocks + FIELDS * (tl.program_id(0) // KV_HEADS)
+    head = tl.program_id(0) % KV_HEADS
+    sequence = tl.load(block)
+    first_partial = tl.load(block + 5)
+    parts = tl.load(block + 6)
+    if (sequence >= 0) & (parts > 1) & (tl.load(block + 4) == first_partial):
+        line = tl.program_id(1) * COMBINED_ROWS + tl.arange(0, COMBINED_ROWS)
+        dim = tl.arange(0, BLOCK_DIM)
+        query = tl.load(block + 1) + line // GROUP
+        mine = (line < QUERIES * GROUP) & (query < tl.load(q_lens + sequence))
+        combined = combined_parts(
+            partials, weights, first_partial, parts, head * BLOCK_ROWS + line, mine, KV_HEADS * BLOCK_ROWS,
+            HEAD_DIM, COMBINED_ROWS, BLOCK_DIM, COMBINED_PARTS,
+        )  # fmt: skip
+        row = (tl.load(row_starts + sequence) + query).to(tl.int64)
+        column = (head * GROUP + line % GROUP)[:, None] * HEAD_DIM + dim[None, :]
+        mask = mine[:, None] & (dim[None, :] < HEAD_DIM)
+        tl.store(out + row[:, None] * out_stride + column, combined.to(out.dtype.element_ty), mask=mask)
 
 
 def prefill_attention(
@@ -127,6 +228,7 @@ def prefill_attention(
     page_starts: torch.Tensor,
     pages: torch.Tensor,
     blocks: torch.Tensor,
+    partials: PrefillPartials | None = None,
     *,
     layer: int,
     heads: int,
@@ -141,8 +243,10 @@ def prefill_attention(
     row_starts[s] on; other rows are not touched. kv [pages, page elements] is the arena in q's dtype, whose page holds
     [layers, tokens_per_page, K then V, kv_heads, head_dim] and perhaps waste; the new tokens' K and V are there.
     `row_starts`, `q_lens`, `kv_lens`, `page_starts` int32 [sequences]; `pages` int32 is the page tables one after
-    another, that of s from page_starts[s]. `blocks` int32 [blocks, 2] is `prefill_blocks` on the device; a block of
-    sequence −1 is padding. What lies beyond a sequence's keys may be NaN. `scale` > 0. Float32 softmax and sums.
+    another, that of s from page_starts[s]. `blocks` int32 [blocks, FIELDS] is `prefill_blocks` on the device; a block
+    of sequence −1 is padding. `partials` must be given if that was asked to split, and for as many programs; with it,
+    the grids depend on nothing but the number of blocks. What lies beyond a sequence's keys may be NaN. `scale` > 0.
+    Float32 softmax and sums; the result is the same bits each time.
 
     After FlashAttention-2 (Dao 2023); the query heads of one K/V head share a block, so that K and V are read once for
     them, and a chunk of a few tokens still fills it.
@@ -157,13 +261,25 @@ def prefill_attention(
     for tensor in (row_starts, q_lens, kv_lens, page_starts, pages, blocks):
         assert tensor.dtype == torch.int32
         assert tensor.is_contiguous()
-    assert blocks.shape[1:] == (2,)
+    assert blocks.shape[1:] == (FIELDS,)
     if not blocks.shape[0]:
         return
+    shape: dict[str, int] = {
+        "KV_HEADS": kv_heads, "GROUP": heads // kv_heads, "HEAD_DIM": head_dim, "FIELDS": FIELDS,
+        "QUERIES": _queries_per_block(heads, kv_heads), "BLOCK_ROWS": BLOCK_ROWS,
+        "BLOCK_DIM": max(16, triton.next_power_of_2(head_dim)),
+    }  # fmt: skip
+    parts, weights = (None, None) if partials is None else (partials.partials, partials.weights)
     _prefill_kernel[(blocks.shape[0] * kv_heads,)](
-        q, out, kv, row_starts, q_lens, kv_lens, page_starts, pages, blocks,
+        q, out, kv, row_starts, q_lens, kv_lens, page_starts, pages, blocks, parts, weights,
         q.stride(0), out.stride(0), kv.stride(0), layer * run, scale * math.log2(math.e),
-        KV_HEADS=kv_heads, GROUP=heads // kv_heads, HEAD_DIM=head_dim, TOKENS_PER_PAGE=tokens_per_page,
-        QUERIES=_queries_per_block(heads, kv_heads), BLOCK_ROWS=BLOCK_ROWS,
-        BLOCK_DIM=max(16, triton.next_power_of_2(head_dim)), BLOCK_KEYS=BLOCK_KEYS, STAGES=STAGES, num_warps=WARPS,
+        TOKENS_PER_PAGE=tokens_per_page, BLOCK_KEYS=BLOCK_KEYS, STAGES=STAGES, num_warps=WARPS, **shape,
     )  # fmt: skip
+    if partials is not None:
+        assert partials.weights.shape[1] == kv_heads * BLOCK_ROWS
+        grid = (min(partials.blocks_max, blocks.shape[0]) * kv_heads, BLOCK_ROWS // COMBINED_ROWS)
+        if grid[0]:
+            _combine_kernel[grid](
+                out, row_starts, q_lens, blocks, parts, weights, out.stride(0),
+                COMBINED_ROWS=COMBINED_ROWS, COMBINED_PARTS=COMBINED_PARTS, num_warps=WARPS, **shape,
+            )  # fmt: skip

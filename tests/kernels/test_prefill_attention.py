@@ -11,7 +11,7 @@ from paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
 from kernels import prefill_attention as kernel
 from kernels import reference_attention as reference
-from kernels.prefill_attention import prefill_attention, prefill_blocks
+from kernels.prefill_attention import allocate_prefill_partials, prefill_attention, prefill_blocks
 
 ON_GPU = torch.cuda.is_available()
 SEED = 20261121
@@ -49,7 +49,10 @@ def matrix() -> list[tuple[Shape, str, torch.dtype]]:
     return random.Random(SEED).sample([case for case in whole if case[1] in CHUNKS], 20)
 
 
-def check(shape: Shape, chunks: list[tuple[int, int]], dtype: torch.dtype, *, shared: int = 0) -> None:
+def check(
+    shape: Shape, chunks: list[tuple[int, int]], dtype: torch.dtype, *, shared: int = 0, programs: int | None = None
+) -> bool:
+    """Whether any block's keys were split. `programs`: None where none shall be."""
     q_lens, kv_lens = [new for new, _ in chunks], [keys for _, keys in chunks]
     torch.manual_seed(len(chunks))
     layer = shape.layers - 1
@@ -65,26 +68,41 @@ def check(shape: Shape, chunks: list[tuple[int, int]], dtype: torch.dtype, *, sh
     q = qkv.to(dtype).to(DEVICE)[:, : shape.q_size]
     out = torch.full((total_rows, shape.q_size), torch.nan, dtype=dtype, device=DEVICE)
     wanted = out.clone()
-    blocks = torch.from_numpy(prefill_blocks(q_lens, kv_lens, shape.heads, shape.kv_heads)).to(DEVICE)
-    padded = torch.cat((blocks, torch.full((2, 2), -1, dtype=torch.int32, device=DEVICE)))
+    partials = None
+    if programs is not None:
+        partials = allocate_prefill_partials(shape.kv_heads, shape.head_dim, DEVICE, programs=programs)
+        partials.partials.fill_(torch.nan)
+        partials.weights.fill_(torch.nan)
+    blocks = prefill_blocks(q_lens, kv_lens, shape.heads, shape.kv_heads, programs=programs or 0)
+    padding = torch.full((2, kernel.FIELDS), -1, dtype=torch.int32)
+    padded = torch.cat((torch.from_numpy(blocks), padding)).to(DEVICE)
     places = {
         "layer": layer, "heads": shape.heads, "kv_heads": shape.kv_heads,
         "tokens_per_page": shape.tokens_per_page, "scale": shape.scale,
     }  # fmt: skip
     prefill_attention(
         q, out, arena.kv, int32(row_starts), int32(q_lens), int32(kv_lens), int32(arena.page_starts), arena.pages,
-        padded, **places,
+        padded, partials, **places,
     )  # fmt: skip
     reference.prefill_attention(
         q, wanted, arena.kv, row_starts, q_lens, kv_lens, arena.page_starts, arena.pages, **places
     )
     assert wanted.isfinite().any(1).sum() == sum(q_lens)
     assert_same(out, wanted)
+    return bool((blocks[:, 6] > 1).any())
 
 
 @pytest.mark.parametrize(("shape", "name", "dtype"), matrix(), ids=str)
 def test_the_matrix(shape: Shape, name: str, dtype: torch.dtype) -> None:
-    check(shape, (CHUNKS | GPU_CHUNKS)[name], dtype)
+    check(shape, (CHUNKS | GPU_CHUNKS)[name], dtype, programs=264 if ON_GPU else None)
+
+
+@pytest.mark.parametrize("shape", [Shape(9, 3, 64, 16), Shape(4, 4, 64, 40), Shape(16, 1, 32, 7)], ids=str)
+def test_a_small_chunk_over_a_long_prefix_is_split(shape: Shape) -> None:
+    """Rows of queries that fill a block and that do not, beside a chunk that is not split."""
+    assert check(shape, [(3, 2000), (40, 40)], DTYPES[0], programs=16)
+    assert check(shape, [(7, 1100)], DTYPES[0], programs=200)
+    assert not check(shape, [(7, 700)], DTYPES[0], programs=200)
 
 
 def test_chunks_over_a_shared_prefix() -> None:
@@ -111,18 +129,43 @@ def test_a_prompt_in_chunks_is_the_prompt_at_once() -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 3, 4, 7, 16])
-def test_blocks_cover_every_query_once_longest_first(heads: int) -> None:
+@pytest.mark.parametrize("programs", [0, 1, 50, 264, 3000])
+def test_blocks_cover_every_query_and_key_once(heads: int, programs: int) -> None:
     dice = random.Random(heads)
-    q_lens = [dice.randint(0, 400) for _ in range(30)]
-    kv_lens = [new + dice.randint(0, 900) for new in q_lens]
-    blocks = prefill_blocks(q_lens, kv_lens, heads, 1).tolist()
-    queries = kernel.BLOCK_ROWS // heads
-    covered = [(s, i) for s, first in blocks for i in range(first, min(first + queries, q_lens[s]))]
-    assert sorted(covered) == [(s, i) for s, new in enumerate(q_lens) for i in range(new)]
-    keys = [kv_lens[s] - q_lens[s] + min(first + queries, q_lens[s]) for s, first in blocks]
-    assert keys == sorted(keys, reverse=True)
+    queries, split = kernel.BLOCK_ROWS // heads, False
+    for case in range(20):
+        q_lens = [dice.randint(0, 400 if case % 2 else 9) for _ in range(dice.randint(1, 30))]
+        kv_lens = [new + dice.randint(0, dice.choice([0, 900, 30_000])) for new in q_lens]
+        blocks = prefill_blocks(q_lens, kv_lens, heads, 1, programs=programs).tolist()
+        partials = allocate_prefill_partials(1, 16, torch.device("cpu"), programs=programs)
+        reached: dict[tuple[int, int], int] = {}
+        owned: dict[int, tuple[int, int]] = {}
+        for s, first, begin, end, partial, first_partial, parts in sorted(blocks, key=lambda block: block[:3]):
+            assert begin == reached.get((s, first), 0) < end
+            assert first % queries == 0
+            # Each query sees a key of each part: else it would be averaged over nothing.
+            assert begin <= kv_lens[s] - q_lens[s] + first
+            reached[s, first] = end
+            if parts > 1:
+                assert partial not in owned
+                assert partial - first_partial < parts
+                owned[partial] = (s, first)
+        last = {(s, i): kv_lens[s] - q_lens[s] + min(i + queries, q_lens[s]) for s, i in reached}
+        assert reached == last
+        assert set(last) == {(s, i) for s, new in enumerate(q_lens) for i in range(0, new, queries)}
+        # What the space for partials, and the grid that combines them, are made for.
+        heads_of_split = [i for i, block in enumerate(blocks) if block[6] > 1 and block[4] == block[5]]
+        assert sorted(owned) == list(range(len(owned)))
+        assert len(owned) <= partials.parts_max
+        assert heads_of_split == list(range(len(heads_of_split)))
+        assert len(heads_of_split) <= partials.blocks_max
+        lengths = [block[3] - block[2] for block in blocks[len(heads_of_split) :]]
+        assert lengths == sorted(lengths, reverse=True)
+        split |= bool(owned)
+    assert split == (programs >= 50)
 
 
 def test_no_blocks() -> None:
-    assert prefill_blocks([], [], 4, 2).shape == (0, 2)
-    assert prefill_blocks([0], [3], 4, 2).shape == (0, 2)
+    for programs in (0, 264):
+        assert prefill_blocks([], [], 4, 2, programs=programs).shape == (0, kernel.FIELDS)
+        assert prefill_blocks([0], [3], 4, 2, programs=programs).shape == (0, kernel.FIELDS)
