@@ -3,6 +3,7 @@
 It knows row numbers, page numbers and lengths; it must never know sequences' owners, nor why a row is in the batch.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import math
@@ -12,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.launch import await_previous, launch_options, let_next_start
 from kernels.split_attention import combined_parts
 
 BLOCK_KEYS = 32  # keys of one tile
@@ -73,14 +75,16 @@ def allocate_decode_plan(
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _plan_kernel(  # type: ignore[no-untyped-def]
+@triton.jit
+def _plan_kernel(
     rows, kv_lens, page_starts, items, arrivals, sequences,
     PROGRAMS: tl.constexpr, ITEMS_PER_PROGRAM: tl.constexpr, KV_HEADS: tl.constexpr, TILES_MIN: tl.constexpr,
-    RECORD: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_SEQUENCES: tl.constexpr,
+    RECORD: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_SEQUENCES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: ranges of whole tiles, about equally long, at most PROGRAMS × ITEMS_PER_PROGRAM over all heads, and
     no sequence in more ranges than programs can work on at once."""
+    let_next_start(PDL)
+    await_previous(PDL)
     sequence = tl.arange(0, BLOCK_SEQUENCES)
     live = sequence < sequences
     length = tl.load(kv_lens + sequence, mask=live, other=0)
@@ -127,11 +131,12 @@ def plan_decode(plan: DecodePlan, rows: torch.Tensor, kv_lens: torch.Tensor, pag
         rows, kv_lens, page_starts, plan.items, plan.arrivals, sequences,
         PROGRAMS=plan.programs, ITEMS_PER_PROGRAM=ITEMS_PER_PROGRAM, KV_HEADS=plan.kv_heads, TILES_MIN=TILES_MIN,
         RECORD=RECORD, BLOCK_KEYS=BLOCK_KEYS, BLOCK_SEQUENCES=triton.next_power_of_2(max(sequences, 1)), num_warps=8,
+        **launch_options(rows.device),
     )  # fmt: skip
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _attend_item(  # type: ignore[no-untyped-def]
+@triton.jit
+def _attend_item(
     queries, kv, pages, page, begin, end, page_stride, scale,
     KV_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
@@ -162,12 +167,12 @@ def _attend_item(  # type: ignore[no-untyped-def]
     return summed, highest, total
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _decode_kernel(  # type: ignore[no-untyped-def]
+@triton.jit
+def _decode_kernel(
     q, out, kv, pages, items, arrivals, partials, weights, q_stride, out_stride, page_stride, layer_start, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     RECORD: tl.constexpr, BLOCK_ROWS: tl.constexpr, GROUP_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, BLOCK_PARTS: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_PARTS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Each program takes every so-manieth (item, K/V head); heads of one item are neighbours, as they are in memory.
 
@@ -177,6 +182,8 @@ def _decode_kernel(  # type: ignore[no-untyped-def]
     mine = (in_group[:, None] < GROUP) & (dim[None, :] < HEAD_DIM)
     offset = in_group[:, None] * HEAD_DIM + dim[None, :]
     first_keys = tl.arange(0, BLOCK_KEYS)
+    let_next_start(PDL)
+    await_previous(PDL)
     items += RECORD
     index = tl.program_id(0)
     work = tl.load(items - RECORD) * KV_HEADS
@@ -275,4 +282,5 @@ def decode_attention(
         KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, TOKENS_PER_PAGE=tokens_per_page, RECORD=RECORD,
         BLOCK_ROWS=max(16, group_rows), GROUP_ROWS=group_rows, BLOCK_DIM=block_dim, BLOCK_KEYS=BLOCK_KEYS,
         BLOCK_PARTS=max(1, COMBINED_ELEMENTS // (group_rows * block_dim)), STAGES=STAGES, num_warps=WARPS,
+        **launch_options(q.device),
     )  # fmt: skip

@@ -3,11 +3,13 @@
 It knows row numbers, page numbers and lengths; it must never know sequences' owners, nor why a row is in the batch.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.launch import await_previous, launch_options, let_next_start
 from kernels.split_attention import combined_parts
 
 BLOCK_ROWS = 128  # rows of a block: its queries × the query heads of one K/V head
@@ -102,8 +105,8 @@ def _queries_per_block(heads: int, kv_heads: int) -> int:
     return BLOCK_ROWS // (heads // kv_heads)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _attend_keys(  # type: ignore[no-untyped-def]
+@triton.jit
+def _attend_keys(
     summed, highest, total, queries, kv, pages, seen, begin, end, page_stride, scale,
     MASKED: tl.constexpr, KV_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     BLOCK_DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
@@ -143,15 +146,17 @@ def _attend_keys(  # type: ignore[no-untyped-def]
     return summed, highest, total
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _prefill_kernel(  # type: ignore[no-untyped-def]
+@triton.jit
+def _prefill_kernel(
     q, out, kv, row_starts, q_lens, kv_lens, page_starts, pages, blocks, partials, weights,
     q_stride, out_stride, page_stride, layer_start, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, TOKENS_PER_PAGE: tl.constexpr,
     FIELDS: tl.constexpr, QUERIES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     KV_SIZE: tl.constexpr = KV_HEADS * HEAD_DIM
+    let_next_start(PDL)
+    await_previous(PDL)
     block = blocks + FIELDS * (tl.program_id(0) // KV_HEADS)
     head = tl.program_id(0) % KV_HEADS
     sequence = tl.load(block)
@@ -191,13 +196,16 @@ def _prefill_kernel(  # type: ignore[no-untyped-def]
             tl.store(weights + at, highest + tl.log2(total), mask=(line < QUERIES * GROUP) & (query < new))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _combine_kernel(  # type: ignore[no-untyped-def]
+@triton.jit
+def _combine_kernel(
     out, row_starts, q_lens, blocks, partials, weights, out_stride,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, FIELDS: tl.constexpr, QUERIES: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, COMBINED_ROWS: tl.constexpr, COMBINED_PARTS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """COMBINED_ROWS rows of one of the first blocks, if it is the first part of a split one."""
+    let_next_start(PDL)
+    await_previous(PDL)
     block = blocks + FIELDS * (tl.program_id(0) // KV_HEADS)
     head = tl.program_id(0) % KV_HEADS
     sequence = tl.load(block)
@@ -264,10 +272,10 @@ def prefill_attention(
     assert blocks.shape[1:] == (FIELDS,)
     if not blocks.shape[0]:
         return
-    shape: dict[str, int] = {
+    shape: dict[str, Any] = {
         "KV_HEADS": kv_heads, "GROUP": heads // kv_heads, "HEAD_DIM": head_dim, "FIELDS": FIELDS,
         "QUERIES": _queries_per_block(heads, kv_heads), "BLOCK_ROWS": BLOCK_ROWS,
-        "BLOCK_DIM": max(16, triton.next_power_of_2(head_dim)),
+        "BLOCK_DIM": max(16, triton.next_power_of_2(head_dim)), **launch_options(q.device),
     }  # fmt: skip
     parts, weights = (None, None) if partials is None else (partials.partials, partials.weights)
     _prefill_kernel[(blocks.shape[0] * kv_heads,)](

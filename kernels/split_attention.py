@@ -3,14 +3,15 @@
 It must never know how the keys were dealt out, nor where the output goes.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def combined_parts(  # type: ignore[no-untyped-def]
+@triton.jit
+def combined_parts(
     partials, weights, first, count, row, there, rows_per_part,
     HEAD_DIM: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
