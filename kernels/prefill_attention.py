@@ -7,30 +7,20 @@ It knows row numbers, page numbers and lengths; it must never know sequences' ow
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
 
 from kernels.launch import await_previous, launch_options, let_next_start
+from kernels.prefill_blocks import BLOCK_KEYS, BLOCK_ROWS, FIELDS, blocks_split_max, parts_max, queries_per_block
 from kernels.split_attention import combined_parts
 
-BLOCK_ROWS = 128  # rows of a block: its queries × the query heads of one K/V head
-BLOCK_KEYS = 32
 STAGES = 3
 WARPS = 4
 PROGRAMS_PER_SM = 2  # resident at once
-# int32 of a block: sequence (−1: padding), first query, first key, end of its keys, its partial output, the first of
-# them of the same queries, how many these are (1: no partial output, the keys are not split)
-FIELDS = 7
-# A split block's parts have three quarters of it at least: more than the diagonal is wide, so that of each part every
-# query sees a key.
-PART_KEYS_MIN = 512
 COMBINED_ROWS = 16
 COMBINED_PARTS = 4
 
@@ -59,50 +49,13 @@ def allocate_prefill_partials(
     """`programs`: by default what the device holds at once. Llama-3.1-8B on 132 multiprocessors takes 23 MB."""
     if programs is None:
         programs = torch.cuda.get_device_properties(device).multi_processor_count * PROGRAMS_PER_SM
-    # A block is split into the nearest whole number of shares, a share being 1/programs of all keys × heads or more:
-    # split blocks have 1.5 shares at least, and at most 4/3 as many parts as shares.
-    parts, rows = 4 * programs // (3 * kv_heads), kv_heads * BLOCK_ROWS
+    parts, rows = parts_max(programs, kv_heads), kv_heads * BLOCK_ROWS
     return PrefillPartials(
         programs=programs,
-        blocks_max=2 * programs // (3 * kv_heads),
+        blocks_max=blocks_split_max(programs, kv_heads),
         partials=torch.empty(parts, rows, head_dim, dtype=torch.float32, device=device),
         weights=torch.empty(parts, rows, dtype=torch.float32, device=device),
     )
-
-
-def prefill_blocks(
-    q_lens: Sequence[int], kv_lens: Sequence[int], heads: int, kv_heads: int, *, programs: int = 0
-) -> npt.NDArray[np.int32]:
-    """The blocks of one step [blocks, FIELDS], the same for all layers. `q_lens` new tokens and `kv_lens` keys of each
-    sequence, the new included. `programs`: split the keys of a block that has much more than so many programs' even
-    share; 0: split none. Beyond the unsplit there are then at most 4 · programs / (3 · kv_heads) blocks.
-
-    Those whose parts are to be combined come first, once each; then those with most keys, so that none of them is left
-    to the end.
-    """
-    queries = _queries_per_block(heads, kv_heads)
-    new, all_keys = np.asarray(q_lens, dtype=np.int64), np.asarray(kv_lens, dtype=np.int64)
-    per_sequence = -(-new // queries)
-    sequence = np.repeat(np.arange(len(new)), per_sequence)
-    first = (np.arange(len(sequence)) - np.repeat(np.cumsum(per_sequence) - per_sequence, per_sequence)) * queries
-    keys = (all_keys - new)[sequence] + np.minimum(first + queries, new[sequence])
-    parts = np.ones_like(keys)
-    if programs:
-        share = max(PART_KEYS_MIN, keys.sum() * kv_heads / programs)
-        parts = np.maximum(1, (keys / share + 0.5).astype(np.int64))
-    of_split = np.where(parts > 1, parts, 0)
-    first_partial = np.repeat(np.cumsum(of_split) - of_split, parts)
-    part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-    sequence, first, keys, parts = (np.repeat(numbers, parts) for numbers in (sequence, first, keys, parts))
-    tiles = -(-keys // BLOCK_KEYS)
-    begin = tiles * part // parts * BLOCK_KEYS
-    end = np.minimum(tiles * (part + 1) // parts * BLOCK_KEYS, keys)
-    blocks = np.stack((sequence, first, begin, end, first_partial + part, first_partial, parts), 1).astype(np.int32)
-    return blocks[np.lexsort((begin - end, (parts == 1) | (part > 0)))]
-
-
-def _queries_per_block(heads: int, kv_heads: int) -> int:
-    return BLOCK_ROWS // (heads // kv_heads)
 
 
 @triton.jit
@@ -274,7 +227,7 @@ def prefill_attention(
         return
     shape: dict[str, Any] = {
         "KV_HEADS": kv_heads, "GROUP": heads // kv_heads, "HEAD_DIM": head_dim, "FIELDS": FIELDS,
-        "QUERIES": _queries_per_block(heads, kv_heads), "BLOCK_ROWS": BLOCK_ROWS,
+        "QUERIES": queries_per_block(heads, kv_heads), "BLOCK_ROWS": BLOCK_ROWS,
         "BLOCK_DIM": max(16, triton.next_power_of_2(head_dim)), **launch_options(q.device),
     }  # fmt: skip
     parts, weights = (None, None) if partials is None else (partials.partials, partials.weights)

@@ -20,7 +20,7 @@ from kernels.decode_attention import allocate_decode_plan, decode_attention, pla
 from kernels.embed import embed
 from kernels.lora_work import LoraWork, Stack
 from kernels.norm import add_rms_norm, rms_norm
-from kernels.prefill_attention import prefill_attention
+from kernels.prefill_attention import allocate_prefill_partials, prefill_attention
 from kernels.rotary import rotary_tables, rotary_write
 from kernels.swiglu import swiglu
 
@@ -90,6 +90,7 @@ class GpuDecoder:
         self._decode_plan = allocate_decode_plan(
             sequences_max, config.heads, config.kv_heads, config.head_dim, self.device
         )
+        self.prefill_partials = allocate_prefill_partials(config.kv_heads, config.head_dim, self.device)
 
     def forward(
         self, step: StepTensors, drawn: Tensor, work: Workspace, lora: Lora | None, logits: Tensor, *, decodes: bool
@@ -168,6 +169,7 @@ class GpuDecoder:
             step.page_starts,
             step.pages,
             step.query_blocks,
+            self.prefill_partials,
             layer=index,
             heads=config.heads,
             kv_heads=config.kv_heads,

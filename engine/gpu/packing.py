@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.step import PENDING_ID, Chunk, Sequence
+from kernels.prefill_blocks import FIELDS as BLOCK_FIELDS
 
 Int32 = NDArray[np.int32]
 
@@ -60,7 +61,7 @@ class Layout:
             self._add(name, sizes.sequences)
         for name in ("temperatures", "top_ps", "min_ps"):
             self._add(name, sizes.sequences, torch.float32)
-        self._add("query_blocks", 2 * sizes.query_blocks)
+        self._add("query_blocks", BLOCK_FIELDS * sizes.query_blocks)
         self._add("lora", sizes.lora_words)
         self._add("pages", sizes.pages)
         self.words = self._position
@@ -101,14 +102,14 @@ class StepTensors:
     temperatures: Tensor  # float32, as the next two; 0: greedy
     top_ps: Tensor
     min_ps: Tensor
-    query_blocks: Tensor  # [blocks, 2] (sequence, first query of the block)
+    query_blocks: Tensor  # [blocks, BLOCK_FIELDS], of prefill attention
     lora: Tensor
     pages: Tensor
 
 
 def views(layout: Layout, buffer: Tensor) -> StepTensors:
     found = {name: layout.view(buffer, name) for name in layout.fields}
-    found["query_blocks"] = found["query_blocks"].view(-1, 2)
+    found["query_blocks"] = found["query_blocks"].view(-1, BLOCK_FIELDS)
     return StepTensors(**found)
 
 

@@ -26,7 +26,7 @@ from engine.protocol import Logprobs, ModelInfo
 from engine.runner import unfit
 from engine.step import Chunk, Sequence, Step, StepResult
 from kernels.lora_work import DECODE_BLOCK_ROWS, PREFILL_BLOCK_ROWS, WorkLayout
-from kernels.prefill_attention import prefill_blocks
+from kernels.prefill_blocks import prefill_blocks
 from kernels.sample import Draws, new_scratch, sample
 
 STEPS_AHEAD = 1
@@ -114,8 +114,8 @@ class GpuModel:
         graph = graphs.fitting(packed.rows, adapted) if graphs else None
         block_rows, blocks = DECODE_BLOCK_ROWS, 0
         if not packed.decodes:
-            config = self._decoder.config
-            found = prefill_blocks(packed.counts.tolist(), packed.kv_lens.tolist(), config.heads, config.kv_heads)
+            config, programs = self._decoder.config, self._decoder.prefill_partials.programs
+            found = prefill_blocks(packed.counts, packed.kv_lens, config.heads, config.kv_heads, programs=programs)
             block_rows, blocks, extra["query_blocks"] = PREFILL_BLOCK_ROWS, len(found), found
         if graph is not None:
             layout = graph.layout
@@ -154,8 +154,9 @@ class GpuModel:
 
     def _mixed_layout(self, rows: int) -> Layout:
         config, sequences = self._decoder.config, min(rows, self._limits.sequences)
-        # Every sequence may leave its last block partly empty.
+        # Every sequence may leave its last block partly empty, and some are in parts.
         blocks = sequences + len(prefill_blocks([rows], [rows], config.heads, config.kv_heads))
+        blocks += self._decoder.prefill_partials.parts_max
         layout = self._layout(rows, sequences, blocks, self._limits.pages, PREFILL_BLOCK_ROWS)
         self._pad(layout)
         return layout

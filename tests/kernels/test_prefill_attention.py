@@ -9,9 +9,9 @@ import pytest
 import torch
 from paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
-from kernels import prefill_attention as kernel
 from kernels import reference_attention as reference
-from kernels.prefill_attention import allocate_prefill_partials, prefill_attention, prefill_blocks
+from kernels.prefill_attention import allocate_prefill_partials, prefill_attention
+from kernels.prefill_blocks import BLOCK_ROWS, FIELDS, prefill_blocks
 
 ON_GPU = torch.cuda.is_available()
 SEED = 20261121
@@ -74,7 +74,7 @@ def check(
         partials.partials.fill_(torch.nan)
         partials.weights.fill_(torch.nan)
     blocks = prefill_blocks(q_lens, kv_lens, shape.heads, shape.kv_heads, programs=programs or 0)
-    padding = torch.full((2, kernel.FIELDS), -1, dtype=torch.int32)
+    padding = torch.full((2, FIELDS), -1, dtype=torch.int32)
     padded = torch.cat((torch.from_numpy(blocks), padding)).to(DEVICE)
     places = {
         "layer": layer, "heads": shape.heads, "kv_heads": shape.kv_heads,
@@ -132,7 +132,7 @@ def test_a_prompt_in_chunks_is_the_prompt_at_once() -> None:
 @pytest.mark.parametrize("programs", [0, 1, 50, 264, 3000])
 def test_blocks_cover_every_query_and_key_once(heads: int, programs: int) -> None:
     dice = random.Random(heads)
-    queries, split = kernel.BLOCK_ROWS // heads, False
+    queries, split = BLOCK_ROWS // heads, False
     for case in range(20):
         q_lens = [dice.randint(0, 400 if case % 2 else 9) for _ in range(dice.randint(1, 30))]
         kv_lens = [new + dice.randint(0, dice.choice([0, 900, 30_000])) for new in q_lens]
@@ -167,5 +167,5 @@ def test_blocks_cover_every_query_and_key_once(heads: int, programs: int) -> Non
 
 def test_no_blocks() -> None:
     for programs in (0, 264):
-        assert prefill_blocks([], [], 4, 2, programs=programs).shape == (0, kernel.FIELDS)
-        assert prefill_blocks([0], [3], 4, 2, programs=programs).shape == (0, kernel.FIELDS)
+        assert prefill_blocks([], [], 4, 2, programs=programs).shape == (0, FIELDS)
+        assert prefill_blocks([0], [3], 4, 2, programs=programs).shape == (0, FIELDS)
