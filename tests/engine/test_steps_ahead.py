@@ -523,7 +523,7 @@ def test_a_step_takes_from_when_the_one_before_was_done() -> None:
 
 def test_a_chunk_that_fails_again_in_the_next_step_is_counted_once() -> None:
     def when(loop: Loop, frame: FromEngine) -> None:
-        if isinstance(frame, Finished) and frame.handle == 1:
+        if isinstance(frame, Tokens) and frame.step == 3:
             loop.send(Status())
         elif isinstance(frame, StatusReport):
             reports.append(frame)
