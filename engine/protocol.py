@@ -7,7 +7,7 @@ tenant's name, a key, a price or a prompt's text. `client.py` speaks one side, `
 from __future__ import annotations
 
 import struct
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -28,6 +28,8 @@ RefusalCode = Literal[
     "shutting_down",
 ]
 
+# An answer repeats it, and must not be longer than a frame. A longer one is no frame of this protocol.
+Digest = Annotated[str, msgspec.Meta(max_length=128)]
 # Of one id: (id, natural log of its raw probability), itself first, then as many of the likeliest as were asked for.
 Logprobs = list[tuple[int, float]]
 
@@ -111,7 +113,7 @@ class Abort(Frame, frozen=True, tag="abort", array_like=True):
 class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
     """Make an adapter known. `path` is a directory of the store, named by digest, which the engine can read."""
 
-    digest: str
+    digest: Digest
     model: str
     path: str
 
@@ -119,7 +121,7 @@ class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
 class UnloadAdapter(Frame, frozen=True, tag="unload_adapter", array_like=True):
     """Forget an adapter once no request uses it; later Submits naming it are refused."""
 
-    digest: str
+    digest: Digest
 
 
 class Status(Frame, frozen=True, tag="status", array_like=True):

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from engine.inbox import Call, Command, GatewayGone, Inbox, Progress, Received, Stop
 from engine.loading import AdapterChanges
 from engine.metrics import EngineMetrics, Gauges
@@ -249,7 +251,9 @@ class Worker:
                 if sequence.adapter is not None:
                     self._changes.used(sequence.adapter)
                 return
-            answer = Refused(frame.handle, refusal.code, refusal.message, refusal.retry_after_s)
+            # It may quote what it refuses, at any length.
+            message = refusal.message[:MESSAGE_CHARS_MAX]
+            answer = Refused(frame.handle, refusal.code, message, refusal.retry_after_s)
         except BadRequest as error:
             answer = Refused(frame.handle, error.code, str(error))
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
@@ -380,7 +384,8 @@ class Worker:
         )
 
     def _answer_adapter(self, gateway: int, state: AdapterState) -> None:
-        self._mail_for(gateway).frames.append(encode(state))
+        short = msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX])
+        self._mail_for(gateway).frames.append(encode(short))
 
     def _mail_for(self, gateway: int) -> _Mail:
         mail = self._mail.get(gateway)

@@ -322,11 +322,24 @@ async def quiet(peer: Peer, timeout_s: float = 5.0) -> StatusReport:
         framed(b"\x92\xa5abort\xa1x"),
         framed(b"\x91\xa6submit"),
         framed(b"\x91\xa5hello"),
+        encode(UnloadAdapter("f" * 129)),
         HEADER.pack(FRAME_BYTES_MAX + 1),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x00" * 64,
     ],
-    ids=["empty", "reserved", "text", "trailing", "wrong type", "short", "engine's own", "huge", "http", "zeros"],
+    ids=[
+        "empty",
+        "reserved",
+        "text",
+        "trailing",
+        "wrong type",
+        "short",
+        "engine's own",
+        "digest",
+        "huge",
+        "http",
+        "zeros",
+    ],
 )
 async def test_a_malformed_frame_closes_its_stream_only(
     subject: Subject, peer: Peer, connect: Connect, data: bytes

@@ -22,6 +22,7 @@ from engine.config import ConfigError, parse
 from engine.inbox import INBOX_BYTES_MAX
 from engine.loading import CHANGES_MAX
 from engine.protocol import (
+    FRAME_BYTES_MAX,
     Abort,
     AdapterState,
     Finished,
@@ -36,6 +37,7 @@ from engine.protocol import (
 )
 from engine.server import OUTBOX_BYTES_MAX, STREAMS_MAX
 from engine.tiers import SHIPPED_TIERS
+from engine.worker import MESSAGE_CHARS_MAX
 
 Start = Callable[..., EngineProcess]
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
@@ -143,6 +145,21 @@ async def test_more_requests_than_the_inbox_holds_all_end(start_engine: Start, c
     assert engine.events("inbox.full")
     other.send(other.submit(1))
     assert (await other.until_ended(1))[1][1].reason == "length"
+
+
+async def test_what_an_answer_would_quote_at_any_length_it_cuts(start_engine: Start, connect: Connect) -> None:
+    """A NUL takes four characters where it is quoted: these answers would be over the limit of a frame."""
+    peer = await connect(start_engine())
+    huge = "\0" * (FRAME_BYTES_MAX // 3)
+    for handle, changes in enumerate(({"model": huge}, {"tier": huge}, {"adapter": huge})):
+        peer.send(peer.submit(handle, **changes))
+        refused = await peer.expect(Refused)
+        assert (refused.handle, len(refused.message)) == (handle, MESSAGE_CHARS_MAX)
+    peer.send(LoadAdapter("a" * 64, huge, "/nowhere"))
+    state = await peer.expect(AdapterState)
+    assert (state.state, len(state.message)) == ("failed", MESSAGE_CHARS_MAX)
+    peer.send(peer.submit(9))
+    assert (await peer.until_ended(9))[9][1].reason == "length"
 
 
 async def test_a_gateway_that_does_not_read_is_cut(start_engine: Start, connect: Connect) -> None:
