@@ -9,7 +9,6 @@ import bisect
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, field
 
 from engine.admission import Admission, ModelLimits, Refusal
 from engine.arena import Arena
@@ -18,35 +17,16 @@ from engine.floors import Floors
 from engine.pace import Pace
 from engine.plan import Plan
 from engine.prefix import NAMESPACE_QUOTA, Chain, PrefixCache
-from engine.protocol import FinishReason, Logprobs
+from engine.protocol import FinishReason
 from engine.queues import TierQueue
 from engine.residency import Residency
-from engine.step import PENDING_ID, AdapterTable, Chunk, Sequence, Step, StepResult
+from engine.step import PENDING_ID, AdapterTable, Chunk, Ended, Sequence, Step, StepOutcome, StepResult
 from engine.tiers import Tier, check_tiers
 
 # A model with work runs again after at most so many steps of better ranked models, and one of each that waits longer.
 MODEL_WAIT_STEPS_MAX = 4
 
 __all__ = ["Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
-
-
-@dataclass(slots=True, frozen=True)
-class Ended:
-    """The one ending of a request. `message` says what failed when `reason` is "error"."""
-
-    sequence: Sequence
-    reason: FinishReason
-    message: str = ""
-
-
-@dataclass(slots=True, frozen=True)
-class StepOutcome:
-    """What a step made: ids in the order of its chunks, logprobs of those requests that asked, and requests that ended
-    with or before it."""
-
-    tokens: list[tuple[Sequence, int]] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
-    logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
 
 
 class Scheduler:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from engine.protocol import Logprobs, Sampling
+from engine.protocol import FinishReason, Logprobs, Sampling
 
 # Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
 PENDING_ID = -1
@@ -100,6 +100,25 @@ class StepResult:
     ids: list[int | None]
     errors: dict[int, str] = field(default_factory=dict)
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class Ended:
+    """The one ending of a request. `message` says what failed when `reason` is "error"."""
+
+    sequence: Sequence
+    reason: FinishReason
+    message: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class StepOutcome:
+    """What a step made: ids in the order of its chunks, logprobs of those requests that asked, and requests that ended
+    with or before it."""
+
+    tokens: list[tuple[Sequence, int]] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
 
 
 class AdapterTable(Protocol):
