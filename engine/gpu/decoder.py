@@ -103,6 +103,8 @@ class GpuDecoder:
         embed(step.ids, step.source, drawn, weights.embedding, work.hidden)
         if decodes:
             plan_decode(self._decode_plan, step.sequence_rows, step.kv_lens, step.page_starts)
+        if lora is not None:
+            lora.deltas.begin_step()
         rotary_tables(step.positions, self._frequencies, work.cos, work.sin)
         rms_norm(work.hidden, weights.layers[0].input_norm, config.norm_eps, work.x)
         for index, layer in enumerate(weights.layers):

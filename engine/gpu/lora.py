@@ -12,8 +12,8 @@ from torch import Tensor
 
 from adapters.table import MODULES
 from engine.models.config import DecoderConfig
-from kernels.lora import lora_expand, lora_shrink
-from kernels.lora_work import LoraWork, Stack, TileTable, planes_shape
+from kernels.lora import lora
+from kernels.lora_work import LoraScratch, LoraWork, Stack, TileTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,13 @@ class LoraDeltas:
         device, dtype = table.arena.device, table.arena.dtype
         most = max(config.q_size + 2 * config.kv_size, config.hidden, 2 * config.intermediate)
         self._table = table
-        self._planes = torch.empty(planes_shape(rows, 3, table.tiles_max), dtype=torch.float32, device=device)
+        self._scratch = LoraScratch.empty(rows, 3, table)
         self._deltas = torch.empty(rows * most, dtype=dtype, device=device)
         self._side = side
+
+    def begin_step(self) -> None:
+        """Before the first `begin` of a step."""
+        self._scratch.begin_step()
 
     def begin(self, work: LoraWork, layer: int, stack: Stack, x: Tensor) -> Tensor:
         """Start the delta of x [rows, in]: [rows, outputs of the stack], valid after `join`, in adapted rows alone."""
@@ -55,8 +59,7 @@ class LoraDeltas:
         delta = self._deltas[: x.shape[0] * out].view(x.shape[0], out)
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
-            lora_shrink(x, self._planes, self._table, work, layer, stack)
-            lora_expand(self._planes, delta, self._table, work, layer, stack, add=False)
+            lora(x, delta, self._table, work, self._scratch, layer, stack, add=False)
         return delta
 
     def join(self) -> None:

@@ -37,7 +37,8 @@ class Traps:
         index = torch.tensor(self._guards, device="cuda")
         noise = torch.randint(0, 256, (len(self._guards), self._arena.page_bytes), dtype=torch.uint8, device="cuda")
         self._bytes[index] = noise
-        self._index, self._sums = index, self._sum()
+        self._index = index
+        self._sums = self._sum()
         rows = engine.runner.adapters.rows
         assert rows is not None
         removed, entries = rows.remove, rows.table.entries
