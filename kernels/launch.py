@@ -22,6 +22,13 @@ def await_previous(PDL: tl.constexpr):
         tl.extra.cuda.gdc_wait()
 
 
+@triton.jit
+def let_next_start(PDL: tl.constexpr):
+    """The next kernel may be launched from here on: until it awaits this one's end, it only takes up room."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
 @functools.cache
 def launch_options(device: torch.device) -> dict[str, Any]:
     """Arguments for a kernel with a constexpr `PDL`, which calls `await_previous(PDL)` first of all."""
