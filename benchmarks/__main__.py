@@ -14,6 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
+KERNELS = {
+    "lora": "LoRA",
+    "decode_attention": "decode attention",
+    "prefill_attention": "prefill attention",
+    "norm": "norm",
+    "rotary": "rotary",
+    "swiglu": "SwiGLU",
+    "sample": "sampling",
+}
 DEMO_MODEL = REPO / ".laneway" / "models" / "smollm2-135m-instruct"
 
 
@@ -38,9 +47,24 @@ def demo_model() -> str:
     return missing or ("" if (DEMO_MODEL / "model.safetensors").exists() else "the demo model: `make run` converts it")
 
 
+def cuda() -> str:
+    """Asked in a process of its own: loading torch takes seconds, and `--list` may not need it."""
+    lacking = modules("torch", "triton")()
+    probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    if lacking or subprocess.run([sys.executable, "-c", probe], check=False).returncode:
+        return lacking or "a CUDA device"
+    return ""
+
+
 BENCHMARKS = (
     Benchmark("load_ceiling", "what the load tool itself can do", modules("aiohttp", "uvloop")),
     Benchmark("scheduler_step", "what a step of 256 decodes costs the host", modules("msgspec")),
+    Benchmark("serving.offline", "the engine on a GPU, many LoRA adapters at once, beside its bound", cuda),
+    Benchmark("serving.mixed_step", "ways to run a step with prefill in it on a GPU", cuda),
+    *(
+        Benchmark(f"kernels.bench_{op}", f"the {about} kernels beside their bound", cuda)
+        for op, about in KERNELS.items()
+    ),
     Benchmark("cpu_decode", "the engine on this CPU, beside transformers and the bound", demo_model),
 )
 
