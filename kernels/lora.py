@@ -45,13 +45,14 @@ class Tuning(NamedTuple):
     registers: int
     shrink_units: int = 4
     expand_units: int = 8
+    ahead: bool = False
 
 
 # By (rows a block, modules stacked); measured on an H200, Llama-3.1-8B's shapes, rank 16.
 TUNING = {
-    (DECODE_BLOCK_ROWS, 1): Tuning(128, 256, 4, 4, 4, 4, 128),
-    (DECODE_BLOCK_ROWS, 2): Tuning(128, 256, 4, 4, 4, 4, 128),
-    (DECODE_BLOCK_ROWS, 3): Tuning(128, 256, 4, 4, 4, 3, 128),
+    (DECODE_BLOCK_ROWS, 1): Tuning(128, 256, 4, 4, 4, 2, 255, 2, 4),
+    (DECODE_BLOCK_ROWS, 2): Tuning(128, 256, 4, 4, 4, 2, 255, 2, 4),
+    (DECODE_BLOCK_ROWS, 3): Tuning(128, 256, 4, 4, 4, 2, 255, 2, 4),
     (PREFILL_BLOCK_ROWS, 1): Tuning(128, 128, 3, 3, 4, 2, 255),
     (PREFILL_BLOCK_ROWS, 2): Tuning(128, 128, 3, 3, 4, 2, 255),
     (PREFILL_BLOCK_ROWS, 3): Tuning(128, 128, 3, 3, 4, 2, 255),
@@ -63,7 +64,7 @@ def _shrink_unit(
     piece, split, splits, x, planes, arena, entries, x_row, planes_row, planes_split, entry_row, entry_module,
     in_features,
     MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr, UNIT: tl.constexpr, RANK: tl.constexpr,
-    STAGES: tl.constexpr, EVEN_K: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr, out0, out1, out2, ahead, LANES: tl.constexpr,
 ):  # fmt: skip
     """planes[split, rows of a piece, rank rows of its tile of every module] = x · Aᵀ over a part of the inner size."""
     table_row = tl.load(piece)
@@ -81,6 +82,18 @@ def _shrink_unit(
     place = tl.load(own + 1 + tile, mask=known, other=0)  # of a tile that is not there: not used
     live = known & (tile * RANK + rank_row < rank)
     a = arena + place * UNIT + rank_row * in_features
+    if PREFETCH and ahead:  # the expand's B, a part of it for each part of the inner size
+        lane = tl.arange(0, LANES)
+        ITEM: tl.constexpr = arena.dtype.element_ty.primitive_bitwidth // 8
+        for module in tl.static_range(MODULES):
+            width = out0 if module == 0 else (out1 if module == 1 else out2)
+            module_own = entries + table_row.to(tl.int64) * entry_row + module * entry_module
+            module_rank = (tl.load(module_own) & 0xFFFFFFFF).to(tl.int32)
+            height = tl.minimum(tl.maximum(module_rank - tile * RANK, 0), RANK)
+            count = height * width // (splits * LANES) * ITEM // 16 * 16
+            b = arena + tl.load(module_own + 1 + tile) * UNIT + height * in_features
+            lines = tl.where(count > 0, b + (split * LANES + lane) * (count // ITEM), arena)
+            _prefetch(lines, count)
     row = tl.arange(0, BLOCK_ROWS)
     row_live = row < rows
     x_own = x + (first + row).to(tl.int64) * x_row
@@ -119,7 +132,8 @@ def _h(
 def _prefetch(pointers, count):
     """Bring `count` bytes (a multiple of 16) at each pointer into the second-level cache."""
     tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r", [pointers, count],
+        "{ .reg .pred p; setp.gt.s32 p, $2, 0; @p cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
+        "=r,l,r", [pointers, count],
         dtype=tl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
@@ -179,29 +193,37 @@ def _expand_unit(
         b_rows = b + rank_row[:, None] * width
         for block in tl.range(begin, stop, num_stages=STAGES):
             at = (block * BLOCK_N + column)[None, :]
-            inside = EVEN_N or at < width
-            b_part = tl.load(b_rows + at, mask=(rank_row < height)[:, None] & inside, other=0.0)
+            b_mask = (rank_row < height)[:, None]
+            out_mask = y_mask
+            if not EVEN_N:
+                b_mask = b_mask & (at < width)
+                out_mask = out_mask & (at < width)
+            b_part = tl.load(b_rows + at, mask=b_mask, other=0.0)
             acc = tl.dot(h, b_part, input_precision="ieee") * scale
             if ADD:
-                acc += tl.load(y_own + at, mask=y_mask & inside, other=0.0).to(tl.float32)
-            tl.store(y_own + at, acc.to(y.dtype.element_ty), mask=y_mask & inside)
+                acc += tl.load(y_own + at, mask=out_mask, other=0.0).to(tl.float32)
+            tl.store(y_own + at, acc.to(y.dtype.element_ty), mask=out_mask)
     else:
         acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
         for step in tl.range(begin * tiles, stop * tiles, num_stages=STAGES):
             tile = step % tiles
             at = (step // tiles * BLOCK_N + column)[None, :]
-            inside = EVEN_N or at < width
             height = tl.minimum(rank - tile * RANK, RANK)
             b_rows = arena + tl.load(own + 1 + tile) * UNIT + (height * in_features + rank_row[:, None] * width)
-            b_part = tl.load(b_rows + at, mask=(rank_row < height)[:, None] & inside, other=0.0)
+            b_mask = (rank_row < height)[:, None]
+            out_mask = y_mask
+            if not EVEN_N:
+                b_mask = b_mask & (at < width)
+                out_mask = out_mask & (at < width)
+            b_part = tl.load(b_rows + at, mask=b_mask, other=0.0)
             h_tile = h_own + tile * MODULES * RANK
             h = _h(h_tile, rows, splits, planes_row, planes_split, BLOCK_ROWS, RANK, SPLITS_MAX)
             acc = tl.dot(h.to(b_part.dtype), b_part, acc, input_precision="ieee")
             if tile == tiles - 1:
                 out = acc * scale
                 if ADD:
-                    out += tl.load(y_own + at, mask=y_mask & inside, other=0.0).to(tl.float32)
-                tl.store(y_own + at, out.to(y.dtype.element_ty), mask=y_mask & inside)
+                    out += tl.load(y_own + at, mask=out_mask, other=0.0).to(tl.float32)
+                tl.store(y_own + at, out.to(y.dtype.element_ty), mask=out_mask)
                 acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
     return arrived
 
@@ -214,6 +236,7 @@ def _lora_kernel(
     RANK: tl.constexpr, FIELDS: tl.constexpr, SPLITS_MAX: tl.constexpr, SHRINK_STAGES: tl.constexpr,
     EXPAND_STAGES: tl.constexpr, EVEN_K: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr,
     PREFETCH: tl.constexpr, SHRINK_UNITS: tl.constexpr, EXPAND_UNITS: tl.constexpr,
+    AHEAD: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Tickets below the number of shrink units are those, the next ones are expand units. An expand unit waits until
     every shrink unit has arrived; those were all drawn before, by programs that wait for nobody, so it ends."""
@@ -238,7 +261,7 @@ def _lora_kernel(
             _shrink_unit(
                 piece_list + (ticket // splits) * FIELDS, ticket % splits, splits, x, planes, arena, entries, x_row,
                 planes_row, planes_split, entry_row, entry_module, in_features, MODULES, BLOCK_ROWS, BLOCK_K, UNIT,
-                RANK, SHRINK_STAGES, EVEN_K,
+                RANK, SHRINK_STAGES, EVEN_K, PREFETCH & AHEAD, out0, out1, out2, pieces * (out0 + out1 + out2) <= (12 << 20) // RANK, LANES,
             )  # fmt: skip
             tl.debug_barrier()
             tl.atomic_add(sync + 1, 1, sem="release")
@@ -277,14 +300,16 @@ def lora(
         MODULES=len(outs), BLOCK_ROWS=work.block_rows, BLOCK_K=tuning.block_k, BLOCK_N=tuning.block_n, UNIT=unit,
         RANK=TILE_RANK, FIELDS=FIELDS, SPLITS_MAX=SPLITS_MAX, SHRINK_STAGES=tuning.shrink_stages,
         EXPAND_STAGES=tuning.expand_stages, EVEN_K=stack.in_features % tuning.block_k == 0, EVEN_N=even_n, ADD=add,
-        PREFETCH=even_n and _can_prefetch(x.device), SHRINK_UNITS=tuning.shrink_units, EXPAND_UNITS=tuning.expand_units, num_warps=tuning.warps, maxnreg=tuning.registers,
+        PREFETCH=even_n and _can_prefetch(x.device), SHRINK_UNITS=tuning.shrink_units,
+        EXPAND_UNITS=tuning.expand_units, AHEAD=tuning.ahead, LANES=32 * tuning.warps, num_warps=tuning.warps,
+        maxnreg=tuning.registers,
     )  # fmt: skip
 
 
 def _programs(device: torch.device, per_sm: int) -> int:
-    """The grid: fixed for a device. Three programs stand for one in the interpreter, where each is a loop of Python."""
+    """The grid: fixed for a device. Six programs stand for one in the interpreter, where each is a loop of Python."""
     if device.type != "cuda":
-        return 3
+        return 6
     return int(torch.cuda.get_device_properties(device).multi_processor_count) * per_sm
 
 
