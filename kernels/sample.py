@@ -18,6 +18,8 @@ from kernels.race import exponentials, row_key, winner_of
 
 # A program looks at so many ids at once.
 CHUNK = 4096
+CHUNK_WARPS = 8
+FILTER_WARPS = 16
 # Of so many ids together only the maximum is looked at when candidates are sought.
 SPAN = 32
 # Candidates of a row that there is room for.
@@ -293,7 +295,7 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
         MODE=int(mode),
         CHUNK=CHUNK,
         SPAN=SPAN,
-        num_warps=8,
+        num_warps=CHUNK_WARPS,
     )
     width = triton.next_power_of_2(chunks)
     _combine_kernel[(rows,)](
@@ -331,5 +333,5 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
             SPAN=SPAN,
             BLOCK=CANDIDATES_MAX,
             SHIFT=EMPTY_BITS[logits.dtype],
-            num_warps=16,
+            num_warps=FILTER_WARPS,
         )
