@@ -10,6 +10,7 @@ takes together must stay under the step. Appends rows to benchmarks/results/sche
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import platform
 import statistics
@@ -120,6 +121,8 @@ def measure(sequences: int, steps: int) -> dict[str, float]:
             inbox.put(Stop("measured"))
 
     worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=Progress(), send=send)
+    gc.collect()
+    gc.freeze()  # as `python -m engine` does
     worker.run()
     rounds = [b - a for a, b in zip(scheduler.completed_at, scheduler.completed_at[1:], strict=False)]
     parts = zip(rounds, scheduler.schedule_s[1:], scheduler.complete_s[1:], strict=False)
