@@ -156,7 +156,8 @@ class PackedStep:
         source = np.full(self.rows, NOWHERE, np.int32)
         for row in np.flatnonzero(ids == PENDING_ID).tolist():
             index = int(np.searchsorted(self.sequence_rows, row, side="right")) - 1
-            source[row] = drawn[self.chunks[index].sequence]
+            # A sequence whose chunk could not be computed drew nothing: what this one computes is thrown away.
+            source[row] = drawn.get(self.chunks[index].sequence, NOWHERE)
             ids[row] = 0
         return ids, source
 
