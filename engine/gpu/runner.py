@@ -171,6 +171,7 @@ class GpuModel:
     def _pad(self, layout: Layout) -> None:
         """Send a step of nothing but padding."""
         nothing = {
+            "query_blocks": np.zeros(0, np.int32),
             "lora": np.zeros(layout.sizes.lora_words, np.int32),
             "adapted": np.zeros(layout.sizes.rows, np.int32),
         }

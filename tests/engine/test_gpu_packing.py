@@ -1,0 +1,122 @@
+"""A step as one packed buffer, on the CPU: what every row and sequence is told, and what padding says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from engine.gpu.graphs import row_buckets
+from engine.gpu.packing import NOWHERE, Layout, PackedStep, Packer, Sizes, StepTensors, views
+from engine.protocol import Sampling
+from engine.step import PENDING_ID, Chunk, Sequence
+
+PER_PAGE = 4
+
+
+def sequence(
+    handle: int, prompt: list[int], output: list[int], pages: list[int], adapter: str | None = None
+) -> Sequence:
+    return Sequence(
+        handle, 0, f"r{handle}", "m", adapter, "n", "t", "s", prompt, 99, Sampling(), frozenset(), 0.0, output, pages
+    )
+
+
+def sent(packed: PackedStep, drawn: dict[Sequence, int], **sizes: int) -> StepTensors:
+    """Through a buffer full of rubbish, whose layout has room for more."""
+    wanted = {"rows": packed.rows + 3, "sequences": len(packed.chunks) + 2, "pages": packed.page_count + 5} | sizes
+    layout = Layout(Sizes(query_blocks=4, lora_words=8, **wanted))
+    packer = Packer(layout.words, torch.device("cpu"), depth=2)
+    packer.device.fill_(-77)
+    none = np.zeros(0, np.int32)
+    extra = {"lora": np.arange(8, dtype=np.int32), "adapted": none, "query_blocks": none}
+    packer.send(layout, packed, drawn, extra)
+    return views(layout, packer.device)
+
+
+def test_decodes_lie_by_adapter_and_take_ids_from_the_device_or_the_host() -> None:
+    known = sequence(1, [10, 11, 12, 13, 14], [15, 16], [7, 3], "b")
+    pending = sequence(2, [20, 21], [PENDING_ID], [5], "a")
+    base = sequence(3, [30] * 8, [31], [9, 8, 6])
+    chunks = [Chunk(known, 6, 1, True), Chunk(pending, 2, 1, True), Chunk(base, 8, 1, True)]
+    packed = PackedStep(chunks, PER_PAGE)
+    assert [chunk.sequence for chunk in packed.chunks] == [base, pending, known]
+    assert packed.decodes
+    assert packed.adapter_runs() == [(None, 1), ("a", 1), ("b", 1)]
+    step = sent(packed, {pending: 4})
+    assert step.ids.tolist()[:3] == [31, 0, 16]
+    assert step.source.tolist() == [NOWHERE, 4, NOWHERE, NOWHERE, NOWHERE, NOWHERE]
+    assert step.positions.tolist()[:3] == [8, 2, 6]
+    assert step.write_pages.tolist() == [6, 5, 3, NOWHERE, NOWHERE, NOWHERE]
+    assert step.write_slots.tolist()[:3] == [0, 2, 2]
+    assert step.kv_lens.tolist() == [9, 3, 7, 0, 0]
+    assert step.query_lens.tolist() == [1, 1, 1, 0, 0]
+    assert step.sampled.tolist()[:3] == step.sequence_rows.tolist()[:3] == [0, 1, 2]
+    assert [step.pages.tolist()[start] for start in step.page_starts.tolist()[:3]] == [9, 5, 7]
+    assert step.pages.tolist()[:6] == [9, 8, 6, 5, 7, 3]
+
+
+def test_a_chunk_of_a_prompt_beside_a_decode() -> None:
+    prompt = sequence(1, list(range(100, 111)), [], [2, 4, 1], "z")
+    decode = sequence(2, [50, 51, 52], [53], [0])
+    packed = PackedStep([Chunk(decode, 3, 1, True), Chunk(prompt, 3, 6, False)], PER_PAGE)
+    assert not packed.decodes
+    assert packed.sampling == [0]
+    step = sent(packed, {})
+    assert step.ids.tolist()[:7] == [53, 103, 104, 105, 106, 107, 108]
+    assert step.positions.tolist()[:7] == [3, 3, 4, 5, 6, 7, 8]
+    assert step.write_pages.tolist()[:7] == [0, 2, 4, 4, 4, 4, 1]
+    assert step.write_slots.tolist()[:7] == [3, 3, 0, 1, 2, 3, 0]
+    assert step.sequence_rows.tolist()[:2] == [0, 1]
+    assert step.query_lens.tolist()[:2] == [1, 6]
+    assert step.kv_lens.tolist()[:2] == [4, 9]
+    assert step.sampled.tolist()[0] == 0
+
+
+def test_a_preempted_sequence_is_packed_from_its_prompt_and_its_output() -> None:
+    again = sequence(1, [1, 2, 3], [4, 5, 6], [3, 0])
+    step = sent(PackedStep([Chunk(again, 1, 5, True)], PER_PAGE), {})
+    assert step.ids.tolist()[:5] == [2, 3, 4, 5, 6]
+    assert step.sampled.tolist()[0] == 4
+
+
+def test_an_id_that_was_never_drawn_is_no_reason_to_fail_the_step() -> None:
+    pending = sequence(1, [1], [PENDING_ID], [0])
+    step = sent(PackedStep([Chunk(pending, 1, 1, True)], PER_PAGE), {})
+    assert (step.ids.tolist()[0], step.source.tolist()[0]) == (0, NOWHERE)
+
+
+def test_a_step_of_nothing_is_all_padding() -> None:
+    step = sent(PackedStep([], PER_PAGE), {}, rows=4, sequences=2, pages=3)
+    assert step.write_pages.tolist() == [NOWHERE] * 4
+    assert step.kv_lens.tolist() == [0, 0]
+    assert (step.query_blocks == NOWHERE).all()
+    assert step.lora.tolist() == list(range(8))
+
+
+def test_a_field_that_does_not_fit_is_our_own_mistake() -> None:
+    one = sequence(1, [1, 2, 3], [], [0])
+    with pytest.raises(AssertionError, match="ids: 3 of 2"):
+        sent(PackedStep([Chunk(one, 0, 3, True)], PER_PAGE), {}, rows=2)
+
+
+def test_wide_fields_are_aligned_and_their_numbers_survive() -> None:
+    one = sequence(1, [1], [2], [0])
+    packed = PackedStep([Chunk(one, 1, 1, True)], PER_PAGE)
+    layout = Layout(Sizes(3, 3, 1, 5, 1))
+    assert all(field.offset % 4 == 0 for field in layout.fields.values())
+    packer = Packer(layout.words, torch.device("cpu"), depth=1)
+    seeds, temperatures = np.array([(1 << 64) - 3], np.uint64), np.array([0.25], np.float32)
+    none = np.zeros(0, np.int32)
+    packer.send(layout, packed, {}, {"seeds": seeds, "temperatures": temperatures, "lora": none, "adapted": none})
+    step = views(layout, packer.device)
+    assert int(step.seeds[0]) == -3
+    assert float(step.temperatures[0]) == 0.25
+
+
+@pytest.mark.parametrize("most", [1, 3, 8, 32, 33, 64, 250, 256, 300])
+def test_buckets_cover_every_number_of_rows(most: int) -> None:
+    buckets = row_buckets(most)
+    assert buckets == sorted(set(buckets))
+    assert buckets[-1] >= most
+    assert all(any(rows <= bucket < rows + 16 for bucket in buckets) for rows in range(1, most + 1))
