@@ -12,9 +12,9 @@ import triton.language as tl
 
 from kernels.race import exponentials, winner_of
 
-# Rows with filters gather the likeliest ids first: those of a few spans, then those of many; a row that needs more
-# candidates than there is room for looks at all its ids again and again.
-SPANS_FEW, SPANS_MANY = tl.constexpr(256), tl.constexpr(2400)
+# Rows with filters gather the likeliest ids first: those of this many spans, then those of SPANS_MANY; a row that needs
+# more candidates than there is room for looks at all its ids again and again.
+SPANS_FEW = tl.constexpr(256)
 # Ids as many powers of two below the likeliest never win: a time is at least 2⁻⁵³, the likeliest's at most 37.
 HOPELESS = tl.constexpr(60.0)
 
@@ -212,6 +212,7 @@ def draw_filtered(
     spans_ptr,
     values_ptr,
     ids_ptr,
+    SPANS_MANY: tl.constexpr,
     PEAKS: tl.constexpr,
     SPAN: tl.constexpr,
     BLOCK: tl.constexpr,

@@ -6,6 +6,7 @@ It knows rows, no requests.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -224,6 +225,7 @@ def _filter_kernel(
     out_ptr,
     CHUNKS: tl.constexpr,
     SPANS: tl.constexpr,
+    SPANS_MANY: tl.constexpr,
     SPAN: tl.constexpr,
     BLOCK: tl.constexpr,
     SHIFT: tl.constexpr,
@@ -253,6 +255,7 @@ def _filter_kernel(
             spans_ptr + row * chunks * SPANS,
             values_ptr + row * BLOCK,
             ids_ptr + row * BLOCK,
+            SPANS_MANY,
             CHUNKS * SPANS,
             SPAN,
             BLOCK,
@@ -330,8 +333,16 @@ def sample(logits: torch.Tensor, draws: Draws, scratch: Scratch, out: torch.Tens
             out,
             CHUNKS=width,
             SPANS=CHUNK // SPAN,
+            SPANS_MANY=_spans_many(vocab),
             SPAN=SPAN,
             BLOCK=CANDIDATES_MAX,
             SHIFT=EMPTY_BITS[logits.dtype],
             num_warps=FILTER_WARPS,
         )
+
+
+def _spans_many(vocab: int) -> int:
+    """Of so many spans the likeliest ids just find room, if they lie anywhere in the row: n of s spans hold an id over
+    a threshold when about −s · log(1 − n / s) ids are over it."""
+    spans = vocab / SPAN
+    return int(spans * (1 - math.exp(-0.9 * CANDIDATES_MAX / spans)))

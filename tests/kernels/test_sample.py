@@ -158,6 +158,20 @@ def test_a_nucleus_wider_than_the_candidates(filters: dict[str, Any]) -> None:
     assert len(differing) <= (DIFFERENT_MAX if GPU else 0), differing
 
 
+def test_many_candidates_are_gathered_before_a_whole_row_is_searched() -> None:
+    """More than a few spans hold, and fewer than there is room for."""
+    vocab, top_k = 5 * CHUNK - 3, 1000
+    logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    asked = [{"seed": 3, "top_k": top_k}]
+    scratch, out = new_scratch(1, vocab, DEVICE), torch.full((1,), -7, device=DEVICE)
+    scratch.values.fill_(float("nan"))
+    sample(logits, draws_of(asked), scratch, out, mode=Mode.FILTERED)
+    assert out.tolist() == wanted(logits, asked)
+    gathered = scratch.values[0][~scratch.values[0].isnan()]
+    assert top_k <= len(gathered) < CANDIDATES_MAX
+    assert torch.equal(gathered.sort(descending=True).values, logits[0].topk(len(gathered)).values)
+
+
 FILTERS: list[dict[str, Any]] = [{}, {"temperature": 0.6}, {"top_k": 7}, {"top_p": 0.8}, {"min_p": 0.15},
                                  {"temperature": 1.4, "min_p": 0.03, "top_k": 12, "top_p": 0.9}]  # fmt: skip
 
