@@ -141,12 +141,16 @@ def _prefill_kernel(
             True, KV_SIZE, HEAD_DIM, TOKENS_PER_PAGE, BLOCK_DIM, BLOCK_KEYS, STAGES,
         )  # fmt: skip
         summed = summed / total[:, None]
-        if tl.load(block + 6) == 1:
-            tl.store(out + row[:, None] * out_stride + column, summed.to(out.dtype.element_ty), mask=mine)
+        at_out = out + row[:, None] * out_stride + column
+        if partials is None:
+            tl.store(at_out, summed.to(out.dtype.element_ty), mask=mine)
         else:
-            at = (tl.load(block + 4) * KV_HEADS + head) * BLOCK_ROWS + line
-            tl.store(partials + at.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :], summed, mask=mine)
-            tl.store(weights + at, highest + tl.log2(total), mask=(line < QUERIES * GROUP) & (query < new))
+            if tl.load(block + 6) == 1:
+                tl.store(at_out, summed.to(out.dtype.element_ty), mask=mine)
+            else:
+                at = (tl.load(block + 4) * KV_HEADS + head) * BLOCK_ROWS + line
+                tl.store(partials + at.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :], summed, mask=mine)
+                tl.store(weights + at, highest + tl.log2(total), mask=(line < QUERIES * GROUP) & (query < new))
 
 
 @triton.jit
