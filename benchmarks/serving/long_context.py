@@ -1,0 +1,69 @@
+"""Long contexts on one GPU: a decode step of 32 sequences at 8,192 tokens, and a prefill of 8,192, by their bounds.
+
+    python -m benchmarks.serving.long_context
+
+Llama-3.1-8B's shape without adapters. The decode's bound is the weights and every key and value read once at the device's
+copy speed; the prefill's is its products, attention's causal half included, at the device's bf16 product rate. Wall time
+from begin to result. Appends rows to benchmarks/results/long_context.csv.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+
+import torch
+
+from benchmarks.serving import offline
+from benchmarks.serving.mixed_step import median_ms, placed
+from engine.gpu.runner import GpuRunner
+from engine.models.config import DecoderConfig, parse_config
+from engine.step import Chunk, Step
+
+SEQUENCES, TOKENS = 32, 8192
+
+
+def weight_elements(config: DecoderConfig) -> int:
+    """Of all matrices that a step multiplies with, the head's included."""
+    attention = config.hidden * (2 * config.q_size + 2 * config.kv_size)
+    return config.layers * (attention + 3 * config.hidden * config.intermediate) + config.vocab * config.hidden
+
+
+def run(runner: GpuRunner, step: Step) -> None:
+    assert not runner.begin(step).result().errors
+
+
+def measure() -> list[dict[str, object]]:
+    ceilings = offline.measure_ceilings()
+    config = parse_config(json.loads(offline.SHAPE.read_bytes()))
+    runner = offline.build(40, [16], with_lora=False)
+    free, per_page = list(range(runner.pages)), runner.models[offline.MODEL].tokens_per_page
+    requests = offline.sequences([], SEQUENCES, 1, TOKENS, 9999)
+    decodes = [Chunk(placed(own, TOKENS, free, per_page), TOKENS - 1, 1, True) for own in requests]
+    decode_ms = median_ms(partial(run, runner, Step(1, offline.MODEL, decodes)))
+    chunk = Chunk(requests[0], 0, TOKENS, True)
+    prefill_ms = median_ms(partial(run, runner, Step(2, offline.MODEL, [chunk])), 7)
+    moved = 2 * (weight_elements(config) + SEQUENCES * TOKENS * config.kv_elements_per_token())
+    body = weight_elements(config) - config.vocab * config.hidden
+    flops = 2 * TOKENS * body + 2 * config.layers * TOKENS * TOKENS * config.q_size  # of n², half, twice 2 · q_size
+    found = (
+        ("decode_32_at_8k", decode_ms, 1000 * moved / ceilings.copy_bytes_per_s),
+        ("prefill_8k", prefill_ms, 1000 * flops / ceilings.product_flops_per_s),
+    )
+    for name, taken, bound in found:
+        print(f"{name:16} {taken:8.2f} ms  bound {bound:8.2f} ms  {100 * bound / taken:5.1f} %")
+    return [{"what": name, "ms": f"{taken:.3f}", "bound_ms": f"{bound:.3f}"} for name, taken, bound in found]
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print("this needs a CUDA device", file=sys.stderr)
+        return 2
+    with torch.inference_mode():
+        offline.append_rows(measure(), offline.RESULTS.with_name("long_context.csv"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
