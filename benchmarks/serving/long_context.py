@@ -2,9 +2,9 @@
 
     python -m benchmarks.serving.long_context
 
-Llama-3.1-8B's shape without adapters. The decode's bound is the weights and every key and value read once at the device's
-copy speed; the prefill's is its products, attention's causal half included, at the device's bf16 product rate. Wall time
-from begin to result. Appends rows to benchmarks/results/long_context.csv.
+Llama-3.1-8B's shape without adapters. The decode's bound is the weights and every key and value read once, at the
+device's copy speed; the prefill's is its products, attention's causal half included, at the device's bf16 product rate.
+Wall time from begin to result. Appends rows to benchmarks/results/long_context.csv.
 """
 
 from __future__ import annotations
