@@ -7,6 +7,7 @@ guard, and one stale row is an illegal access.
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from engine.protocol import Sampling
 from engine.step import Sequence
 
 pytestmark = pytest.mark.gpu
-STEPS = 1000
+STEPS = int(os.environ.get("LANEWAY_TRAP_STEPS", "1000"))
 GUARD = "guard"
 
 
@@ -118,5 +119,5 @@ def test_a_thousand_steps_among_traps(seed: int, capture: bool, tmp_path: Path) 
         f"\nseed {seed}, capture {capture}: {len(engine.steps)} steps, {engine.scheduler.preemptions} preemptions, "
         f"{len(live)} requests, {engine.scheduler.prefix.hits} cached tokens"
     )
-    assert engine.scheduler.preemptions > 0
-    assert engine.scheduler.prefix.hits > 0
+    assert STEPS < 1000 or engine.scheduler.preemptions > 0
+    assert STEPS < 1000 or engine.scheduler.prefix.hits > 0
