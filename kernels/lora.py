@@ -33,29 +33,30 @@ MODULES_STACKED_MAX = 3
 
 
 class Tuning(NamedTuple):
-    """How a launch is cut: elements of the inner size that the shrink takes at once, columns that the expand takes at
-    once, how deep each reads ahead, warps of a program, programs a multiprocessor, registers a thread at most."""
+    """How a launch is cut. `block_k`: elements of the inner size that the shrink takes at once; `block_n`: columns that
+    the expand takes at once; `*_stages`: how many of those are on their way from memory; `*_quarters`: units of work
+    wanted, in quarters of the number of programs: many small ones end sooner, a few large ones waste less."""
 
     block_k: int
     block_n: int
     shrink_stages: int
     expand_stages: int
+    shrink_quarters: int
+    expand_quarters: int
     warps: int
-    per_sm: int
-    registers: int
-    shrink_units: int = 4
-    expand_units: int = 8
-    ahead: bool = False
+    programs_per_sm: int
+    registers_max: int
 
 
-# By (rows a block, modules stacked); measured on an H200, Llama-3.1-8B's shapes, rank 16.
+# By (rows a block, modules stacked). The decode ones were measured on an H200 with Llama-3.1-8B's shapes at rank 16, 1
+# to 256 adapters, beside the base products: docs/LOG.md.
 TUNING = {
-    (DECODE_BLOCK_ROWS, 1): Tuning(128, 256, 4, 4, 4, 2, 255, 2, 4),
-    (DECODE_BLOCK_ROWS, 2): Tuning(128, 256, 4, 4, 4, 2, 255, 2, 4),
-    (DECODE_BLOCK_ROWS, 3): Tuning(128, 256, 4, 4, 4, 2, 255, 2, 4),
-    (PREFILL_BLOCK_ROWS, 1): Tuning(128, 128, 3, 3, 4, 2, 255),
-    (PREFILL_BLOCK_ROWS, 2): Tuning(128, 128, 3, 3, 4, 2, 255),
-    (PREFILL_BLOCK_ROWS, 3): Tuning(128, 128, 3, 3, 4, 2, 255),
+    (DECODE_BLOCK_ROWS, 1): Tuning(128, 256, 4, 4, 4, 4, warps=4, programs_per_sm=4, registers_max=128),
+    (DECODE_BLOCK_ROWS, 2): Tuning(128, 256, 4, 4, 4, 8, warps=4, programs_per_sm=4, registers_max=128),
+    (DECODE_BLOCK_ROWS, 3): Tuning(128, 256, 4, 4, 2, 4, warps=4, programs_per_sm=2, registers_max=255),
+    (PREFILL_BLOCK_ROWS, 1): Tuning(128, 128, 3, 3, 4, 8, warps=4, programs_per_sm=2, registers_max=255),
+    (PREFILL_BLOCK_ROWS, 2): Tuning(128, 128, 3, 3, 4, 8, warps=4, programs_per_sm=2, registers_max=255),
+    (PREFILL_BLOCK_ROWS, 3): Tuning(128, 128, 3, 3, 4, 8, warps=4, programs_per_sm=2, registers_max=255),
 }
 
 
@@ -64,7 +65,7 @@ def _shrink_unit(
     piece, split, splits, x, planes, arena, entries, x_row, planes_row, planes_split, entry_row, entry_module,
     in_features,
     MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr, UNIT: tl.constexpr, RANK: tl.constexpr,
-    STAGES: tl.constexpr, EVEN_K: tl.constexpr, PREFETCH: tl.constexpr, out0, out1, out2, ahead, LANES: tl.constexpr,
+    STAGES: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
     """planes[split, rows of a piece, rank rows of its tile of every module] = x · Aᵀ over a part of the inner size."""
     table_row = tl.load(piece)
@@ -82,18 +83,6 @@ def _shrink_unit(
     place = tl.load(own + 1 + tile, mask=known, other=0)  # of a tile that is not there: not used
     live = known & (tile * RANK + rank_row < rank)
     a = arena + place * UNIT + rank_row * in_features
-    if PREFETCH and ahead:  # the expand's B, a part of it for each part of the inner size
-        lane = tl.arange(0, LANES)
-        ITEM: tl.constexpr = arena.dtype.element_ty.primitive_bitwidth // 8
-        for module in tl.static_range(MODULES):
-            width = out0 if module == 0 else (out1 if module == 1 else out2)
-            module_own = entries + table_row.to(tl.int64) * entry_row + module * entry_module
-            module_rank = (tl.load(module_own) & 0xFFFFFFFF).to(tl.int32)
-            height = tl.minimum(tl.maximum(module_rank - tile * RANK, 0), RANK)
-            count = height * width // (splits * LANES) * ITEM // 16 * 16
-            b = arena + tl.load(module_own + 1 + tile) * UNIT + height * in_features
-            lines = tl.where(count > 0, b + (split * LANES + lane) * (count // ITEM), arena)
-            _prefetch(lines, count)
     row = tl.arange(0, BLOCK_ROWS)
     row_live = row < rows
     x_own = x + (first + row).to(tl.int64) * x_row
@@ -235,8 +224,7 @@ def _lora_kernel(
     MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, UNIT: tl.constexpr,
     RANK: tl.constexpr, FIELDS: tl.constexpr, SPLITS_MAX: tl.constexpr, SHRINK_STAGES: tl.constexpr,
     EXPAND_STAGES: tl.constexpr, EVEN_K: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr,
-    PREFETCH: tl.constexpr, SHRINK_UNITS: tl.constexpr, EXPAND_UNITS: tl.constexpr,
-    AHEAD: tl.constexpr, LANES: tl.constexpr,
+    PREFETCH: tl.constexpr, SHRINK_QUARTERS: tl.constexpr, EXPAND_QUARTERS: tl.constexpr,
 ):  # fmt: skip
     """Tickets below the number of shrink units are those, the next ones are expand units. An expand unit waits until
     every shrink unit has arrived; those were all drawn before, by programs that wait for nobody, so it ends."""
@@ -244,15 +232,16 @@ def _lora_kernel(
     segments = tl.load(header)
     pieces = tl.load(header + 1)
     programs = tl.num_programs(0)
-    # As many parts of the inner size as give every program of the shrink about one.
-    splits = tl.minimum(tl.cdiv(programs * SHRINK_UNITS // 4, tl.maximum(pieces, 1)), SPLITS_MAX)
+    # Parts of the inner size of a piece, and how many blocks of columns an expand unit has: from the work at hand, so
+    # that there are about as many units as wanted. Segments of several tiles take longer, and are cut smaller.
+    splits = tl.minimum(tl.cdiv(programs * SHRINK_QUARTERS // 4, tl.maximum(pieces, 1)), SPLITS_MAX)
     splits = tl.minimum(splits, tl.cdiv(in_features, BLOCK_K))
     shrinks = pieces * splits
-    # As many columns at once as leave every program of the expand about two.
     blocks0 = tl.cdiv(out0, BLOCK_N)
     blocks1 = tl.cdiv(out1, BLOCK_N)
     blocks2 = tl.cdiv(out2, BLOCK_N)
-    span = tl.maximum(tl.cdiv((blocks0 + blocks1 + blocks2) * segments, programs * EXPAND_UNITS // 4), 1)
+    wanted = programs * EXPAND_QUARTERS // 4 * tl.cdiv(tl.maximum(pieces, 1), tl.maximum(segments, 1))
+    span = tl.maximum(tl.cdiv((blocks0 + blocks1 + blocks2) * segments, wanted), 1)
     parts = tl.cdiv(blocks0, span) + tl.cdiv(blocks1, span) + tl.cdiv(blocks2, span)
     entries += layer * entry_layer + module * entry_module
     arrived = 0
@@ -261,7 +250,7 @@ def _lora_kernel(
             _shrink_unit(
                 piece_list + (ticket // splits) * FIELDS, ticket % splits, splits, x, planes, arena, entries, x_row,
                 planes_row, planes_split, entry_row, entry_module, in_features, MODULES, BLOCK_ROWS, BLOCK_K, UNIT,
-                RANK, SHRINK_STAGES, EVEN_K, PREFETCH & AHEAD, out0, out1, out2, pieces * (out0 + out1 + out2) <= (12 << 20) // RANK, LANES,
+                RANK, SHRINK_STAGES, EVEN_K,
             )  # fmt: skip
             tl.debug_barrier()
             tl.atomic_add(sync + 1, 1, sem="release")
@@ -293,16 +282,15 @@ def lora(
     entries, planes = table.entries, scratch.planes
     unit = TILE_ALIGN_BYTES // x.element_size()
     even_n = all(out % tuning.block_n == 0 for out in outs)
-    _lora_kernel[(_programs(x.device, tuning.per_sm),)](
+    _lora_kernel[(_programs(x.device, tuning.programs_per_sm),)](
         x, y, planes, scratch.sync[layer, stack.first], table.arena, entries, work.header, work.segments, work.pieces,
         x.stride(0), y.stride(0), planes.stride(1), planes.stride(0), *entries.stride()[:3], layer, stack.first,
         stack.in_features, *(*outs, 0, 0)[:MODULES_STACKED_MAX],
         MODULES=len(outs), BLOCK_ROWS=work.block_rows, BLOCK_K=tuning.block_k, BLOCK_N=tuning.block_n, UNIT=unit,
         RANK=TILE_RANK, FIELDS=FIELDS, SPLITS_MAX=SPLITS_MAX, SHRINK_STAGES=tuning.shrink_stages,
         EXPAND_STAGES=tuning.expand_stages, EVEN_K=stack.in_features % tuning.block_k == 0, EVEN_N=even_n, ADD=add,
-        PREFETCH=even_n and _can_prefetch(x.device), SHRINK_UNITS=tuning.shrink_units,
-        EXPAND_UNITS=tuning.expand_units, AHEAD=tuning.ahead, LANES=32 * tuning.warps, num_warps=tuning.warps,
-        maxnreg=tuning.registers,
+        PREFETCH=even_n and _can_prefetch(x.device), SHRINK_QUARTERS=tuning.shrink_quarters,
+        EXPAND_QUARTERS=tuning.expand_quarters, num_warps=tuning.warps, maxnreg=tuning.registers_max,
     )  # fmt: skip
 
 

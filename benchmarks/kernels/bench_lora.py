@@ -3,7 +3,8 @@
     python benchmarks/kernels/bench_lora.py [--alone] [--layers N]
 
 All modules of all layers run in one CUDA graph, over adapters that are all different, so that no cache flatters. The
-bound of LoRA alone is every distinct adapter read once and every adapted output written once at 4.2 TB/s.
+bound of LoRA alone is every distinct adapter, every input and every output once through memory at 4.2 TB/s. Then
+prefill steps, LoRA alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from kernels.lora import lora
 from kernels.lora_work import (
     DECODE_BLOCK_ROWS,
+    PREFILL_BLOCK_ROWS,
     TILE_ALIGN_BYTES,
     TILE_RANK,
     LoraScratch,
@@ -64,6 +66,7 @@ CASES = [
     Case(256, 64, (8, 16, 32, 64)),
     Case(256, 0),
 ]
+PREFILL_CASES = [Case(8192, 1), Case(8192, 64), Case(2048, 16), Case(512, 4)]
 
 
 class Adapters:
@@ -178,12 +181,12 @@ def graph_ms(body: Callable[..., None], *arguments: object, replays: int = 15) -
 
 
 def bound_ms(case: Case, adapters: Adapters, layers: int) -> float:
-    """Distinct adapters once, and the adapted rows' outputs written once."""
+    """Distinct adapters once, the adapted rows' inputs read and their outputs written once."""
     if not case.adapters:
         return 0.0
     used = adapters.bytes * case.adapters / len(adapters.ranks)
-    outputs = case.rows * layers * sum(sum(stack.outs) for stack in STACKS) * DTYPE.itemsize
-    return (used + outputs) / BYTES_PER_S * 1e3
+    columns = sum(stack.in_features + sum(stack.outs) for stack in STACKS)
+    return (used + case.rows * layers * columns * DTYPE.itemsize) / BYTES_PER_S * 1e3
 
 
 def sets(cases: list[Case], layers: int) -> dict[tuple[int, ...], Adapters]:
@@ -228,6 +231,11 @@ def main() -> None:
             beside = graph_ms(step.beside, weights, adapters, work)
             line += f" {base:7.3f} {serial:7.3f} {beside:7.3f} {beside - base:7.3f}"
         print(line, flush=True)
+    for case in PREFILL_CASES:
+        adapters = by_ranks[case.ranks]
+        step, work = Step(case.rows, layers, adapters.table), adapters.work(case, PREFILL_BLOCK_ROWS)
+        alone, bound = graph_ms(step.alone, adapters, work, replays=5), bound_ms(case, adapters, layers)
+        print(f"{case!s:40} {alone:7.3f} {bound:7.3f} {100 * bound / alone:4.0f}", flush=True)
 
 
 if __name__ == "__main__":
