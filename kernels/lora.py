@@ -30,6 +30,9 @@ from kernels.lora_work import (
 )
 
 MODULES_STACKED_MAX = 3
+# An adapter of up to so many tiles has them multiplied at once, with so many columns, which divide every block_n.
+TILES_AT_ONCE = 4
+FEW_COLUMNS = 64
 
 
 class Tuning(NamedTuple):
@@ -104,17 +107,38 @@ def _shrink_unit(
 
 @triton.jit
 def _h(
-    planes, rows, splits, planes_row, planes_split,
-    BLOCK_ROWS: tl.constexpr, RANK: tl.constexpr, SPLITS_MAX: tl.constexpr,
+    planes, columns, rows, splits, planes_row, planes_split,
+    BLOCK_ROWS: tl.constexpr, SPLITS_MAX: tl.constexpr,
 ):  # fmt: skip
-    """h [rows, RANK] of one tile: the sum of its planes, always in the same order."""
+    """h [rows, columns] of some rank rows: the sum of their planes, always in the same order."""
     row = tl.arange(0, BLOCK_ROWS)
-    part = tl.arange(0, SPLITS_MAX)
-    at = planes + part[:, None, None] * planes_split + row[None, :, None] * planes_row
-    mask = (part < splits)[:, None, None] & (row < rows)[None, :, None]
-    # Not from the first-level cache: other multiprocessors have just written it.
-    read = tl.load(at + tl.arange(0, RANK)[None, None, :], mask=mask, other=0.0, cache_modifier=".cg")
-    return tl.sum(read, axis=0)
+    at = planes + row[:, None] * planes_row + columns[None, :]
+    h = tl.zeros(at.shape, dtype=tl.float32)
+    for split in tl.static_range(SPLITS_MAX):
+        live = row < tl.where(split < splits, rows, 0)
+        # Not from the first-level cache: other multiprocessors have just written it.
+        h += tl.load(at + split * planes_split, mask=live[:, None], other=0.0, cache_modifier=".cg")
+    return h
+
+
+@triton.jit
+def _walk(
+    h, b_rows, b_live, y, y_live, scale, begin, stop, width,
+    BLOCK: tl.constexpr, STAGES: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """y[:, begin ≤ column < stop] = (ADD: +=) scale · h · B: h stays, and B streams."""
+    for first in tl.range(begin, stop, BLOCK, num_stages=STAGES):
+        at = (first + tl.arange(0, BLOCK))[None, :]
+        b_mask = b_live[:, None]
+        y_mask = y_live[:, None]
+        if not EVEN_N:
+            b_mask = b_mask & (at < width)
+            y_mask = y_mask & (at < width)
+        b = tl.load(b_rows[:, None] + at, mask=b_mask, other=0.0)
+        out = tl.dot(h, b, input_precision="ieee") * scale
+        if ADD:
+            out += tl.load(y + at, mask=y_mask, other=0.0).to(tl.float32)
+        tl.store(y + at, out.to(y.dtype.element_ty), mask=y_mask)
 
 
 @triton.jit
@@ -133,6 +157,7 @@ def _expand_unit(
     entry_row, entry_module, in_features, out0, out1, out2,
     MODULES: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_N: tl.constexpr, UNIT: tl.constexpr, RANK: tl.constexpr,
     SPLITS_MAX: tl.constexpr, STAGES: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr, PREFETCH: tl.constexpr,
+    GROUP: tl.constexpr, FEW_N: tl.constexpr,
 ):  # fmt: skip
     """y[rows of a segment, `span` blocks of columns of a module] = (ADD: +=) scale · h · B, over all of its tiles."""
     table_row = tl.load(segment)
@@ -171,48 +196,54 @@ def _expand_unit(
     while arrived < shrinks:
         arrived = tl.atomic_add(arrivals, 0, sem="acquire")
     row = tl.arange(0, BLOCK_ROWS)
+    y_live = row < rows
     y_own = y + (first + row).to(tl.int64)[:, None] * y_row + offset
-    y_mask = (row < rows)[:, None]
     h_own = planes + first.to(tl.int64) * planes_row + stacked * RANK
-    column = tl.arange(0, BLOCK_N)
     tiles = tl.cdiv(rank, RANK)
-    if tiles < 2:  # one tile, or none: h stays, and only B streams
-        h = _h(h_own, rows, splits, planes_row, planes_split, BLOCK_ROWS, RANK, SPLITS_MAX)
+    from_column = begin * BLOCK_N
+    to_column = tl.minimum(stop * BLOCK_N, width)
+    if tiles < 2:  # one tile, or none
+        h = _h(h_own, rank_row, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
         h = tl.where((rank_row < rank)[None, :], h, 0.0).to(arena.dtype.element_ty)
-        b_rows = b + rank_row[:, None] * width
-        for block in tl.range(begin, stop, num_stages=STAGES):
-            at = (block * BLOCK_N + column)[None, :]
-            b_mask = (rank_row < height)[:, None]
-            out_mask = y_mask
-            if not EVEN_N:
-                b_mask = b_mask & (at < width)
-                out_mask = out_mask & (at < width)
-            b_part = tl.load(b_rows + at, mask=b_mask, other=0.0)
-            acc = tl.dot(h, b_part, input_precision="ieee") * scale
-            if ADD:
-                acc += tl.load(y_own + at, mask=out_mask, other=0.0).to(tl.float32)
-            tl.store(y_own + at, acc.to(y.dtype.element_ty), mask=out_mask)
+        _walk(
+            h, b + rank_row * width, rank_row < height, y_own, y_live, scale, from_column, to_column, width,
+            BLOCK_N, STAGES, EVEN_N, ADD,
+        )  # fmt: skip
+    elif tiles <= GROUP:  # a few: all of their rank rows at once, and fewer columns
+        many = tl.arange(0, GROUP * RANK)
+        tile = many // RANK
+        live = many < rank
+        place = tl.load(own + 1 + tile, mask=live, other=0)
+        heights = tl.minimum(rank - tile * RANK, RANK)
+        columns = tile * (MODULES * RANK) + many % RANK
+        h = _h(h_own, columns, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
+        h = tl.where(live[None, :], h, 0.0).to(arena.dtype.element_ty)
+        b_rows = arena + place * UNIT + (heights * in_features + (many % RANK) * width)
+        _walk(
+            h, b_rows, live, y_own, y_live, scale, from_column, to_column, width,
+            FEW_N, STAGES, EVEN_N, ADD,
+        )  # fmt: skip
     else:
         acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
         for step in tl.range(begin * tiles, stop * tiles, num_stages=STAGES):
             tile = step % tiles
-            at = (step // tiles * BLOCK_N + column)[None, :]
+            at = (step // tiles * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
             height = tl.minimum(rank - tile * RANK, RANK)
             b_rows = arena + tl.load(own + 1 + tile) * UNIT + (height * in_features + rank_row[:, None] * width)
             b_mask = (rank_row < height)[:, None]
-            out_mask = y_mask
+            y_mask = y_live[:, None]
             if not EVEN_N:
                 b_mask = b_mask & (at < width)
-                out_mask = out_mask & (at < width)
+                y_mask = y_mask & (at < width)
             b_part = tl.load(b_rows + at, mask=b_mask, other=0.0)
-            h_tile = h_own + tile * MODULES * RANK
-            h = _h(h_tile, rows, splits, planes_row, planes_split, BLOCK_ROWS, RANK, SPLITS_MAX)
+            columns = tile * (MODULES * RANK) + rank_row
+            h = _h(h_own, columns, rows, splits, planes_row, planes_split, BLOCK_ROWS, SPLITS_MAX)
             acc = tl.dot(h.to(b_part.dtype), b_part, acc, input_precision="ieee")
             if tile == tiles - 1:
                 out = acc * scale
                 if ADD:
-                    out += tl.load(y_own + at, mask=out_mask, other=0.0).to(tl.float32)
-                tl.store(y_own + at, out.to(y.dtype.element_ty), mask=out_mask)
+                    out += tl.load(y_own + at, mask=y_mask, other=0.0).to(tl.float32)
+                tl.store(y_own + at, out.to(y.dtype.element_ty), mask=y_mask)
                 acc = tl.zeros((BLOCK_ROWS, BLOCK_N), dtype=tl.float32)
     return arrived
 
@@ -225,6 +256,7 @@ def _lora_kernel(
     RANK: tl.constexpr, FIELDS: tl.constexpr, SPLITS_MAX: tl.constexpr, SHRINK_STAGES: tl.constexpr,
     EXPAND_STAGES: tl.constexpr, EVEN_K: tl.constexpr, EVEN_N: tl.constexpr, ADD: tl.constexpr,
     PREFETCH: tl.constexpr, SHRINK_QUARTERS: tl.constexpr, EXPAND_QUARTERS: tl.constexpr,
+    GROUP: tl.constexpr, FEW_N: tl.constexpr,
 ):  # fmt: skip
     """Tickets below the number of shrink units are those, the next ones are expand units. An expand unit waits until
     every shrink unit has arrived; those were all drawn before, by programs that wait for nobody, so it ends."""
@@ -260,6 +292,7 @@ def _lora_kernel(
                 segment_list + (unit // parts) * FIELDS, unit % parts, span, splits, shrinks, arrived, sync + 1, planes,
                 y, arena, entries, planes_row, planes_split, y_row, entry_row, entry_module, in_features, out0, out1,
                 out2, MODULES, BLOCK_ROWS, BLOCK_N, UNIT, RANK, SPLITS_MAX, EXPAND_STAGES, EVEN_N, ADD, PREFETCH,
+                GROUP, FEW_N,
             )  # fmt: skip
         ticket = tl.atomic_add(sync, 1, sem="relaxed")
 
@@ -290,7 +323,8 @@ def lora(
         RANK=TILE_RANK, FIELDS=FIELDS, SPLITS_MAX=SPLITS_MAX, SHRINK_STAGES=tuning.shrink_stages,
         EXPAND_STAGES=tuning.expand_stages, EVEN_K=stack.in_features % tuning.block_k == 0, EVEN_N=even_n, ADD=add,
         PREFETCH=even_n and _can_prefetch(x.device), SHRINK_QUARTERS=tuning.shrink_quarters,
-        EXPAND_QUARTERS=tuning.expand_quarters, num_warps=tuning.warps, maxnreg=tuning.registers_max,
+        EXPAND_QUARTERS=tuning.expand_quarters, GROUP=TILES_AT_ONCE, FEW_N=FEW_COLUMNS,
+        num_warps=tuning.warps, maxnreg=tuning.registers_max,
     )  # fmt: skip
 
 

@@ -208,6 +208,23 @@ def lora_tiled_exact(
     lora_tiled(x.double(), wanted, TileTable(exact.arena, entries), work, layer, stack, add=case.add)
 
 
+@pytest.mark.parametrize("rank", [1, 16, 17, 48, 64, 65, 256])
+def test_every_number_of_tiles(rank: int) -> None:
+    """One tile, a few at once, and many are three ways through the expand."""
+    dtype, stack, rows = DTYPES[0], Stack(0, 40, (24, 70)), 3
+    torch.manual_seed(rank)
+    table = Table([[[rank, rank // 2]] * LAYERS], [(40, 24), (40, 70)], dtype)
+    ranges = [Range(0, 1, rows, -(-rank // TILE_RANK))]
+    case = Case("identical", rows + 2, 40, (24, 70), DECODE_BLOCK_ROWS, dtype, True)
+    x, y = torch.randn(rows + 2, 40).to(dtype), torch.randn(rows + 2, 94).to(dtype)
+    wanted = y.double()
+    host, _ = plan(ranges, rows + 2, table.host.tiles_max, case.block_rows)
+    exact = TileTable(table.host.arena.double(), table.host.entries)
+    lora_tiled_exact(x, wanted, exact, host, 2, stack, case)
+    found = run(case, table, ranges, 2, stack, x, y).double()
+    assert float((found - wanted).abs().max()) <= TOLERANCE[dtype] * float(wanted.abs().max())
+
+
 @pytest.mark.parametrize("block_rows", [DECODE_BLOCK_ROWS, PREFILL_BLOCK_ROWS])
 def test_a_step_without_adapters_touches_nothing(block_rows: int) -> None:
     case = Case("distinct", 5, 24, (16, 8), block_rows, DTYPES[0], False)
@@ -291,12 +308,12 @@ def test_splits_are_used_and_bounded() -> None:
 
 def test_one_scratch_serves_step_after_step() -> None:
     """Every launch of a step has counters of its own, which the next step begins anew."""
-    case = Case("uniform", 20, 40, (24,), DECODE_BLOCK_ROWS, DTYPES[0], False)
+    case = Case("identical", 5, 40, (24,), DECODE_BLOCK_ROWS, DTYPES[0], False)
     table, ranges, stack = build(case, random.Random(6))
     _, work = plan(ranges, case.rows, table.host.tiles_max, case.block_rows)
     scratch = new_scratch(case.rows, 1, table)
     for _ in range(3):
-        x, y = torch.randn(20, 40).to(case.dtype), torch.zeros(20, 24, dtype=case.dtype)
+        x, y = torch.randn(5, 40).to(case.dtype), torch.zeros(5, 24, dtype=case.dtype)
         scratch.begin_step()
         for layer in range(LAYERS):
             out = y.to(DEVICE, copy=True)
