@@ -15,6 +15,7 @@ from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
 from engine.models.config import DecoderConfig
 from engine.models.decoder import rotary_frequencies
+from engine.models.linear import Linear
 from engine.models.weights import LayerWeights, Weights
 from kernels.decode_attention import allocate_decode_plan, decode_attention, plan_decode
 from kernels.embed import embed
@@ -118,10 +119,7 @@ class GpuDecoder:
         self, index: int, layer: LayerWeights, step: StepTensors, work: Workspace, lora: Lora | None, decodes: bool
     ) -> None:
         config = self.config
-        delta = self._begin(lora, index, self._stacks.qkv, work.x)
-        layer.qkv(work.x, out=work.qkv)
-        if lora is not None:
-            lora.deltas.join()
+        delta = _product(layer.qkv, work.x, work.qkv, lora, index, self._stacks.qkv)
         rotary_write(
             work.qkv,
             work.q,
@@ -141,10 +139,7 @@ class GpuDecoder:
             eps=config.norm_eps,
         )
         self._attend(index, step, work, decodes)
-        delta = self._begin(lora, index, self._stacks.o, work.attended)
-        layer.o(work.attended, out=work.added)
-        if lora is not None:
-            lora.deltas.join()
+        delta = _product(layer.o, work.attended, work.added, lora, index, self._stacks.o)
         self._join_residual(work, layer.post_norm, delta, step.adapted)
 
     def _attend(self, index: int, step: StepTensors, work: Workspace, decodes: bool) -> None:
@@ -188,15 +183,9 @@ class GpuDecoder:
         work: Workspace,
         lora: Lora | None,
     ) -> None:
-        delta = self._begin(lora, index, self._stacks.gate_up, work.x)
-        layer.gate_up(work.x, out=work.gate_up)
-        if lora is not None:
-            lora.deltas.join()
+        delta = _product(layer.gate_up, work.x, work.gate_up, lora, index, self._stacks.gate_up)
         swiglu(work.gate_up, work.activated, delta=delta, adapted=None if delta is None else step.adapted)
-        delta = self._begin(lora, index, self._stacks.down, work.activated)
-        layer.down(work.activated, out=work.added)
-        if lora is not None:
-            lora.deltas.join()
+        delta = _product(layer.down, work.activated, work.added, lora, index, self._stacks.down)
         self._join_residual(work, next_norm, delta, step.adapted)
 
     def _join_residual(self, work: Workspace, norm: Tensor, delta: Tensor | None, adapted: Tensor) -> None:
@@ -204,6 +193,12 @@ class GpuDecoder:
         eps = self.config.norm_eps
         add_rms_norm(work.added, work.hidden, norm, eps, work.x, delta=delta, adapted=adapted_rows)
 
-    @staticmethod
-    def _begin(lora: Lora | None, layer: int, stack: Stack, x: Tensor) -> Tensor | None:
-        return None if lora is None else lora.deltas.begin(lora.work, layer, stack, x)
+
+def _product(linear: Linear, x: Tensor, out: Tensor, lora: Lora | None, layer: int, stack: Stack) -> Tensor | None:
+    """The base's x · Wᵀ into `out`, and beside it the delta that its consumer adds; None: no row is adapted."""
+    if lora is None:
+        linear(x, out=out)
+        return None
+    lora.deltas.fork()
+    linear(x, out=out)
+    return lora.deltas.join(lora.work, layer, stack, x)

@@ -72,12 +72,13 @@ class StepGraphs:
 
     def _capture(self, layout: Layout, lora: bool, forward: Callable[[Layout, bool], None], pool: Any) -> Graph:
         # Once outside: kernels compile and libraries take their workspaces, which a capture must not.
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # Its kernels go before those of a side stream, which has the default priority, where both could run.
+        stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             forward(layout, lora)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
             forward(layout, lora)
         return Graph(layout, graph)

@@ -50,18 +50,22 @@ class LoraDeltas:
         self._side = side
 
     def begin_step(self) -> None:
-        """Before the first `begin` of a step."""
+        """Before the first `fork` of a step."""
         self._scratch.begin_step()
 
-    def begin(self, work: LoraWork, layer: int, stack: Stack, x: Tensor) -> Tensor:
-        """Start the delta of x [rows, in]: [rows, outputs of the stack], valid after `join`, in adapted rows alone."""
+    def fork(self) -> None:
+        """Before a base product: x is there, and its delta may be computed from here on."""
+        self._side.wait_stream(torch.cuda.current_stream())
+
+    def join(self, work: LoraWork, layer: int, stack: Stack, x: Tensor) -> Tensor:
+        """After the base product: the delta of x [rows, in], [rows, outputs of the stack], valid in adapted rows alone,
+        which what the current stream does next sees.
+
+        It is started behind the product, and on a stream of lower priority, so that it takes the multiprocessors that
+        the product leaves free and no others: one that it takes first holds up the whole product."""
         out = sum(stack.outs)
         delta = self._deltas[: x.shape[0] * out].view(x.shape[0], out)
-        self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):
             lora(x, delta, self._table, work, self._scratch, layer, stack, add=False)
-        return delta
-
-    def join(self) -> None:
-        """What the current stream does next sees the delta."""
         torch.cuda.current_stream().wait_stream(self._side)
+        return delta
