@@ -13,6 +13,7 @@ from test_tile_pool import GUARD, PAGE_BYTES, Books, host_adapter
 
 from adapters.layer import LoraBatch
 from adapters.pool import TilePool
+from adapters.spec import AdapterRefused
 from adapters.table import MODULES, AdapterRows, stack_of
 from adapters.weights import HostAdapter
 from adapters.work import write_work
@@ -105,11 +106,11 @@ def test_integrity_finds_a_wrong_row() -> None:
         pool.check_integrity()
 
 
-def test_a_rank_that_no_row_can_hold_is_our_mistake() -> None:
+def test_a_rank_that_no_row_can_hold_is_refused() -> None:
     pool, _, _, _ = new_pool()
-    pool.add("wide", "base", host_adapter({"q_proj": RANK_MAX + 16}))
-    with pytest.raises(AssertionError, match="q_proj has more than 3 tiles"):
-        place(pool, "wide", list(range(64)))
+    with pytest.raises(AdapterRefused, match=f"rank {RANK_MAX + 16}: this engine serves ranks up to {RANK_MAX}"):
+        pool.add("wide", "base", host_adapter({"q_proj": RANK_MAX + 16}))
+    assert not pool.known("wide", "base")
 
 
 @pytest.mark.parametrize(
