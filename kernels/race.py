@@ -25,7 +25,7 @@ def exponentials(key, ids):
     """Exponentially distributed times of `ids`, float32 over 0: −log of a uniform number of 52 bits from SplitMix64.
 
     Small times decide, and those are near 1's logarithm: the distance from 1 is taken before the rounding."""
-    z = key + (ids + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+    z = (key + 0x9E3779B97F4A7C15) + ids.to(tl.uint64) * 0x9E3779B97F4A7C15
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     z = z ^ (z >> 31)

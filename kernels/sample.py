@@ -90,11 +90,19 @@ def _finite(x):
 
 
 @triton.jit
-def _race(key, ids, exponents):
-    """(time, id) of the first of `ids`, whose weights are 2 to the power of `exponents`, at most 0. The likeliest's
-    time is at most 37, so that one cut off at 2¹⁰⁰ never wins."""
-    times = exponentials(key, ids) * tl.exp2(tl.minimum(-exponents, 100.0))
-    return winner_of(tl.where(exponents > -float("inf"), times, float("inf")), ids)
+def _first(x, largest, ids):
+    """The lowest of the ids whose `x` is the largest."""
+    return tl.min(tl.where(x == largest, ids, 0x7FFFFFFF))
+
+
+@triton.jit
+def _race(key, ids, exponents, largest, time_ptr, winner_ptr):
+    """Stores the first of `ids`, whose weights are 2 to the power of `exponents`, at most 0, and its time. The
+    likeliest's time is at most 37, so that one cut off at 2¹⁰⁰ never wins; but where all are infinitely unlikely, none
+    may."""
+    time, winner = winner_of(exponentials(key, ids) * tl.exp2(tl.minimum(-exponents, 100.0)), ids)
+    tl.store(time_ptr, tl.where(largest > -float("inf"), time, float("inf")))
+    tl.store(winner_ptr, winner)
 
 
 @triton.jit
@@ -133,26 +141,26 @@ def _chunk_kernel(
     x = tl.where(x == x, x, -float("inf"))
     largest = tl.max(x)
     tl.store(maxima_ptr + place, tl.where(holds_nan, float("nan"), largest))
-    tl.store(firsts_ptr + place, tl.min(tl.where(x == largest, ids, 0x7FFFFFFF)))
-    if MODE > 0:
+    if MODE == 0:
+        tl.store(firsts_ptr + place, _first(x, largest, ids))
+    else:
         temperature = tl.load(temperature_ptr + row)
-        if temperature > 0.0:
-            exponents = (x - _finite(largest)) * _scale(temperature)
-            if MODE > 1:
-                top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
-                if _is_narrowed(top_k, top_p, min_p, vocab):
-                    tl.store(sums_ptr + place, tl.sum(tl.exp2(exponents)))
-                    spans: tl.constexpr = CHUNK // SPAN
-                    peaks = tl.max(tl.reshape(x, (spans, SPAN)), axis=1)
-                    tl.store(peaks_ptr + place * spans + tl.arange(0, spans), peaks)
-                else:
-                    time, winner = _race(row_key(seed_ptr, choice_ptr, position_ptr, row), ids, exponents)
-                    tl.store(times_ptr + place, time)
-                    tl.store(winners_ptr + place, winner)
+        exponents = (x - _finite(largest)) * _scale(temperature)
+        if temperature == 0.0:
+            tl.store(firsts_ptr + place, _first(x, largest, ids))
+        elif MODE == 1:
+            key = row_key(seed_ptr, choice_ptr, position_ptr, row)
+            _race(key, ids, exponents, largest, times_ptr + place, winners_ptr + place)
+        else:
+            top_k, top_p, min_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row), tl.load(min_p_ptr + row)
+            if _is_narrowed(top_k, top_p, min_p, vocab):
+                tl.store(sums_ptr + place, tl.sum(tl.exp2(exponents)))
+                spans: tl.constexpr = CHUNK // SPAN
+                peaks = tl.max(tl.reshape(x, (spans, SPAN)), axis=1)
+                tl.store(peaks_ptr + place * spans + tl.arange(0, spans), peaks)
             else:
-                time, winner = _race(row_key(seed_ptr, choice_ptr, position_ptr, row), ids, exponents)
-                tl.store(times_ptr + place, time)
-                tl.store(winners_ptr + place, winner)
+                key = row_key(seed_ptr, choice_ptr, position_ptr, row)
+                _race(key, ids, exponents, largest, times_ptr + place, winners_ptr + place)
 
 
 @triton.jit
@@ -188,7 +196,7 @@ def _combine_kernel(
     chunk = tl.arange(0, CHUNKS)
     place = row * chunks + chunk
     firsts = tl.load(firsts_ptr + place, mask=chunk < chunks, other=0x7FFFFFFF)
-    chosen = tl.min(tl.where(maxima == largest, firsts, 0x7FFFFFFF))
+    chosen = _first(maxima, largest, firsts)
     if MODE > 0:
         temperature = tl.load(temperature_ptr + row)
         races = usable & (temperature > 0.0)
