@@ -176,7 +176,7 @@ def _decode_kernel(
 ):  # fmt: skip
     """Each program takes every so-manieth (item, K/V head); heads of one item are neighbours, as they are in memory.
 
-    The record, the query and the first page numbers of the next item are fetched while this one is in work."""
+    The record and the first page numbers of the next item are fetched while this one is in work."""
     in_group = tl.arange(0, BLOCK_ROWS)
     dim = tl.arange(0, BLOCK_DIM)
     mine = (in_group[:, None] < GROUP) & (dim[None, :] < HEAD_DIM)
