@@ -14,8 +14,8 @@ from adapters.spec import BaseShape
 from adapters.table import AdapterRows
 from engine.config import EngineConfig, ModelConfig
 from engine.gpu.decoder import GpuDecoder
-from engine.gpu.graphs import row_buckets
-from engine.gpu.runner import GpuRunner, Limits
+from engine.gpu.layouts import Limits, row_buckets
+from engine.gpu.runner import GpuRunner
 from engine.models.config import DecoderConfig, ModelRefused, load_config
 from engine.models.dummy import dummy_weights
 from engine.models.weights import Weights, load_weights, model_digest

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.gpu.layouts import Layouts, Limits
 from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
 from engine.models.config import DecoderConfig
@@ -92,6 +93,11 @@ class GpuDecoder:
             sequences_max, config.heads, config.kv_heads, config.head_dim, self.device
         )
         self.prefill_partials = allocate_prefill_partials(config.kv_heads, config.head_dim, self.device)
+
+    def layouts(self, limits: Limits, tiles_max: int) -> Layouts:
+        """How large its steps are."""
+        config = self.config
+        return Layouts(limits, tiles_max, config.heads, config.kv_heads, self.prefill_partials.programs)
 
     def forward(
         self, step: StepTensors, drawn: Tensor, work: Workspace, lora: Lora | None, logits: Tensor, *, decodes: bool

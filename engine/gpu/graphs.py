@@ -16,20 +16,7 @@ import torch
 
 from engine.gpu.packing import Layout
 
-# Rows are padded up to the next of these; beyond the last, to a multiple of it.
-FEW_ROWS = (1, 2, 4, 8, 16, 24, 32)
-ROWS_STEP = 16
-# Likewise for steps with prefill in them. A larger step takes the device longer than the host takes to launch it.
-MIXED_ROWS = (64, 128, 256, 512, 1024, 2048)
-
 _log = logging.getLogger(__name__)
-
-
-def row_buckets(rows_max: int) -> list[int]:
-    """Ascending, the last at least `rows_max`."""
-    few = [rows for rows in FEW_ROWS if rows < rows_max]
-    more = range(FEW_ROWS[-1] + ROWS_STEP, rows_max + ROWS_STEP, ROWS_STEP) if rows_max > FEW_ROWS[-1] else ()
-    return [*few, *more] if more else [*few, next(rows for rows in FEW_ROWS if rows >= rows_max)]
 
 
 @dataclass(frozen=True, slots=True)

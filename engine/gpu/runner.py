@@ -18,29 +18,20 @@ from adapters.pool import TilePool
 from adapters.work import write_work
 from engine.gpu.decoder import GpuDecoder, Lora, workspace
 from engine.gpu.draws import Reported, draw_fields, mode_of, report, to_host
-from engine.gpu.graphs import MIXED_ROWS, StepGraphs, row_buckets
+from engine.gpu.graphs import StepGraphs
+from engine.gpu.layouts import Layouts, Limits
 from engine.gpu.lora import LoraDeltas
-from engine.gpu.packing import Layout, PackedStep, Packer, Sizes, views
+from engine.gpu.packing import Layout, PackedStep, Packer, views
 from engine.penalties import Draw, penalize
 from engine.protocol import Logprobs, ModelInfo
 from engine.runner import unfit
 from engine.step import Chunk, Sequence, Step, StepResult
-from kernels.lora_work import DECODE_BLOCK_ROWS, PREFILL_BLOCK_ROWS, WorkLayout
 from kernels.prefill_blocks import prefill_blocks
 from kernels.sample import Draws, new_scratch, sample
 
 STEPS_AHEAD = 1
 # Prefill kernels are compiled at the start for row numbers that are a multiple of 16 and that are not.
 PREFILL_WARM_ROWS = (48, 49)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The largest step."""
-
-    rows: int
-    sequences: int
-    pages: int  # of all sequences' page tables together
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,98 +68,82 @@ class GpuModel:
     """One model: its decoder, its graphs, and the memory that a step of it works in."""
 
     def __init__(
-        self, info: ModelInfo, decoder: GpuDecoder, packer: Packer, drawn: Tensor, pool: TilePool, limits: Limits
+        self, info: ModelInfo, decoder: GpuDecoder, layouts: Layouts, packer: Packer, drawn: Tensor, pool: TilePool
     ) -> None:
+        assert pool.rows is not None
         self.info = info
-        self.logits = torch.empty(limits.sequences, decoder.config.vocab, dtype=decoder.dtype, device=decoder.device)
-        self.scratch = new_scratch(limits.sequences, decoder.config.vocab, decoder.device)
+        config, limits = decoder.config, layouts.limits
+        self.logits = torch.empty(limits.sequences, config.vocab, dtype=decoder.dtype, device=decoder.device)
+        self.scratch = new_scratch(limits.sequences, config.vocab, decoder.device)
         self._decoder = decoder
+        self._layouts = layouts
         self._packer = packer
         self._drawn = drawn
         self._pool = pool
-        self._limits = limits
-        self._work = workspace(decoder.config, limits.rows, decoder.dtype, decoder.device)
-        assert pool.rows is not None
-        self._table = pool.rows.table
-        self._deltas = LoraDeltas(self._table, decoder.config, limits.rows, _stream(decoder.device))
+        self._work = workspace(config, limits.rows, decoder.dtype, decoder.device)
+        self._deltas = LoraDeltas(pool.rows.table, config, limits.rows, _stream(decoder.device))
         self._decodes: StepGraphs | None = None
         self._mixed: StepGraphs | None = None
 
     def capture(self, *, with_lora: bool) -> None:
         """Compile every kernel and capture the graphs."""
+        layouts = self._layouts
         for rows in PREFILL_WARM_ROWS:
-            layout = self._layout(rows, 1, 1, self._limits.pages, PREFILL_BLOCK_ROWS)
-            self._pad(layout)
+            layout = self._padding(layouts.exact(rows, 1, 1, layouts.limits.pages, prefill=True))
             for lora in (True, False):
-                self._run(layout, PREFILL_BLOCK_ROWS if lora else 0, 1, decodes=False)
-        buckets = row_buckets(self._limits.sequences)
-        self._decodes = StepGraphs(buckets, self._decode_layout, self._decode, with_lora=with_lora)
-        mixed = [rows for rows in MIXED_ROWS if rows <= self._limits.rows]
-        self._mixed = StepGraphs(mixed, self._mixed_layout, self._mix, with_lora=with_lora)
+                self._run(layout, 1, lora=lora, decodes=False)
+        self._decodes = StepGraphs(layouts.decode_rows, self._decode_padding, self._decode, with_lora=with_lora)
+        self._mixed = StepGraphs(layouts.mixed_rows, self._mixed_padding, self._mix, with_lora=with_lora)
 
     def forward(self, packed: PackedStep, drawn: dict[Sequence, int], draws: Many[Draw]) -> Layout:
         """Start the step; `logits` [samples] are written. Returns where its fields lie in the device buffer."""
         extra = draw_fields(draws)
         adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
+        blocks = 0
+        if not packed.decodes:
+            config, programs = self._decoder.config, self._layouts.programs
+            found = prefill_blocks(packed.counts, packed.kv_lens, config.heads, config.kv_heads, programs=programs)
+            blocks, extra["query_blocks"] = len(found), found
         graphs = self._decodes if packed.decodes else self._mixed
         graph = graphs.fitting(packed.rows, adapted) if graphs else None
-        block_rows, blocks = DECODE_BLOCK_ROWS, 0
-        if not packed.decodes:
-            config, programs = self._decoder.config, self._decoder.prefill_partials.programs
-            found = prefill_blocks(packed.counts, packed.kv_lens, config.heads, config.kv_heads, programs=programs)
-            block_rows, blocks, extra["query_blocks"] = PREFILL_BLOCK_ROWS, len(found), found
-        if graph is not None:
-            layout = graph.layout
-        else:
-            layout = self._layout(packed.rows, len(packed.chunks), blocks, packed.page_count, block_rows)
+        layout = graph.layout if graph is not None else self._exact(packed, blocks)
         extra["lora"] = np.empty(layout.sizes.lora_words, np.int32)
         extra["adapted"] = np.empty(layout.sizes.rows, np.int32)
-        work_layout = self._work_layout(layout.sizes, block_rows)
-        write_work(self._pool, packed.adapter_runs(), work_layout, extra["lora"], extra["adapted"])
+        work = self._layouts.work(layout, prefill=not packed.decodes)
+        write_work(self._pool, packed.adapter_runs(), work, extra["lora"], extra["adapted"])
         self._packer.send(layout, packed, drawn, extra)
         if graph is not None:
             graph.graph.replay()
         else:
-            self._run(layout, block_rows if adapted else 0, len(packed.sampling), decodes=packed.decodes)
+            self._run(layout, len(packed.sampling), lora=adapted, decodes=packed.decodes)
         return layout
 
-    def _run(self, layout: Layout, lora_rows: int, samples: int, *, decodes: bool) -> None:
-        """The forward over the packed buffer. `lora_rows`: rows of a block of the work list; 0: no row is adapted."""
+    def _exact(self, packed: PackedStep, blocks: int) -> Layout:
+        rows, sequences = packed.rows, len(packed.chunks)
+        return self._layouts.exact(rows, sequences, blocks, packed.page_count, prefill=not packed.decodes)
+
+    def _run(self, layout: Layout, samples: int, *, lora: bool, decodes: bool) -> None:
+        """The forward over the packed buffer."""
         tensors = views(layout, self._packer.device)
-        lora = None
-        if lora_rows:
-            lora = Lora(self._work_layout(layout.sizes, lora_rows).view(tensors.lora), self._deltas)
+        beside = None
+        if lora:
+            beside = Lora(self._layouts.work(layout, prefill=not decodes).view(tensors.lora), self._deltas)
         work = self._work.first(layout.sizes.rows)
-        self._decoder.forward(tensors, self._drawn, work, lora, self.logits[:samples], decodes=decodes)
+        self._decoder.forward(tensors, self._drawn, work, beside, self.logits[:samples], decodes=decodes)
 
     def _decode(self, layout: Layout, lora: bool) -> None:
-        self._run(layout, DECODE_BLOCK_ROWS if lora else 0, layout.sizes.rows, decodes=True)
-
-    def _decode_layout(self, rows: int) -> Layout:
-        layout = self._layout(rows, rows, 0, self._limits.pages, DECODE_BLOCK_ROWS)
-        self._pad(layout)
-        return layout
+        self._run(layout, layout.sizes.rows, lora=lora, decodes=True)
 
     def _mix(self, layout: Layout, lora: bool) -> None:
-        self._run(layout, PREFILL_BLOCK_ROWS if lora else 0, layout.sizes.sequences, decodes=False)
+        self._run(layout, layout.sizes.sequences, lora=lora, decodes=False)
 
-    def _mixed_layout(self, rows: int) -> Layout:
-        config, sequences = self._decoder.config, min(rows, self._limits.sequences)
-        # Every sequence may leave its last block partly empty, and some are in parts.
-        blocks = sequences + len(prefill_blocks([rows], [rows], config.heads, config.kv_heads))
-        blocks += self._decoder.prefill_partials.parts_max
-        layout = self._layout(rows, sequences, blocks, self._limits.pages, PREFILL_BLOCK_ROWS)
-        self._pad(layout)
-        return layout
+    def _decode_padding(self, rows: int) -> Layout:
+        return self._padding(self._layouts.decode(rows))
 
-    def _layout(self, rows: int, sequences: int, blocks: int, pages: int, block_rows: int) -> Layout:
-        words = WorkLayout.of(rows, sequences, self._table.tiles_max, block_rows).size
-        return Layout(Sizes(rows, sequences, blocks, words, pages))
+    def _mixed_padding(self, rows: int) -> Layout:
+        return self._padding(self._layouts.mixed(rows))
 
-    def _work_layout(self, sizes: Sizes, block_rows: int) -> WorkLayout:
-        return WorkLayout.of(sizes.rows, sizes.sequences, self._table.tiles_max, block_rows)
-
-    def _pad(self, layout: Layout) -> None:
+    def _padding(self, layout: Layout) -> Layout:
         """Send a step of nothing but padding."""
         nothing = {
             "query_blocks": np.zeros(0, np.int32),
@@ -176,6 +151,7 @@ class GpuModel:
             "adapted": np.zeros(layout.sizes.rows, np.int32),
         }
         self._packer.send(layout, PackedStep([], self._decoder.tokens_per_page), {}, nothing)
+        return layout
 
 
 class GpuRunner:
@@ -194,10 +170,13 @@ class GpuRunner:
         self._drawn = torch.zeros(limits.sequences, dtype=torch.int32, device=arena.device)
         # Of the ids in `drawn`, whose they are.
         self._places: dict[Sequence, int] = {}
-        packer = Packer(self._words(limits), arena.device, STEPS_AHEAD + 2)
-        self._packer = packer
+        assert adapters.rows is not None
+        tiles_max = adapters.rows.table.tiles_max
+        layouts = {name: decoder.layouts(limits, tiles_max) for name, (_, decoder) in decoders.items()}
+        words = max(own.words_max() for own in layouts.values())
+        self._packer = Packer(words, arena.device, STEPS_AHEAD + 2)
         self._served = {
-            name: GpuModel(info, decoder, packer, self._drawn, adapters, limits)
+            name: GpuModel(info, decoder, layouts[name], self._packer, self._drawn, adapters)
             for name, (info, decoder) in decoders.items()
         }
 
@@ -259,17 +238,6 @@ class GpuRunner:
         fields = Draws(*(layout.view(self._packer.device, name)[: len(draws)] for name in names))
         sample(penalize(logits, draws), fields, model.scratch, drawn, mode=mode_of(draws))
         return report(logits, drawn, draws)
-
-    def _words(self, limits: Limits) -> int:
-        """Of the largest step that there can be."""
-        assert self.adapters.rows is not None
-        tiles = self.adapters.rows.table.tiles_max
-        lora = max(
-            WorkLayout.of(limits.rows, limits.sequences, tiles, block).size
-            for block in (DECODE_BLOCK_ROWS, PREFILL_BLOCK_ROWS)
-        )
-        # No block of prefill attention is empty.
-        return Layout(Sizes(limits.rows, limits.sequences, limits.rows, lora, limits.pages)).words
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -19,7 +19,7 @@ def test_the_list_names_programs_that_are_there() -> None:
     assert listed.returncode == 0, listed.stderr
     names = [line.split()[1].rstrip(":") for line in listed.stdout.splitlines() if line.startswith("==> ")]
     assert "load_ceiling" in names
-    assert all(Path(REPO, "benchmarks", f"{name}.py").exists() for name in names)
+    assert all(Path(REPO, "benchmarks", f"{name.replace('.', '/')}.py").exists() for name in names)
 
 
 def test_a_name_that_is_none_is_refused() -> None:

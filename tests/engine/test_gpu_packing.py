@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from engine.gpu.graphs import row_buckets
+from engine.gpu.layouts import Layouts, Limits, row_buckets
 from engine.gpu.packing import NOWHERE, Layout, PackedStep, Packer, Sizes, StepTensors, views
 from engine.protocol import Sampling
 from engine.step import PENDING_ID, Chunk, Sequence
+from kernels.prefill_blocks import prefill_blocks
 
 PER_PAGE = 4
 
@@ -120,3 +121,23 @@ def test_buckets_cover_every_number_of_rows(most: int) -> None:
     assert buckets == sorted(set(buckets))
     assert buckets[-1] >= most
     assert all(any(rows <= bucket < rows + 16 for bucket in buckets) for rows in range(1, most + 1))
+
+
+@pytest.mark.parametrize("rows", [65, 80, 512, 8192])
+@pytest.mark.parametrize("sequences", [1, 16, 64])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (32, 8), (16, 1)])
+def test_one_buffer_holds_every_kind_of_step(rows: int, sequences: int, heads: int, kv_heads: int) -> None:
+    layouts = Layouts(Limits(rows, sequences, 1000), 4, heads, kv_heads, programs=264)
+    words = layouts.words_max()
+    assert all(layouts.decode(own).words <= words for own in layouts.decode_rows)
+    assert all(layouts.mixed(own).words <= words for own in layouts.mixed_rows)
+    for count in {1, min(rows, sequences), 1 + sequences // 2}:
+        lengths = np.full(count, rows // count)
+        lengths[0] += rows - lengths.sum()
+        blocks = prefill_blocks(lengths, lengths + 5000, heads, kv_heads, programs=264)
+        step = layouts.exact(rows, count, len(blocks), 1000, prefill=True)
+        assert step.words <= words
+        assert step.sizes.lora_words == layouts.work(step, prefill=True).size
+        for own in layouts.mixed_rows:
+            if own >= rows:
+                assert layouts.mixed(own).sizes.query_blocks >= len(blocks)
