@@ -28,22 +28,23 @@ def write_work(
     adapter need not be neighbours, but cost less when they are. Each adapter becomes the most recently used.
     """
     assert pool.rows is not None
-    ranges: list[Range] = []
-    adapted[:] = 0
+    merged: list[tuple[str, int, int]] = []  # digest, first row, row behind the last
     before: str | None = None
-    first = 0
+    start = stop = 0
     for digest, rows in runs:
-        if not rows:
-            continue
-        if digest is not None:
-            if digest == before:
-                ranges[-1] = ranges[-1]._replace(rows=ranges[-1].rows + rows)
-            else:
-                pool.use(digest)
-                row, tiles = pool.rows.find(digest)
-                ranges.append(Range(row, first, rows, tiles))
-            adapted[first : first + rows] = 1
-        before = digest
-        first += rows
+        if rows and digest != before:
+            if before is not None:
+                merged.append((before, start, stop))
+            before, start = digest, stop
+        stop += rows
+    if before is not None:
+        merged.append((before, start, stop))
+    adapted[:] = 0
+    ranges = []
+    for digest, first, last in merged:
+        pool.use(digest)
+        row, tiles = pool.rows.find(digest)
+        ranges.append(Range(row, first, last - first, tiles))
+        adapted[first:last] = 1
     layout.plan(ranges, work)
     return bool(ranges)

@@ -6,6 +6,7 @@ Tensors and numbers only: this knows neither adapters' names nor how pages are g
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -131,7 +132,8 @@ class WorkLayout(NamedTuple):
         out[:HEADER] = 0
         if not ranges:
             return
-        table_row, first, rows, tiles = np.asarray(ranges, dtype=np.int32).T
+        numbers = np.fromiter(chain.from_iterable(ranges), np.int32, FIELDS * len(ranges))
+        table_row, first, rows, tiles = numbers.reshape(-1, FIELDS).T
         owner, block = _repeat(-(-rows // self.block_rows))
         start = block * self.block_rows
         segments = np.stack(
