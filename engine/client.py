@@ -71,11 +71,13 @@ Answer = TypeVar("Answer")
 
 
 class Generation:
-    """One request in flight, iterated by one task: lists of ids as they come (those of several steps may lie in one
-    list), then exactly one ending. What waits here is bounded by the request's max_tokens."""
+    """One request in flight: ids as they come, then exactly one ending. It has one reader: a task that iterates it
+    (lists of ids, those of several steps in one list where they came together, then the ending), or a callback given to
+    `listen`, for whom a task switch a token is too much. What waits here is bounded by the request's max_tokens."""
 
     __slots__ = (
-        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_over", "_waiter", "ending", "handle", "received",
+        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_over", "_waiter", "ending", "handle",
+        "received",
     )  # fmt: skip
 
     def __init__(self, link: _Link, handle: int) -> None:
@@ -86,9 +88,25 @@ class Generation:
         self._ids: list[int] = []
         self._logprobs: list[Logprobs] = []  # of _ids, or empty
         self._logprobs_taken: list[Logprobs] = []  # of the ids that were handed out last
+        self._on_news: Callable[[], None] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._aborted = False
         self._over = False  # the ending was handed out
+
+    # ---- its reader
+
+    def listen(self, on_news: Callable[[], None]) -> None:
+        """Call `on_news` once for all that one read of the stream brought: ids to `take`, the `ending`, or both. It
+        runs inside the connection's own callback, so it must not raise. To be called before anything came."""
+        assert self._on_news is None, "a generation has one reader"
+        assert not self._ids, "listen before anything comes"
+        self._on_news = on_news
+
+    def take(self) -> list[int]:
+        """The ids that came since the last call."""
+        ids, self._ids = self._ids, []
+        self._logprobs_taken, self._logprobs = self._logprobs, []
+        return ids
 
     def __aiter__(self) -> Generation:
         return self
@@ -96,15 +114,14 @@ class Generation:
     async def __anext__(self) -> list[int] | Ending:
         while True:
             if self._ids:
-                ids, self._ids = self._ids, []
-                self._logprobs_taken, self._logprobs = self._logprobs, []
-                return ids
+                return self.take()
             if self.ending is not None:
                 if self._over:
                     raise StopAsyncIteration
                 self._over = True
                 return self.ending
             assert self._waiter is None, "a generation is iterated by one task"
+            assert self._on_news is None, "a generation has one reader"
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -112,8 +129,8 @@ class Generation:
                 self._waiter = None
 
     def take_logprobs(self) -> list[Logprobs]:
-        """Of the ids that the iteration gave last, one for each, when the request asked for them; else, and the second
-        time, none."""
+        """Of the ids that were given last, one for each, when the request asked for them; else, and the second time,
+        none."""
         taken, self._logprobs_taken = self._logprobs_taken, []
         return taken
 
@@ -128,22 +145,29 @@ class Generation:
         self._aborted = True
         self._link.send(Abort(self.handle))
 
+    # ---- the connection's side: what came, then `announce`
+
     def push(self, token: int, logprobs: Logprobs | None = None) -> None:
-        """For the client: one id arrived."""
+        """One id arrived."""
         if self._aborted:
             return
         self.received += 1
         self._ids.append(token)
         if logprobs is not None:
             self._logprobs.append(logprobs)
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     def end(self, ending: Ending) -> None:
-        """For the client: nothing more comes."""
+        """Nothing more comes."""
         assert self.ending is None, "a generation ends once"
         self.ending = ending
+
+    def announce(self) -> None:
+        """Tell the reader, if there is anything to tell."""
+        if not self._ids and self.ending is None:
+            return
+        if self._on_news is not None:
+            self._on_news()
+            return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -168,6 +192,7 @@ class _Link(asyncio.Protocol):
         self._on_lost = on_lost
         self._watch: asyncio.TimerHandle | None = None
         self._reader = FrameReader()
+        self._news: dict[Generation, None] = {}  # those for whom this read brought something, in order
         self._transport: asyncio.Transport | None = None
         self._why = ""
 
@@ -183,9 +208,10 @@ class _Link(asyncio.Protocol):
         message = self._why or (f"the stream broke: {exc}" if exc else "the engine closed the stream")
         if not self.lost.done():
             self.lost.set_result(message)
-        for generation in self.generations.values():
+        lost, self.generations = self.generations, {}
+        for generation in lost.values():
             generation.end(EngineLost(message))
-        self.generations.clear()
+            generation.announce()
         _fail(self.hello, message)
         for status in self.statuses:
             _fail(status, message)
@@ -201,23 +227,28 @@ class _Link(asyncio.Protocol):
                 self._frame(decode_from_engine(body))
         except ProtocolError as error:
             self.cut(f"protocol error: {error}")
+        news, self._news = self._news, {}
+        for generation in news:
+            generation.announce()
 
     def _frame(self, frame: FromEngine) -> None:
         match frame:
             case Tokens():
                 self._moved(frame.step)
-                generations = self.generations
+                generations, news = self.generations, self._news
                 logprobs = frame.logprobs
                 for index, (handle, token) in enumerate(zip(frame.handles, frame.ids, strict=True)):
                     generation = generations.get(handle)
                     if generation is None:
                         raise ProtocolError(f"ids for handle {handle}, which has ended")
                     generation.push(token, None if logprobs is None else logprobs[index])
+                    news[generation] = None
             case Finished() | Refused():
                 ended = self.generations.pop(frame.handle, None)
                 if ended is None:
                     raise ProtocolError(f"a second ending for handle {frame.handle}")
                 ended.end(frame)
+                self._news[ended] = None
             case Heartbeat():
                 self.heartbeat = frame
                 if not frame.busy:

@@ -58,10 +58,12 @@ class Tokenizer:
         config = _read_json(directory / "tokenizer_config.json")
         added = self._encoder.get_added_tokens_decoder()
         self._special_ids = {token.content: id_ for id_, token in added.items() if token.special}
+        self._special = frozenset(self._special_ids.values())
         self._control = _any_of(self._special_ids)
         self._names = {name: _token_text(config[name]) for name in _NAMED_TOKENS if config.get(name) is not None}
         self._template = _compile_template(directory, config)
         self._byte_level = _decoder_type(self._encoder) == "ByteLevel"
+        self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, as they are asked for; no larger than it is
         self.eos_ids = self._find_eos_ids(directory)
         self.vocab_size = self._encoder.get_vocab_size(with_added_tokens=True)
 
@@ -135,9 +137,9 @@ class Tokenizer:
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """A fresh decoder for one stream of ids."""
-        skipped = frozenset(self._special_ids.values() if skip_special_tokens else ())
+        skipped = self._special if skip_special_tokens else frozenset()
         if self._byte_level:
-            return _ByteDetokenizer(self._encoder, skipped)
+            return _ByteDetokenizer(self._encoder, self._bytes_of, skipped)
         return _WindowDetokenizer(self._encoder, skipped)
 
     def _encode_rendered(self, text: str) -> list[int]:
@@ -165,20 +167,28 @@ class Tokenizer:
 class _ByteDetokenizer:
     """For byte-level vocabularies (GPT-2, Llama 3, Qwen, SmolLM): each id is some bytes, the stream is UTF-8."""
 
-    def __init__(self, encoder: tokenizers.Tokenizer, skipped: frozenset[int]) -> None:
+    def __init__(self, encoder: tokenizers.Tokenizer, bytes_of: dict[int, bytes], skipped: frozenset[int]) -> None:
+        """`bytes_of`: what is known of the vocabulary already; shared, and added to."""
         self._encoder = encoder
+        self._bytes_of = bytes_of
         self._skipped = skipped
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, ids: Sequence[int]) -> str:
-        return self._utf8.decode(b"".join([self._bytes(id_) for id_ in ids if id_ not in self._skipped]))
+        known, skipped = self._bytes_of, self._skipped
+        return self._utf8.decode(
+            b"".join([known[id_] if id_ in known else self._bytes(id_) for id_ in ids if id_ not in skipped])
+        )
 
     def finish(self) -> str:
         return self._utf8.decode(b"", final=True)
 
     def _bytes(self, id_: int) -> bytes:
         token = self._encoder.id_to_token(id_)
-        return b"" if token is None else _bytes_of_token(token)  # None: a row of the output matrix that no token owns
+        if token is None:  # a row of the output matrix that no token owns
+            return b""
+        data = self._bytes_of[id_] = _bytes_of_token(token)
+        return data
 
 
 class _WindowDetokenizer:

@@ -16,6 +16,9 @@ from gateway.errors import ApiError
 from gateway.text import Drawn
 from gateway.wire import FinishReason, Usage
 
+# Pieces that lie unread are joined beyond so many: a reader who does not read costs its text, not an object a token.
+PIECES_MAX = 64
+
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
     """What is new of one text. `first`: nothing of it was read before."""
@@ -42,6 +45,8 @@ class Text:
     def add(self, text: str, drawn: Sequence[Drawn]) -> None:
         if text:
             self._pieces.append(text)
+            if len(self._pieces) > PIECES_MAX:
+                self._pieces[:] = ["".join(self._pieces)]
         if drawn:
             self._drawn += drawn
 

@@ -144,26 +144,44 @@ class Choices:
         """Raises EngineUnavailable, ProtocolError."""
         if self._stopped:
             return self._cut_short(choice, NO_USAGE)
-        work, text = self._work, choice.text
         generation = choice.generation = self._submit(choice)
-        reports = work.sampling.logprobs >= 0
-        async for event in generation:
-            if not isinstance(event, list):
-                break
-            if not choice.started.is_set():
-                self._begin(choice)
-            if text.stopped:
-                continue
-            shown = text.push(event, generation.take_logprobs() if reports else ())
-            work.answer.add(choice.index, shown, text.take_drawn() if reports else ())
-            if text.stopped:
-                generation.abort()
-        assert not isinstance(event, list), "a generation ends with its ending"
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        generation.listen(lambda: self._news(choice, generation, over))
+        await over
+        event = generation.ending
+        assert event is not None, "a generation ends with its ending"
         if isinstance(event, protocol.Refused):
             return self._refused(event)
-        if rest := text.finish():
-            work.answer.add(choice.index, rest)
+        if rest := choice.text.finish():
+            self._work.answer.add(choice.index, rest)
         return self._judge(choice, event)
+
+    def _news(self, choice: Choice, generation: Generation, over: asyncio.Future[None]) -> None:
+        """Something came, with no task switch between the engine's socket and the answer. `over` ends the waiting."""
+        if over.done():
+            return
+        try:
+            if ids := generation.take():
+                self._take(choice, generation, ids)
+        except Exception as error:  # noqa: BLE001 - raised again in the owner, which waits for `over`
+            over.set_exception(error)
+            return
+        if generation.ending is not None:
+            over.set_result(None)
+
+    def _take(self, choice: Choice, generation: Generation, ids: list[int]) -> None:
+        """Ids into text, and the text to whoever reads."""
+        work, text = self._work, choice.text
+        if not choice.started.is_set():
+            self._begin(choice)
+        if text.stopped:
+            return
+        if work.sampling.logprobs >= 0:
+            work.answer.add(choice.index, text.push(ids, generation.take_logprobs()), text.take_drawn())
+        else:
+            work.answer.add(choice.index, text.push(ids))
+        if text.stopped:
+            generation.abort()
 
     def _begin(self, choice: Choice) -> None:
         work = self._work

@@ -46,6 +46,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
+    reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
 
 

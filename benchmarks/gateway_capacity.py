@@ -1,0 +1,291 @@
+"""What one core carries of the gateway with everything on, beside the aims: a fake engine, SQLite, real HTTP.
+
+    python -m benchmarks.gateway_capacity [--note TEXT] [--only PHASE …] [--long] [--litellm VENV/bin/litellm]
+
+The gateway has a core of its own; engine, load tool and this program share another. A request is 200 prompt tokens in
+and 32 streamed out. CPU-seconds are the gateway process's: all threads, user and system. Latency is *added* latency:
+probes of the same shape go straight to the engine's socket during the same run, and what they saw is subtracted,
+percentile by percentile. Appends rows to benchmarks/results/gateway_capacity.csv. It ends within 4 minutes without
+--long, which sends 100,000 requests and watches the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import platform
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks import litellm_proxy
+from benchmarks.figures import append_rows, machine
+from benchmarks.pinned_stack import (
+    MODEL,
+    Stack,
+    cpu_s,
+    gateway_pid,
+    lacks,
+    load,
+    pinned_stack,
+    restart_engine,
+    rss_bytes,
+)
+from engine.client import EngineClient
+from engine.protocol import Sampling
+
+PROMPT_TOKENS, MAX_TOKENS = 200, 32
+SHAPE = ("--prompt-tokens", str(PROMPT_TOKENS), "--max-tokens", str(MAX_TOKENS))
+STEP_MS = 10.0
+CLOSED = {"at_once": 64, "seconds": 12}
+LONG_STREAMS = {"at_once": 64, "seconds": 8, "tokens": 600}
+OPEN = {"share": 0.7, "seconds": 20, "probes_per_s": 15}
+MANY = {"streams": 1000, "step_ms": 100, "tokens": 150, "probes": 8}
+SOAK = {"requests": 100_000, "settled": 20_000}  # memory is compared from `settled` requests on
+# What is hoped for: (metric, at least or at most, value).
+AIMS = {
+    "requests_per_gateway_cpu_s": (">=", 300.0),
+    "tokens_per_gateway_cpu_s": (">=", 20_000.0),
+    "open_added_ttft_p50_ms": ("<=", 3.0),
+    "open_added_ttft_p99_ms": ("<=", 10.0),
+    "many_added_inter_token_p50_ms": ("<=", 1.0),
+    "many_added_inter_token_p99_ms": ("<=", 20.0),
+    "soak_rss_growth_mb": ("<=", 5.0),
+}
+MIB = 1024 * 1024
+
+Figures = dict[str, float]
+
+
+@dataclass
+class Probes:
+    """Requests that go straight to the engine, with no gateway between: when its tokens really are there."""
+
+    socket_path: str
+    ttft_s: list[float] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+    e2e_s: list[float] = field(default_factory=list)
+
+    async def arrive(self, per_s: float, seconds: float) -> None:
+        """One after another by a Poisson process."""
+        draw = random.Random(1)
+        async with self._client() as client, asyncio.TaskGroup() as group:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                await asyncio.sleep(draw.expovariate(per_s))
+                group.create_task(self._one(client, MAX_TOKENS))
+
+    async def together(self, count: int, max_tokens: int) -> None:
+        async with self._client() as client, asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(self._one(client, max_tokens))
+
+    @contextlib.asynccontextmanager
+    async def _client(self) -> Any:
+        client = EngineClient(self.socket_path)
+        await client.start()
+        try:
+            await client.wait_ready(10)
+            yield client
+        finally:
+            await client.close()
+
+    async def _one(self, client: EngineClient, max_tokens: int) -> None:
+        began = last = time.perf_counter()
+        generation = client.submit(
+            request_id="probe",
+            model=MODEL,
+            adapter=None,
+            namespace="probe",
+            tier="standard",
+            share="probe",
+            prompt_ids=[random.randrange(300, 40_000) for _ in range(PROMPT_TOKENS)],
+            max_tokens=max_tokens,
+            sampling=Sampling(temperature=0.0),
+            stop_ids=[],
+        )
+        first = True
+        async for event in generation:
+            now = time.perf_counter()
+            if isinstance(event, list):
+                (self.ttft_s if first else self.gaps_s).append(now - last)
+                first, last = False, now
+        self.e2e_s.append(last - began)
+
+
+def percentile_ms(seconds: Iterable[float], percent: float) -> float:
+    return float(np.percentile(np.fromiter(seconds, float), percent)) * 1000
+
+
+def tool_figures(prefix: str, report: dict[str, Any]) -> Figures:
+    """How well the load tool kept up: over 85 % of a core its own delays are in the figures."""
+    return {
+        f"{prefix}_tool_cpu_share": report["tool"]["cpu_share"],
+        f"{prefix}_sent_late_p99_ms": report["tool"]["send_lateness_ms"]["p99"],
+    }
+
+
+# ---- the phases
+
+
+async def warm(stack: Stack) -> None:
+    await load(stack, "--concurrency", "32", "--requests", "300", *SHAPE)
+
+
+async def closed(stack: Stack, _: Figures) -> Figures:
+    """As many requests as go through, 64 at once."""
+    pid = gateway_pid(stack)
+    cpu, began = cpu_s(pid), time.monotonic()
+    at_once, seconds = CLOSED["at_once"], CLOSED["seconds"]
+    report = await load(stack, "--concurrency", str(at_once), "--duration", str(seconds), *SHAPE)
+    used, wall, total = cpu_s(pid) - cpu, time.monotonic() - began, report["total"]
+    return {
+        "requests_per_gateway_cpu_s": total["requests"] / used,
+        "closed_requests_per_s": total["requests_per_s"],
+        "closed_gateway_core_share": used / wall,
+        "closed_ttft_p50_ms": total["ttft_ms"]["p50"],
+        "closed_ttft_p99_ms": total["ttft_ms"]["p99"],
+    }
+
+
+async def long_streams(stack: Stack, _: Figures) -> Figures:
+    """Few requests, many tokens."""
+    pid = gateway_pid(stack)
+    cpu = cpu_s(pid)
+    at_once, tokens = LONG_STREAMS["at_once"], LONG_STREAMS["tokens"]
+    report = await load(
+        stack, "--concurrency", str(at_once), "--requests", str(2 * at_once), "--max-tokens", str(tokens)
+    )
+    used, total = cpu_s(pid) - cpu, report["total"]
+    # Tokens that came together in one event are fewer events: said beside, lest they flatter.
+    return {
+        "tokens_per_gateway_cpu_s": total["completion_tokens"] / used,
+        "long_tokens_per_event": total["completion_tokens"] / max(1, report["tool"]["events"] - 3 * 2 * at_once),
+        "long_tokens_per_s": total["output_tokens_per_s"],
+    }
+
+
+async def open_loop(stack: Stack, found: Figures) -> Figures:
+    """Poisson arrivals at a share of what the closed loop says a core carries."""
+    rate = OPEN["share"] * found["requests_per_gateway_cpu_s"]
+    pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path))
+    cpu, began = cpu_s(pid), time.monotonic()
+    report, _ = await asyncio.gather(
+        load(stack, "--rate", f"{rate:.1f}", "--duration", str(OPEN["seconds"]), *SHAPE),
+        probes.arrive(OPEN["probes_per_s"], OPEN["seconds"]),
+    )
+    used, wall, total = cpu_s(pid) - cpu, time.monotonic() - began, report["total"]
+    figures = {"open_requests_per_s": rate, "open_gateway_core_share": used / wall}
+    for name, direct in (("ttft", probes.ttft_s), ("e2e", probes.e2e_s)):
+        for percent in (50, 99):
+            seen, alone = total[f"{name}_ms"][f"p{percent}"], percentile_ms(direct, percent)
+            figures[f"open_added_{name}_p{percent}_ms"] = seen - alone
+            figures[f"open_direct_{name}_p{percent}_ms"] = alone
+    return figures | tool_figures("open", report)
+
+
+async def many_streams(stack: Stack, _: Figures) -> Figures:
+    """A thousand streams at ten tokens a second each."""
+    restart_engine(stack, step_ms=MANY["step_ms"])
+    pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path))
+    cpu, began = cpu_s(pid), time.monotonic()
+    streams, tokens = MANY["streams"], MANY["tokens"]
+
+    async def delayed() -> None:
+        await asyncio.sleep(4)  # the tool starts, and all streams begin
+        await probes.together(MANY["probes"], tokens // 2)
+
+    report, _ = await asyncio.gather(
+        load(stack, "--concurrency", str(streams), "--requests", str(streams), "--max-tokens", str(tokens)), delayed()
+    )
+    used, wall, total = cpu_s(pid) - cpu, time.monotonic() - began, report["total"]
+    restart_engine(stack, step_ms=STEP_MS)
+    figures = {"many_gateway_core_share": used / wall, "many_gateway_rss_mb": rss_bytes(pid) / MIB}
+    for percent in (50, 99):
+        seen, alone = total["inter_token_ms"][f"p{percent}"], percentile_ms(probes.gaps_s, percent)
+        figures[f"many_added_inter_token_p{percent}_ms"] = seen - alone
+        figures[f"many_direct_inter_token_p{percent}_ms"] = alone
+    return figures | tool_figures("many", report)
+
+
+async def soak(stack: Stack, _: Figures) -> Figures:
+    """Memory over 100,000 requests: from the 20,000th on, when every cache has its size, it should not grow."""
+    pid, part = gateway_pid(stack), SOAK["requests"] // 10
+    sizes = [rss_bytes(pid)]
+    for number in range(10):
+        await load(stack, "--concurrency", "64", "--requests", str(part), "--seed", str(number), *SHAPE)
+        sizes.append(rss_bytes(pid))
+        print(f"  after {(number + 1) * part:7,} requests: {sizes[-1] / MIB:.1f} MiB", flush=True)
+    return {
+        "soak_rss_first_mb": sizes[0] / MIB,
+        "soak_rss_settled_mb": sizes[SOAK["settled"] // part] / MIB,
+        "soak_rss_last_mb": sizes[-1] / MIB,
+        "soak_rss_growth_mb": (sizes[-1] - sizes[SOAK["settled"] // part]) / MIB,
+    }
+
+
+PHASES: dict[str, Callable[[Stack, Figures], Awaitable[Figures]]] = {
+    "closed": closed,
+    "long_streams": long_streams,
+    "open": open_loop,
+    "many": many_streams,
+    "soak": soak,
+}
+
+
+async def measure(phases: list[str]) -> Figures:
+    found: Figures = {}
+    with pinned_stack({"step_ms": STEP_MS}) as stack:
+        await warm(stack)
+        for name in phases:
+            print(f"{name}: {PHASES[name].__doc__}", flush=True)
+            now = await PHASES[name](stack, found)
+            show(now)
+            found |= now
+        found["gateway_rss_mb"] = rss_bytes(gateway_pid(stack)) / MIB
+    return found
+
+
+def show(found: Figures) -> None:
+    for metric, value in found.items():
+        line = f"  {metric:36} {value:12.2f}"
+        if metric in AIMS:
+            sign, aim = AIMS[metric]
+            met = value >= aim if sign == ">=" else value <= aim
+            line += f"   aim {sign} {aim:<8g} {'met' if met else 'NOT MET'}"
+        print(line, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--note", default="", help="stands in the rows")
+    parser.add_argument("--only", nargs="+", choices=list(PHASES), help="these phases; open needs closed before it")
+    parser.add_argument("--long", action="store_true", help="also the memory over 100,000 requests")
+    parser.add_argument("--litellm", metavar="PROGRAM", help="also LiteLLM's proxy, with all its governance off")
+    arguments = parser.parse_args()
+    if missing := lacks():
+        sys.exit(f"this machine lacks {missing}")
+    phases = arguments.only or [name for name in PHASES if name != "soak" or arguments.long]
+    if "open" in phases and "closed" not in phases:
+        parser.error("open is a share of what closed finds: name both")
+    found = asyncio.run(measure(phases))
+    if arguments.litellm:
+        print("litellm: the same load through LiteLLM's proxy, no keys, no limits, no database")
+        theirs = litellm_proxy.measure(arguments.litellm, SHAPE, CLOSED["at_once"], STEP_MS)
+        show(theirs)
+        found |= theirs
+    else:
+        print("  LiteLLM's proxy was not run; elsewhere, all governance off: 50 streams of 16 a CPU-second")
+    workload = f"{PROMPT_TOKENS} in, {MAX_TOKENS} streamed, step {STEP_MS:g} ms, SQLite, all on, a core for the gateway"
+    append_rows("gateway_capacity", machine(f"Python {platform.python_version()}"), workload, found, arguments.note)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
