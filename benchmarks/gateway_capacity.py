@@ -1,6 +1,7 @@
 """What one core carries of the gateway with everything on, beside the aims: a fake engine, SQLite, real HTTP.
 
-    python -m benchmarks.gateway_capacity [--note TEXT] [--only PHASE …] [--long] [--litellm VENV/bin/litellm]
+    python -m benchmarks.gateway_capacity [--note TEXT] [--only PHASE …] [--rate R] [--long]
+        [--litellm VENV/bin/litellm]
 
 The gateway has a core of its own; engine, load tool and this program share another. A request is 200 prompt tokens in
 and 32 streamed out. CPU-seconds are the gateway process's: all threads, user and system. Latency is *added* latency:
@@ -16,8 +17,10 @@ import asyncio
 import contextlib
 import platform
 import random
+import re
 import sys
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,6 +134,16 @@ def tool_figures(prefix: str, report: dict[str, Any]) -> Figures:
     }
 
 
+def ledger_seconds(stack: Stack) -> dict[str, tuple[float, float]]:
+    """By the gateway's own metrics so far: how many holds and settlements, and the seconds that they took."""
+    with urllib.request.urlopen(f"{stack.url}/metrics") as answer:
+        text = answer.read().decode()
+    sums = dict(re.findall(r"^laneway_(\w+_seconds_(?:sum|count)) (\S+)$", text, re.M))
+    return {
+        name: (float(sums[f"{name}_seconds_count"]), float(sums[f"{name}_seconds_sum"])) for name in ("hold", "settle")
+    }
+
+
 # ---- the phases
 
 
@@ -172,10 +185,10 @@ async def long_streams(stack: Stack, _: Figures) -> Figures:
 
 
 async def open_loop(stack: Stack, found: Figures) -> Figures:
-    """Poisson arrivals at a share of what the closed loop says a core carries."""
-    rate = OPEN["share"] * found["requests_per_gateway_cpu_s"]
+    """Poisson arrivals, at a share of what the closed loop says a core carries or at the rate that was asked for."""
+    rate = found.get("open_requests_per_s") or OPEN["share"] * found["requests_per_gateway_cpu_s"]
     pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path))
-    cpu, began = cpu_s(pid), time.monotonic()
+    cpu, began, ledger = cpu_s(pid), time.monotonic(), ledger_seconds(stack)
     report, _ = await asyncio.gather(
         load(stack, "--rate", f"{rate:.1f}", "--duration", str(OPEN["seconds"]), *SHAPE),
         probes.arrive(OPEN["probes_per_s"], OPEN["seconds"]),
@@ -187,6 +200,8 @@ async def open_loop(stack: Stack, found: Figures) -> Figures:
             seen, alone = total[f"{name}_ms"][f"p{percent}"], percentile_ms(direct, percent)
             figures[f"open_added_{name}_p{percent}_ms"] = seen - alone
             figures[f"open_direct_{name}_p{percent}_ms"] = alone
+    for name, (count, seconds) in ledger_seconds(stack).items():
+        figures[f"open_{name}_mean_ms"] = (seconds - ledger[name][1]) / (count - ledger[name][0]) * 1000
     return figures | tool_figures("open", report)
 
 
@@ -239,8 +254,8 @@ PHASES: dict[str, Callable[[Stack, Figures], Awaitable[Figures]]] = {
 }
 
 
-async def measure(phases: list[str]) -> Figures:
-    found: Figures = {}
+async def measure(phases: list[str], rate: float | None) -> Figures:
+    found: Figures = {} if rate is None else {"open_requests_per_s": rate}
     with pinned_stack({"step_ms": STEP_MS}) as stack:
         await warm(stack)
         for name in phases:
@@ -268,13 +283,14 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(PHASES), help="these phases; open needs closed before it")
     parser.add_argument("--long", action="store_true", help="also the memory over 100,000 requests")
     parser.add_argument("--litellm", metavar="PROGRAM", help="also LiteLLM's proxy, with all its governance off")
+    parser.add_argument("--rate", type=float, help="of the open loop: to compare two versions at the same load")
     arguments = parser.parse_args()
     if missing := lacks():
         sys.exit(f"this machine lacks {missing}")
     phases = arguments.only or [name for name in PHASES if name != "soak" or arguments.long]
-    if "open" in phases and "closed" not in phases:
-        parser.error("open is a share of what closed finds: name both")
-    found = asyncio.run(measure(phases))
+    if "open" in phases and "closed" not in phases and arguments.rate is None:
+        parser.error("open is a share of what closed finds: name both, or a --rate")
+    found = asyncio.run(measure(phases, arguments.rate))
     if arguments.litellm:
         print("litellm: the same load through LiteLLM's proxy, no keys, no limits, no database")
         theirs = litellm_proxy.measure(arguments.litellm, SHAPE, CLOSED["at_once"], STEP_MS)

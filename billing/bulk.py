@@ -80,11 +80,12 @@ class Strings(sa.types.TypeDecorator[list[str]]):
         return json.dumps(value) if dialect.name == "sqlite" else value
 
 
-class among(FunctionElement[bool]):
+class among(FunctionElement[Any]):
     """`among(column, "names")`: the column is one of the list given as parameter `names`. One statement text for any
     length of list, so that it is prepared once."""
 
-    type = sa.Boolean()
+    # Not Boolean: on SQLite "= 1" would follow, and no index is used under a comparison of the comparison.
+    type = sa.types.NullType()
     inherit_cache = True
 
     def __init__(self, column: sa.ColumnElement[str], name: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sqlite3
 
 import msgspec
 import pytest
@@ -317,6 +319,36 @@ async def test_requests_that_arrive_together_share_a_commit(books: Books, ledger
     assert ledger.commits == 2
     assert books.state(budget) == (64 * 100, 0)
     books.assert_sound()
+
+
+async def test_no_commit_reads_a_whole_table(sqlite_books: Books) -> None:
+    """A hold among a million costs what the first one did: every statement finds its rows by an index."""
+    database, ledger = sqlite_books.database, Ledger(sqlite_books.database, "gw_1")
+    sqlite_books.budget(10_000)
+    sqlite_books.budget(10**9, unit="money", key="key_a")
+    said: list[str] = []
+
+    def driver(connection: sa.Connection) -> sqlite3.Connection:
+        found = connection.connection.driver_connection
+        assert isinstance(found, sqlite3.Connection)
+        return found
+
+    await database.write(lambda connection: driver(connection).set_trace_callback(said.append))
+    request = sqlite_books.request()
+    await ledger.hold(request)
+    await ledger.settle(settlement(request, 7))
+    await database.write(lambda connection: driver(connection).set_trace_callback(None))
+    asked = [text for text in said if text.startswith(("SELECT", "INSERT", "UPDATE"))]
+    assert {table.name for table in (tables.holds, tables.hold_charges, tables.budget_windows, tables.usage)} <= {
+        word for text in asked for word in re.findall(r"\w+", text)
+    }
+
+    def plan(connection: sa.Connection) -> list[str]:
+        return [row[3] for text in asked for row in driver(connection).execute(f"EXPLAIN QUERY PLAN {text}")]
+
+    steps = await database.write(plan)
+    assert any(step.startswith("SEARCH holds USING INDEX") for step in steps)
+    assert [step for step in steps if step.startswith("SCAN") and step.split()[1] in tables.metadata.tables] == []
 
 
 async def test_granted_in_the_order_of_arrival(books: Books, ledger: Ledger) -> None:
