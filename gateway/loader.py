@@ -28,6 +28,7 @@ class AdapterLoader:
         self._wanted = wanted
         self._known: set[str] = set()
         self._loading: dict[str, asyncio.Task[None]] = {}
+        self._unloading: dict[str, asyncio.Task[None]] = {}
 
     async def on_connect(self, hello: Hello) -> None:
         """For EngineClient: a new process knows nothing. Load all that may be called."""
@@ -35,16 +36,15 @@ class AdapterLoader:
         await self._load_all(self._wanted())
 
     async def on_change(self) -> None:
-        """The registry changed: load what is new, drop what nobody may call any more."""
+        """The registry changed: load what is new, drop what nobody may call any more. An adapter is dropped once its
+        last stream has ended; nothing waits for that but its own return."""
         if not self._engine.ready:
             return  # on_connect will load
         wanted = self._wanted()
         for digest in self._known - wanted.keys():
             self._known.discard(digest)
-            try:
-                await self._engine.unload_adapter(digest)
-            except (AdapterFailed, EngineUnavailable) as error:
-                _log.warning("adapter.unload_failed", extra={"fields": {"digest": digest, "reason": str(error)}})
+            task = self._unloading[digest] = asyncio.create_task(self._unload(digest), name=f"unload-{digest[:12]}")
+            task.add_done_callback(lambda _, digest=digest: self._unloading.pop(digest))
         await self._load_all({digest: wanted[digest] for digest in wanted.keys() - self._known})
 
     async def ensure(self, digest: str, model: str) -> None:
@@ -62,8 +62,16 @@ class AdapterLoader:
         self._known.discard(digest)
 
     async def _load(self, digest: str, model: str) -> None:
+        if (unloading := self._unloading.get(digest)) is not None:
+            await asyncio.wait([unloading])
         await self._engine.load_adapter(digest, model, self._store.path(digest))
         self._known.add(digest)
+
+    async def _unload(self, digest: str) -> None:
+        try:
+            await self._engine.unload_adapter(digest)
+        except (AdapterFailed, EngineUnavailable) as error:
+            _log.warning("adapter.unload_failed", extra={"fields": {"digest": digest, "reason": str(error)}})
 
     async def _load_all(self, wanted: Mapping[str, str]) -> None:
         places = asyncio.Semaphore(AT_ONCE_MAX)

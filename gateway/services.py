@@ -19,7 +19,7 @@ from billing.audit import Auditor
 from billing.database import Database, DatabaseUnavailable
 from billing.ids import new_id
 from billing.leases import Leases
-from billing.ledger import Ledger
+from billing.ledger import CLOSE_PATIENCE_S, Ledger
 from engine.client import EngineClient, EngineUnavailable
 from engine.tokenizer import Tokenizer
 from gateway.callers import USED_FLUSH_S, Callers
@@ -36,6 +36,7 @@ from gateway.watch import RevisionWatch
 # Of shutdown_grace_s: running answers may go on for the first share, then they are stopped and settled.
 FINISH_SHARE = 0.5
 SETTLE_SHARE = 0.3
+LEDGER_SHARE = 0.5  # of what is left then
 
 _log = logging.getLogger(__name__)
 
@@ -137,9 +138,11 @@ class Services:
                 _log.warning("keys.used_unwritten", extra={"fields": {"reason": str(error)}})
 
     async def _close_ledger(self) -> None:
+        rest_s = self.config.gateway.shutdown_grace_s * (1 - FINISH_SHARE - SETTLE_SHARE)
         try:
-            async with asyncio.timeout(self.config.gateway.shutdown_grace_s * (1 - FINISH_SHARE - SETTLE_SHARE)):
-                await self.ledger.close()
+            async with asyncio.timeout(rest_s):
+                # Its patience ends before ours: whoever waits for it is told, and the lease can still be released.
+                await self.ledger.close(patience_s=min(CLOSE_PATIENCE_S, rest_s * LEDGER_SHARE))
                 await self.callers.flush_used()
                 await self.leases.release()
         except (DatabaseUnavailable, TimeoutError) as error:

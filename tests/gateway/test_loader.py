@@ -1,0 +1,78 @@
+"""What the engine is told of adapters: a long stream on one that goes delays none that comes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+from gateway_stack import eventually_async
+
+from adapters.store import AdapterStore
+from engine.client import EngineClient
+from gateway.loader import AdapterLoader
+
+OLD, NEW, LATER = "a" * 64, "b" * 64, "c" * 64
+
+
+class Engine:
+    """Unloads an adapter when it is told that its last stream ended. `said` is in order."""
+
+    ready = True
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.streams_over = asyncio.Event()
+
+    async def load_adapter(self, digest: str, model: str, path: Path) -> None:
+        self.said.append(f"load {digest[0]}")
+
+    async def unload_adapter(self, digest: str) -> None:
+        self.said.append(f"unload {digest[0]}")
+        await self.streams_over.wait()
+        self.said.append(f"unloaded {digest[0]}")
+
+
+class Store:
+    def path(self, digest: str) -> Path:
+        return Path(digest)
+
+
+@pytest.fixture
+async def engine() -> Engine:
+    return Engine()
+
+
+def make_loader(engine: Engine, wanted: dict[str, str]) -> AdapterLoader:
+    return AdapterLoader(cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted)
+
+
+async def test_a_stream_on_an_adapter_that_goes_delays_none_that_comes(engine: Engine) -> None:
+    wanted = {OLD: "m"}
+    loader = make_loader(engine, wanted)
+    await loader.on_change()
+    for comes in (NEW, LATER):
+        del wanted[next(iter(wanted))]
+        wanted[comes] = "m"
+        async with asyncio.timeout(1):
+            await loader.on_change()
+    await eventually_async(lambda: "unload b" in engine.said)
+    assert engine.said == ["load a", "unload a", "load b", "unload b", "load c"]
+    engine.streams_over.set()
+    await eventually_async(lambda: {"unloaded a", "unloaded b"} <= set(engine.said))
+
+
+async def test_an_adapter_that_returns_is_loaded_after_it_went(engine: Engine) -> None:
+    wanted = {OLD: "m"}
+    loader = make_loader(engine, wanted)
+    await loader.on_change()
+    del wanted[OLD]
+    await loader.on_change()
+    wanted[OLD] = "m"
+    asked = asyncio.create_task(loader.ensure(OLD, "m"))
+    await eventually_async(lambda: engine.said == ["load a", "unload a"])
+    assert not asked.done()
+    engine.streams_over.set()
+    await asked
+    assert engine.said == ["load a", "unload a", "unloaded a", "load a"]

@@ -1,0 +1,62 @@
+"""The end of a process whose database does not answer: it comes in time, and whoever waits is told."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from gateway_stack import MODEL
+
+from billing.ledger import Ledger, LedgerUnavailable
+from billing.tables import leases
+from gateway import services as services_module
+from gateway.config import parse
+from gateway.services import Services
+from migrations.upgrade import upgrade
+
+GRACE_S = 2.0
+REST_S = GRACE_S * (1 - services_module.FINISH_SHARE - services_module.SETTLE_SHARE)
+
+
+@pytest.fixture
+def services(tmp_path: Path, model_dir: Path) -> Services:
+    text = (
+        f'[gateway]\ndata_dir = "data"\ndatabase_url = "sqlite:///{tmp_path}/laneway.db"\n'
+        f'shutdown_grace_s = {GRACE_S}\n[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\n'
+    )
+    upgrade(f"sqlite:///{tmp_path}/laneway.db")
+    return Services(parse(text.encode(), tmp_path, "test", {}), b"secret")
+
+
+async def test_a_ledger_that_does_not_answer_leaves_time_for_the_lease(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger never gets its turn; the rest of the database works."""
+    forever = asyncio.Event()
+
+    async def stuck(ledger: Ledger, *_: object) -> None:
+        await forever.wait()
+
+    await services.leases.acquire()
+    monkeypatch.setattr(Ledger, "_transact", stuck)
+    waiting = asyncio.create_task(services.ledger.void("req_1", "test"))
+    await asyncio.sleep(0)
+    began = time.monotonic()
+    await services._close_ledger()
+    assert time.monotonic() - began < REST_S
+    with pytest.raises(LedgerUnavailable):
+        await waiting
+    with sqlite3.connect(str(services.database.sqlite_path)) as connection:
+        assert connection.execute(str(sa.select(sa.func.count()).select_from(leases))).fetchone() == (0,)
+
+
+async def test_a_ledger_with_work_finishes_it(services: Services) -> None:
+    await services.leases.acquire()
+    waiting = asyncio.create_task(services.ledger.void("req_1", "test"))
+    await asyncio.sleep(0)
+    await services._close_ledger()
+    assert (await waiting).outcome == "unknown"
