@@ -56,6 +56,15 @@ def cuda() -> str:
     return ""
 
 
+def two_cores() -> str:
+    missing = modules("aiohttp", "uvloop", "httpx", "numpy")()
+    if missing:
+        return missing
+    from benchmarks.pinned_stack import lacks
+
+    return lacks()
+
+
 BENCHMARKS = (
     Benchmark("load_ceiling", "what the load tool itself can do", modules("aiohttp", "uvloop")),
     Benchmark("scheduler_step", "what a step of 256 decodes costs the host", modules("msgspec")),
@@ -66,6 +75,10 @@ BENCHMARKS = (
         Benchmark(f"kernels.bench_{op}", f"the {about} kernels beside their bound", cuda)
         for op, about in KERNELS.items()
     ),
+
+
+    Benchmark("gateway_capacity", "what one core carries of the gateway, everything on", two_cores),
+    Benchmark("slow_readers", "what readers who hardly read cost everybody else", two_cores),
     Benchmark("cpu_decode", "the engine on this CPU, beside transformers and the bound", demo_model),
 )
 

@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import platform
-import random
 import re
 import sys
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,7 +27,6 @@ import numpy as np
 from benchmarks import litellm_proxy
 from benchmarks.figures import append_rows, machine
 from benchmarks.pinned_stack import (
-    MODEL,
     Stack,
     cpu_s,
     gateway_pid,
@@ -40,16 +36,15 @@ from benchmarks.pinned_stack import (
     restart_engine,
     rss_bytes,
 )
-from engine.client import EngineClient
-from engine.protocol import Sampling
+from benchmarks.probes import Probes
 
 PROMPT_TOKENS, MAX_TOKENS = 200, 32
 SHAPE = ("--prompt-tokens", str(PROMPT_TOKENS), "--max-tokens", str(MAX_TOKENS))
 STEP_MS = 10.0
 CLOSED = {"at_once": 64, "seconds": 12}
-LONG_STREAMS = {"at_once": 64, "seconds": 8, "tokens": 600}
+LONG_STREAMS = {"at_once": 64, "tokens": 600}
 OPEN = {"share": 0.7, "seconds": 20, "probes_per_s": 15}
-MANY = {"streams": 1000, "step_ms": 100, "tokens": 150, "probes": 8}
+MANY = {"streams": 1000, "step_ms": 100, "tokens": 150, "probes": 8, "probes_after_s": 4}
 SOAK = {"requests": 100_000, "settled": 20_000}  # memory is compared from `settled` requests on
 # What is hoped for: (metric, at least or at most, value).
 AIMS = {
@@ -64,62 +59,6 @@ AIMS = {
 MIB = 1024 * 1024
 
 Figures = dict[str, float]
-
-
-@dataclass
-class Probes:
-    """Requests that go straight to the engine, with no gateway between: when its tokens really are there."""
-
-    socket_path: str
-    ttft_s: list[float] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
-    e2e_s: list[float] = field(default_factory=list)
-
-    async def arrive(self, per_s: float, seconds: float) -> None:
-        """One after another by a Poisson process."""
-        draw = random.Random(1)
-        async with self._client() as client, asyncio.TaskGroup() as group:
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                await asyncio.sleep(draw.expovariate(per_s))
-                group.create_task(self._one(client, MAX_TOKENS))
-
-    async def together(self, count: int, max_tokens: int) -> None:
-        async with self._client() as client, asyncio.TaskGroup() as group:
-            for _ in range(count):
-                group.create_task(self._one(client, max_tokens))
-
-    @contextlib.asynccontextmanager
-    async def _client(self) -> Any:
-        client = EngineClient(self.socket_path)
-        await client.start()
-        try:
-            await client.wait_ready(10)
-            yield client
-        finally:
-            await client.close()
-
-    async def _one(self, client: EngineClient, max_tokens: int) -> None:
-        began = last = time.perf_counter()
-        generation = client.submit(
-            request_id="probe",
-            model=MODEL,
-            adapter=None,
-            namespace="probe",
-            tier="standard",
-            share="probe",
-            prompt_ids=[random.randrange(300, 40_000) for _ in range(PROMPT_TOKENS)],
-            max_tokens=max_tokens,
-            sampling=Sampling(temperature=0.0),
-            stop_ids=[],
-        )
-        first = True
-        async for event in generation:
-            now = time.perf_counter()
-            if isinstance(event, list):
-                (self.ttft_s if first else self.gaps_s).append(now - last)
-                first, last = False, now
-        self.e2e_s.append(last - began)
 
 
 def percentile_ms(seconds: Iterable[float], percent: float) -> float:
@@ -187,11 +126,11 @@ async def long_streams(stack: Stack, _: Figures) -> Figures:
 async def open_loop(stack: Stack, found: Figures) -> Figures:
     """Poisson arrivals, at a share of what the closed loop says a core carries or at the rate that was asked for."""
     rate = found.get("open_requests_per_s") or OPEN["share"] * found["requests_per_gateway_cpu_s"]
-    pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path))
+    pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path), PROMPT_TOKENS)
     cpu, began, ledger = cpu_s(pid), time.monotonic(), ledger_seconds(stack)
     report, _ = await asyncio.gather(
         load(stack, "--rate", f"{rate:.1f}", "--duration", str(OPEN["seconds"]), *SHAPE),
-        probes.arrive(OPEN["probes_per_s"], OPEN["seconds"]),
+        probes.arrive(OPEN["probes_per_s"], OPEN["seconds"], MAX_TOKENS),
     )
     used, wall, total = cpu_s(pid) - cpu, time.monotonic() - began, report["total"]
     figures = {"open_requests_per_s": rate, "open_gateway_core_share": used / wall}
@@ -208,12 +147,12 @@ async def open_loop(stack: Stack, found: Figures) -> Figures:
 async def many_streams(stack: Stack, _: Figures) -> Figures:
     """A thousand streams at ten tokens a second each."""
     restart_engine(stack, step_ms=MANY["step_ms"])
-    pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path))
+    pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path), PROMPT_TOKENS)
     cpu, began = cpu_s(pid), time.monotonic()
     streams, tokens = MANY["streams"], MANY["tokens"]
 
     async def delayed() -> None:
-        await asyncio.sleep(4)  # the tool starts, and all streams begin
+        await asyncio.sleep(MANY["probes_after_s"])
         await probes.together(MANY["probes"], tokens // 2)
 
     report, _ = await asyncio.gather(

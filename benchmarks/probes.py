@@ -1,0 +1,75 @@
+"""Requests that go straight to the engine's socket, with no gateway between: its schedule as it was during a run.
+
+What they saw is what a gateway's figures are compared with. It must never know which figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from benchmarks.pinned_stack import MODEL
+from engine.client import EngineClient
+from engine.protocol import Sampling
+
+
+@dataclass
+class Probes:
+    """Requests that go straight to the engine, with no gateway between: when its tokens really are there."""
+
+    socket_path: str
+    prompt_tokens: int
+    ttft_s: list[float] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+    e2e_s: list[float] = field(default_factory=list)
+
+    async def arrive(self, per_s: float, seconds: float, max_tokens: int) -> None:
+        """By a Poisson process."""
+        draw = random.Random(1)
+        async with self._client() as client, asyncio.TaskGroup() as group:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                await asyncio.sleep(draw.expovariate(per_s))
+                group.create_task(self._one(client, max_tokens))
+
+    async def together(self, count: int, max_tokens: int) -> None:
+        """All at once."""
+        async with self._client() as client, asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(self._one(client, max_tokens))
+
+    @contextlib.asynccontextmanager
+    async def _client(self) -> AsyncIterator[EngineClient]:
+        client = EngineClient(self.socket_path)
+        await client.start()
+        try:
+            await client.wait_ready(10)
+            yield client
+        finally:
+            await client.close()
+
+    async def _one(self, client: EngineClient, max_tokens: int) -> None:
+        began = last = time.perf_counter()
+        generation = client.submit(
+            request_id="probe",
+            model=MODEL,
+            adapter=None,
+            namespace="probe",
+            tier="standard",
+            share="probe",
+            prompt_ids=[random.randrange(300, 40_000) for _ in range(self.prompt_tokens)],
+            max_tokens=max_tokens,
+            sampling=Sampling(temperature=0.0),
+            stop_ids=[],
+        )
+        first = True
+        async for event in generation:
+            now = time.perf_counter()
+            if isinstance(event, list):
+                (self.ttft_s if first else self.gaps_s).append(now - last)
+                first, last = False, now
+        self.e2e_s.append(last - began)
