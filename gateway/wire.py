@@ -56,6 +56,7 @@ class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
     tool_calls: EmptyList | None = None
     audio: None = None
     function_call: None = None
+    provider_specific_fields: dict[str, None] | None = None  # litellm's, of an answer that had none of them
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

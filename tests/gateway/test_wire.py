@@ -72,6 +72,8 @@ ACCEPTED: list[dict[str, Any]] = [
     {"min_tokens": 5, "stop_token_ids": [1, 2]},
     {"add_generation_prompt": True, "continue_final_message": False},
     {"add_generation_prompt": False},
+    {"messages": [RETURNED | {"provider_specific_fields": {"refusal": None}}]},  # litellm gives it back
+    {"messages": [RETURNED | {"provider_specific_fields": None}]},
     {"messages": [USER, RETURNED], "add_generation_prompt": False, "continue_final_message": True},
     {"messages": [USER, RETURNED], "continue_final_message": True},
     {"include_stop_str_in_output": False, "use_beam_search": False, "length_penalty": 1.0, "echo": False},
@@ -110,6 +112,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"messages": [RETURNED | {"tool_calls": [{"id": "1"}]}]}, "messages[0].tool_calls"),
     ({"messages": [RETURNED | {"refusal": "no"}]}, "messages[0].refusal"),
+    (
+        {"messages": [RETURNED | {"provider_specific_fields": {"refusal": "no"}}]},
+        "messages[0].provider_specific_fields",
+    ),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -1}, "max_tokens"),
     ({"max_tokens": "10"}, "max_tokens"),
