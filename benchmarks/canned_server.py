@@ -45,9 +45,9 @@ def plain(status: str, body: bytes) -> bytes:
     return f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def chunk(text: str, asked: dict[str, Any]) -> dict[str, Any]:
+def chunk(text: str, asked: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
     is_chat = "messages" in asked
-    choice: dict[str, Any] = {"index": 0, "finish_reason": None}
+    choice: dict[str, Any] = {"index": 0, "finish_reason": reason}
     choice |= {"delta": {"content": text}} if is_chat else {"text": text}
     return {
         "id": "cmpl-canned",
@@ -116,6 +116,7 @@ class Server:
 
     def _end(self, asked: dict[str, Any], fault: str, count: int, writer: asyncio.StreamWriter) -> None:
         usage = {"prompt_tokens": 7, "completion_tokens": count, "prompt_tokens_details": {"cached_tokens": 3}}
+        writer.write(frame(event(chunk("", asked, "length"))))
         if fault != "no-usage":
             writer.write(frame(event({**chunk("", asked), "choices": [], "usage": usage})))
         if fault != "no-done":

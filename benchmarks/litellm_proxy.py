@@ -69,6 +69,7 @@ def _proxy(program: str, directory: Path, upstream: str) -> Iterator[subprocess.
     config.write_text(CONFIG.format(upstream=upstream))
     argv = [program, "--config", str(config), "--port", str(PORT), "--num_workers", "1"]
     environ = {**os.environ, "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environ["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"  # it has no key to check
     os.sched_setaffinity(0, {GATEWAY_CORE})
     process = subprocess.Popen(
         argv, cwd=directory, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

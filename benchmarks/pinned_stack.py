@@ -78,6 +78,10 @@ def pinned_stack(fake: dict[str, Any], gateway_toml: str = "") -> Iterator[Stack
             pin(gateway_pid(stack), GATEWAY_CORE)
             set_budgets(stack)
             yield stack
+        except BaseException:
+            said = [line for line in stack.log_file.read_text().splitlines() if '"event":"request"' not in line]
+            print("the gateway's log, without its requests:", *said[-20:], sep="\n  ", file=sys.stderr)
+            raise
         finally:
             stack.stop()
 
