@@ -111,8 +111,8 @@ def restart_engine(stack: Stack, **fake: Any) -> None:
     stack.wait_ready()
 
 
-async def load(stack: Stack, *arguments: str) -> dict[str, Any]:
-    """One run of the load tool, all tenants in turn; its report. Whatever failed ends the benchmark."""
+async def load(stack: Stack, *arguments: str, failed_max: int = 0) -> dict[str, Any]:
+    """One run of the load tool, all tenants in turn; its report. More failures than `failed_max` end the benchmark."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "report.json"
         keys = [word for tenant in TIERS for word in ("--key", f"{tenant}={stack.keys[tenant]}")]
@@ -125,5 +125,5 @@ async def load(stack: Stack, *arguments: str) -> dict[str, Any]:
         async with asyncio.timeout(RUN_S_MAX):
             await process.wait()
         report: dict[str, Any] = json.loads(file.read_bytes())
-    assert report["total"]["failed"] == 0, report["errors"]
+    assert report["total"]["failed"] <= failed_max, report["errors"]
     return report

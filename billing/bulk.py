@@ -1,16 +1,19 @@
-"""Many rows in one statement, on either database: PostgreSQL takes columns as arrays, SQLite takes executemany.
+"""The ledger's statements, many rows in each, on either database: PostgreSQL takes columns as arrays, SQLite takes
+executemany. It is what keeps a group of hundreds of requests at a dozen statements.
 
-It is what keeps a group of hundreds of requests at a dozen statements. It knows no particular table.
+SQLite works in this process, and SQLAlchemy's share of a statement is several times its own: there the statements go to
+the driver itself, inside SQLAlchemy's transaction. It knows no particular table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -62,34 +65,44 @@ def _run(connection: sa.Connection, for_sqlite: str, for_postgres: str, rows: Se
     if not rows:
         return
     if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(for_sqlite, [tuple(row) for row in rows])
+        _driver(connection).executemany(for_sqlite, rows)
     else:
         connection.exec_driver_sql(for_postgres, tuple([list(column) for column in zip(*rows, strict=True)]))
 
 
-class Strings(sa.types.TypeDecorator[list[str]]):
-    """A list of strings as one parameter: an array, or JSON."""
+def _driver(connection: sa.Connection) -> sqlite3.Connection:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver
 
-    impl = sa.Text
-    cache_ok = True
 
-    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        return dialect.type_descriptor(sa.Text() if dialect.name == "sqlite" else postgresql.ARRAY(sa.Text()))
+class Query:
+    """SELECT of columns that both databases hand over as they are: text and integers; a boolean may come as 0 or 1."""
 
-    def process_bind_param(self, value: list[str] | None, dialect: sa.Dialect) -> Any:
-        return json.dumps(value) if dialect.name == "sqlite" else value
+    def __init__(self, select: sa.Select[Any]) -> None:
+        self._select = select
+        compiled = select.compile(dialect=sqlite.dialect(paramstyle="named"))
+        self._sqlite = str(compiled)
+        self._constants = {name: value for name, value in compiled.params.items() if value is not None}
+
+    def rows(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        """`parameters` by name; those of `among` are lists."""
+        if connection.dialect.name != "sqlite":
+            return connection.execute(self._select, dict(parameters)).all()
+        given = {name: json.dumps(value) if isinstance(value, list) else value for name, value in parameters.items()}
+        return _driver(connection).execute(self._sqlite, self._constants | given).fetchall()
 
 
 class among(FunctionElement[Any]):
-    """`among(column, "names")`: the column is one of the list given as parameter `names`. One statement text for any
-    length of list, so that it is prepared once."""
+    """`among(column, "names")`: the column is one of the list given as parameter `names`: an array for PostgreSQL, JSON
+    for SQLite. One statement text for any length of list, so that it is prepared once."""
 
     # Not Boolean: on SQLite "= 1" would follow, and no index is used under a comparison of the comparison.
     type = sa.types.NullType()
     inherit_cache = True
 
-    def __init__(self, column: sa.ColumnElement[str], name: str) -> None:
-        super().__init__(column, sa.bindparam(name, type_=Strings()))
+    def __init__(self, column: sa.ColumnElement[Any], name: str) -> None:
+        super().__init__(column, sa.bindparam(name, type_=postgresql.ARRAY(column.type)))
 
 
 @compiles(among, "sqlite")

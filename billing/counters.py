@@ -13,7 +13,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from billing import tables
-from billing.bulk import BulkInsert, among
+from billing.bulk import BulkInsert, Query, among
 from billing.clock import Period, window_end, window_start
 
 Unit = Literal["tokens", "money"]
@@ -30,7 +30,7 @@ _BUDGET_COLUMNS = (
     _budgets.c.limit_amount,
     _budgets.c.active,
 )
-_LOCK = (
+_LOCK = Query(
     sa.select(*_BUDGET_COLUMNS)
     .where(
         sa.or_(
@@ -41,9 +41,10 @@ _LOCK = (
     .order_by(_budgets.c.id)
     .with_for_update()
 )
-_READ_WINDOWS = sa.select(_windows.c.budget_id, _windows.c.window_start, _windows.c.held, _windows.c.posted).where(
-    among(_windows.c.budget_id, "budget_ids"),
-    _windows.c.window_start.in_(sa.bindparam("window_starts", expanding=True)),
+_READ_WINDOWS = Query(
+    sa.select(_windows.c.budget_id, _windows.c.window_start, _windows.c.held, _windows.c.posted).where(
+        among(_windows.c.budget_id, "budget_ids"), among(_windows.c.window_start, "window_starts")
+    )
 )
 
 
@@ -99,15 +100,15 @@ class Counters:
         if not scope_ids and not charges:
             return cls((), (), now)
         charged = {budget_id for budget_id, _start in charges}
-        rows = connection.execute(_LOCK, {"scope_ids": list(scope_ids), "budget_ids": list(charged)})
-        budgets = [Budget(*row) for row in rows]
+        rows = _LOCK.rows(connection, {"scope_ids": list(scope_ids), "budget_ids": list(charged)})
+        budgets = [Budget(*row[:-1], bool(row[-1])) for row in rows]
         starts = {start for _budget_id, start in charges}
         starts.update(window_start(budget.period, now) for budget in budgets if budget.active)
         windows = []
         if budgets:
             # Read after the locks are held: what another gateway committed before is seen.
-            found = connection.execute(
-                _READ_WINDOWS, {"budget_ids": [budget.id for budget in budgets], "window_starts": list(starts)}
+            found = _READ_WINDOWS.rows(
+                connection, {"budget_ids": [budget.id for budget in budgets], "window_starts": list(starts)}
             )
             windows = [Window(*row) for row in found]
         return cls(budgets, windows, now)

@@ -6,6 +6,7 @@ SQLite: WAL, one writer thread, `BEGIN IMMEDIATE`. PostgreSQL: psycopg, a bounde
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -84,6 +85,8 @@ class Database:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except (sqlite3.OperationalError, sqlite3.InterfaceError) as error:  # of a statement past SQLAlchemy
+        raise DatabaseUnavailable(str(error)) from error
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
         raise DatabaseUnavailable(str(error.__cause__ or error).strip()) from error
     except exc.DBAPIError as error:

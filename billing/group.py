@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import leases, tables
-from billing.bulk import BulkInsert, BulkUpdate, Row, among
+from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
 from billing.clock import Clock, rfc3339
 from billing.counters import Budget, Counters, Window
 from billing.prices import PriceBook, PriceVersion, UnitPrices, format_picos
@@ -21,16 +21,22 @@ from billing.requests import Ended, Ending, Expire, Held, HoldRefused, HoldReque
 _holds = tables.holds
 _charges = tables.hold_charges
 
-_CONTEXT = sa.select(
-    sa.select(tables.revision.c.number).where(tables.revision.c.id == 1).scalar_subquery(),
-    sa.select(tables.leases.c.expires_at)
-    .where(tables.leases.c.gateway_id == sa.bindparam("gateway_id"))
-    .scalar_subquery(),
+_CONTEXT = Query(
+    sa.select(
+        sa.select(tables.revision.c.number).where(tables.revision.c.id == 1).scalar_subquery(),
+        sa.select(tables.leases.c.expires_at)
+        .where(tables.leases.c.gateway_id == sa.bindparam("gateway_id"))
+        .scalar_subquery(),
+    )
 )
-_LOCK_HOLDS = (
+_LOCK_HOLDS = Query(
     sa.select(_holds).where(among(_holds.c.request_id, "request_ids")).order_by(_holds.c.request_id).with_for_update()
 )
-_READ_CHARGES = sa.select(_charges).where(among(_charges.c.request_id, "request_ids"))
+_READ_CHARGES = Query(
+    sa.select(_charges.c.request_id, _charges.c.budget_id, _charges.c.window_start).where(
+        among(_charges.c.request_id, "request_ids")
+    )
+)
 _INSERT_HOLDS = BulkInsert(_holds)
 _INSERT_CHARGES = BulkInsert(_charges)
 _INSERT_USAGE = BulkInsert(tables.usage)
@@ -99,7 +105,7 @@ class Group:
     ) -> tuple[list[HoldResult], list[EndResult]]:
         """Results in the order asked. An exception among them concerns that request alone."""
         self._now = self._clock(connection)
-        revision, lease_expires_at = connection.execute(_CONTEXT, {"gateway_id": self._gateway_id}).one()
+        [(revision, lease_expires_at)] = _CONTEXT.rows(connection, {"gateway_id": self._gateway_id})
         self._prices.refresh(revision)
         if holds and (lease_expires_at is None or lease_expires_at <= self._now):
             # Who takes holds is alive, and its holds must not look like a dead gateway's.
@@ -112,14 +118,15 @@ class Group:
 
     def _lock(self, connection: sa.Connection, holds: Sequence[HoldRequest], endings: Sequence[Ending]) -> None:
         request_ids = [item.request_id for item in (*endings, *holds)]
-        for row in connection.execute(_LOCK_HOLDS, {"request_ids": request_ids}):
-            self._known[row.request_id] = _Hold(*row)
+        for row in _LOCK_HOLDS.rows(connection, {"request_ids": request_ids}):
+            hold = _Hold(*row)
+            self._known[hold.request_id] = hold
         to_end = [e.request_id for e in endings if e.request_id in self._known]
         charges: set[tuple[str, int]] = set()
         if to_end:
-            for row in connection.execute(_READ_CHARGES, {"request_ids": to_end}):
-                self._known[row.request_id].charges.append((row.budget_id, row.window_start))
-                charges.add((row.budget_id, row.window_start))
+            for request_id, budget_id, start in _READ_CHARGES.rows(connection, {"request_ids": to_end}):
+                self._known[request_id].charges.append((budget_id, start))
+                charges.add((budget_id, start))
         scope_ids = {scope_id for request in holds for scope_id in (request.tenant_id, request.key_id)}
         self._counters = Counters.lock(connection, scope_ids, charges, self._now)
 

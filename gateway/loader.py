@@ -43,8 +43,7 @@ class AdapterLoader:
         wanted = self._wanted()
         for digest in self._known - wanted.keys():
             self._known.discard(digest)
-            task = self._unloading[digest] = asyncio.create_task(self._unload(digest), name=f"unload-{digest[:12]}")
-            task.add_done_callback(lambda _, digest=digest: self._unloading.pop(digest))
+            self._unloading[digest] = asyncio.create_task(self._unload(digest))
         await self._load_all({digest: wanted[digest] for digest in wanted.keys() - self._known})
 
     async def ensure(self, digest: str, model: str) -> None:
@@ -72,6 +71,8 @@ class AdapterLoader:
             await self._engine.unload_adapter(digest)
         except (AdapterFailed, EngineUnavailable) as error:
             _log.warning("adapter.unload_failed", extra={"fields": {"digest": digest, "reason": str(error)}})
+        finally:
+            del self._unloading[digest]
 
     async def _load_all(self, wanted: Mapping[str, str]) -> None:
         places = asyncio.Semaphore(AT_ONCE_MAX)
