@@ -101,7 +101,7 @@ class Counters:
             return cls((), (), now)
         charged = {budget_id for budget_id, _start in charges}
         rows = _LOCK.rows(connection, {"scope_ids": list(scope_ids), "budget_ids": list(charged)})
-        budgets = [Budget(*row[:-1], bool(row[-1])) for row in rows]
+        budgets = [Budget(*(*values, bool(active))) for *values, active in rows]
         starts = {start for _budget_id, start in charges}
         starts.update(window_start(budget.period, now) for budget in budgets if budget.active)
         windows = []

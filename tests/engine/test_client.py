@@ -125,6 +125,51 @@ async def test_logprobs_come_with_their_ids(start_engine: Start) -> None:
             assert silent.take_logprobs() == []
 
 
+class Listener:
+    """What a listener took, and how often it was called."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.ids: list[int] = []
+        self.calls = self.endings = 0
+        self._generation = generation
+        generation.listen(self.news)
+
+    def news(self) -> None:
+        self.calls += 1
+        ids = self._generation.take()
+        assert ids or self._generation.ending is not None, "called for nothing"
+        self.ids += ids
+        self.endings += self._generation.ending is not None
+
+
+async def test_a_listener_gets_what_an_iterating_task_gets(start_engine: Start) -> None:
+    engine = start_engine()
+    async with client_of(engine.socket) as client:
+        iterated = [submit(client, max_tokens=30, prompt_ids=[500 + i] * 5) for i in range(8)]
+        expected = [ids for ids, _ in await asyncio.gather(*map(collect, iterated))]
+        listeners = [Listener(submit(client, max_tokens=30, prompt_ids=[500 + i] * 5)) for i in range(8)]
+        await until(lambda: all(listener.endings for listener in listeners))
+        assert [listener.ids for listener in listeners] == expected
+        assert all(listener.calls <= 31 and listener.endings == 1 for listener in listeners)
+        refused = Listener(submit(client, tier="gold"))
+        await until(lambda: refused.endings == 1)
+        lost = Listener(submit(client, max_tokens=5000))
+        await until(lambda: lost.calls > 3)
+        engine.process.kill()
+        await until(lambda: lost.endings == 1)
+        assert 3 < len(lost.ids) < 5000
+
+
+async def test_a_generation_has_one_reader(start_engine: Start) -> None:
+    async with client_of(start_engine().socket) as client:
+        heard = submit(client)
+        heard.listen(lambda: None)
+        with pytest.raises(AssertionError, match="one reader"):
+            heard.listen(lambda: None)
+        with pytest.raises(AssertionError, match="one reader"):
+            await anext(heard)
+
+
 async def test_abort_freezes_what_counts_as_received(start_engine: Start) -> None:
     async with client_of(start_engine().socket) as client:
         generation = submit(client, max_tokens=5000)
