@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def main(argv: list[str] | None = None) -> int:
         "--config", type=Path, default=None, help="laneway.toml; default: $LANEWAY_CONFIG, ./laneway.toml"
     )
     arguments = parser.parse_args(argv)
+    # Read by `tokenizers`: each prompt is encoded alone, so its pool of threads would be a detour.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     log.configure()
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from engine.protocol import ModelInfo
-from engine.tokenizer import ENCODE_HOLDING_GIL_CHARS_MAX, TemplateError, Tokenizer
+from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, TemplateError, Tokenizer
 from gateway import errors
 from gateway.asked import ChatPrompt, Prompt
 
@@ -51,7 +51,7 @@ class PromptCounter:
                 )
             chars += length
         try:
-            if chars <= ENCODE_HOLDING_GIL_CHARS_MAX:
+            if chars <= ENCODE_IN_LOOP_CHARS_MAX:
                 return _encode_all(tokenizer, info, prompts, param)
             if self._waiting >= TOKENIZING_MAX:
                 raise errors.Overloaded("Too many long prompts are being counted.")

@@ -17,7 +17,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.tokenizer import ENCODE_HOLDING_GIL_CHARS_MAX, HELD_IDS_MAX, TemplateError, Tokenizer
+from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, HELD_IDS_MAX, TemplateError, Tokenizer
 
 TEXTS = [
     "Hello, world!",
@@ -219,7 +219,7 @@ def test_forgeries_property(tokenizer: Tokenizer, parts: list[str]) -> None:
 def test_encoding_a_long_text_leaves_other_threads_running(tokenizer: Tokenizer) -> None:
     """While the text is encoded in a thread, this one keeps the GIL most of the time."""
     text = "".join(f"word{i} " for i in range(40_000))
-    assert len(text) > ENCODE_HOLDING_GIL_CHARS_MAX
+    assert len(text) > ENCODE_IN_LOOP_CHARS_MAX
     thread = threading.Thread(target=tokenizer.encode, args=(text,))
     pauses, last = [], time.perf_counter()
     thread.start()
