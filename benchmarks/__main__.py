@@ -75,8 +75,6 @@ BENCHMARKS = (
         Benchmark(f"kernels.bench_{op}", f"the {about} kernels beside their bound", cuda)
         for op, about in KERNELS.items()
     ),
-
-
     Benchmark("gateway_capacity", "what one core carries of the gateway, everything on", two_cores),
     Benchmark("slow_readers", "what readers who hardly read cost everybody else", two_cores),
     Benchmark("cpu_decode", "the engine on this CPU, beside transformers and the bound", demo_model),

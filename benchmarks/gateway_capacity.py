@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import platform
 import re
 import sys
 import time
@@ -25,18 +24,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks import litellm_proxy
-from benchmarks.figures import append_rows, machine
 from benchmarks.pinned_stack import (
     Stack,
     cpu_s,
     gateway_pid,
     lacks,
     load,
+    machine,
     pinned_stack,
     restart_engine,
     rss_bytes,
 )
 from benchmarks.probes import Probes
+from benchmarks.rows import append_rows
 
 PROMPT_TOKENS, MAX_TOKENS = 200, 32
 SHAPE = ("--prompt-tokens", str(PROMPT_TOKENS), "--max-tokens", str(MAX_TOKENS))
@@ -243,7 +243,7 @@ def main() -> int:
     else:
         print("  LiteLLM's proxy was not run; elsewhere, all governance off: 50 streams of 16 a CPU-second")
     workload = f"{PROMPT_TOKENS} in, {MAX_TOKENS} streamed, step {STEP_MS:g} ms, SQLite, all on, a core for the gateway"
-    append_rows("gateway_capacity", machine(f"Python {platform.python_version()}"), workload, found, arguments.note)
+    append_rows("gateway_capacity", found, machine(), workload, arguments.note)
     return 0
 
 

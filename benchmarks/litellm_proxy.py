@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import REPO
 from benchmarks.pinned_stack import GATEWAY_CORE, OTHER_CORE, cpu_s, pin, rss_bytes
+from benchmarks.rows import REPO
 
 PORT = 14_000
 URL = f"http://127.0.0.1:{PORT}"

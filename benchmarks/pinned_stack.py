@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import platform
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from benchmarks.figures import REPO
+from benchmarks.rows import REPO
 
 sys.path.insert(0, str(REPO / "tests"))
 
@@ -43,6 +44,10 @@ def lacks() -> str:
     if not {GATEWAY_CORE, OTHER_CORE} <= os.sched_getaffinity(0):
         return "two cores"
     return "" if (MODEL_DIR / "tokenizer.json").exists() else "the demo model: `make run` converts it"
+
+
+def machine() -> str:
+    return f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"
 
 
 def pin(pid: int, core: int) -> None:

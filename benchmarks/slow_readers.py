@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import platform
 import statistics
 import sys
 import time
 
-from benchmarks.figures import append_rows, machine
-from benchmarks.pinned_stack import Stack, cpu_s, gateway_pid, lacks, load, pinned_stack, rss_bytes
+from benchmarks.pinned_stack import Stack, cpu_s, gateway_pid, lacks, load, machine, pinned_stack, rss_bytes
 from benchmarks.probes import Probes
+from benchmarks.rows import append_rows
 
 from slow_sockets import slow_readers  # isort: skip  # beside gateway_stack, which pinned_stack has found
 
@@ -84,13 +83,11 @@ def main() -> int:
     if missing := lacks():
         sys.exit(f"this machine lacks {missing}")
     found = measure()
-    for metric, value in found.items():
-        print(f"  {metric:32} {value:10.3f}")
+    workload = f"{READERS} readers at 1 byte/s, {OTHERS} others, step {STEP_MS:g} ms, a core for the gateway"
+    append_rows("slow_readers", found, machine(), workload, note)
     moved = found["p99_moved"]
     verdict = "kept" if moved < MOVE_MAX else "NOT KEPT"
     print(f"  others' inter-token p99 moved by {moved:+.1%}; it must be less than {MOVE_MAX:.0%}: {verdict}")
-    workload = f"{READERS} readers at 1 byte/s, {OTHERS} others, step {STEP_MS:g} ms, a core for the gateway"
-    append_rows("slow_readers", machine(f"Python {platform.python_version()}"), workload, found, note)
     return 0
 
 
