@@ -165,8 +165,11 @@ class Generation:
         """Tell the reader, if there is anything to tell."""
         if not self._ids and self.ending is None:
             return
-        if self._on_news is not None:
-            self._on_news()
+        on_news = self._on_news
+        if on_news is not None:
+            if self.ending is not None:
+                self._on_news = None  # it knows us: a circle that only a collector would break
+            on_news()
             return
         waiter = self._waiter
         if waiter is not None and not waiter.done():

@@ -99,10 +99,14 @@ class Answer:
 
     def finish(self, usage: Usage) -> None:
         self.usage = usage
-        self.wake()
+        self._end()
 
     def fail(self, error: ApiError) -> None:
         self.error = error
+        self._end()
+
+    def _end(self) -> None:
+        self._abort = None  # it knows us: a circle that only a collector would break
         self.wake()
 
     # ---- the reader's side

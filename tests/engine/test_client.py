@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -158,6 +160,20 @@ async def test_a_listener_gets_what_an_iterating_task_gets(start_engine: Start) 
         engine.process.kill()
         await until(lambda: lost.endings == 1)
         assert 3 < len(lost.ids) < 5000
+
+
+async def test_an_ended_generation_is_gone_without_a_collector(start_engine: Start) -> None:
+    async with client_of(start_engine().socket) as client:
+        gc.disable()
+        try:
+            listener = Listener(submit(client))
+            gone = weakref.ref(listener)
+            await until(lambda: client.in_flight == 0)
+            assert listener.endings == 1
+            del listener
+            assert gone() is None
+        finally:
+            gc.enable()
 
 
 async def test_a_generation_has_one_reader(start_engine: Start) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from gateway.answer import PIECES_MAX, Answer
+from gateway.errors import InternalError
 from gateway.wire import PromptTokensDetails, Usage
 
 
@@ -24,3 +28,32 @@ def test_a_text_is_whole_however_seldom_it_is_read(every: int) -> None:
     for piece in answer.take_all():
         read[piece.index] += piece.text
     assert read == ["".join(tokens[1::2]), "".join(tokens[0::2])]
+
+
+class Owner:
+    """As the choices of a request: the answer knows it, and it the answer."""
+
+    def __init__(self) -> None:
+        self.answer = Answer(1, stream=True)
+        self.answer.on_leave(self.stop)
+
+    def stop(self) -> None:
+        raise AssertionError("nobody left")
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_what_ended_is_gone_without_a_collector(ends_well: bool) -> None:
+    gc.disable()
+    try:
+        owner = Owner()
+        gone = weakref.ref(owner)
+        if ends_well:
+            owner.answer.finish(Usage(1, 1, 2, PromptTokensDetails(cached_tokens=0)))
+        else:
+            owner.answer.fail(InternalError())
+        owner.answer.leave()
+        owner.answer.stop()
+        del owner
+        assert gone() is None
+    finally:
+        gc.enable()
