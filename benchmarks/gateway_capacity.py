@@ -43,7 +43,7 @@ SHAPE = ("--prompt-tokens", str(PROMPT_TOKENS), "--max-tokens", str(MAX_TOKENS))
 STEP_MS = 10.0
 CLOSED = {"at_once": 64, "seconds": 12}
 LONG_STREAMS = {"at_once": 64, "tokens": 600}
-OPEN = {"share": 0.7, "seconds": 20, "probes_per_s": 15}
+OPEN = {"share": 0.7, "seconds": 20, "probes_per_s": 15, "failed_share_max": 0.01}
 MANY = {"streams": 1000, "step_ms": 100, "tokens": 150, "probes": 8, "probes_after_s": 4}
 SOAK = {"requests": 100_000, "settled": 20_000}  # memory is compared from `settled` requests on
 # What is hoped for: (metric, at least or at most, value).
@@ -129,11 +129,19 @@ async def open_loop(stack: Stack, found: Figures) -> Figures:
     pid, probes = gateway_pid(stack), Probes(str(stack.config.socket_path), PROMPT_TOKENS)
     cpu, began, ledger = cpu_s(pid), time.monotonic(), ledger_seconds(stack)
     report, _ = await asyncio.gather(
-        load(stack, "--rate", f"{rate:.1f}", "--duration", str(OPEN["seconds"]), *SHAPE),
+        load(
+            stack,
+            *("--rate", f"{rate:.1f}", "--duration", str(OPEN["seconds"]), *SHAPE),
+            failed_max=int(rate * OPEN["seconds"] * OPEN["failed_share_max"]),
+        ),
         probes.arrive(OPEN["probes_per_s"], OPEN["seconds"], MAX_TOKENS),
     )
     used, wall, total = cpu_s(pid) - cpu, time.monotonic() - began, report["total"]
-    figures = {"open_requests_per_s": rate, "open_gateway_core_share": used / wall}
+    figures = {
+        "open_requests_per_s": rate,
+        "open_failed_requests": total["failed"],
+        "open_gateway_core_share": used / wall,
+    }
     for name, direct in (("ttft", probes.ttft_s), ("e2e", probes.e2e_s)):
         for percent in (50, 99):
             seen, alone = total[f"{name}_ms"][f"p{percent}"], percentile_ms(direct, percent)
