@@ -100,7 +100,11 @@ class AdapterStore:
     def _sweep(self) -> None:
         if self._incoming.is_dir():
             for left in self._incoming.iterdir():
-                if time.time() - left.lstat().st_mtime > INCOMING_AGE_S_MAX:
+                try:
+                    age_s = time.time() - left.lstat().st_mtime
+                except FileNotFoundError:
+                    continue  # another import was done with it just now
+                if age_s > INCOMING_AGE_S_MAX:
                     shutil.rmtree(left, ignore_errors=True)
 
 

@@ -17,6 +17,9 @@ from gateway_stack import Stack
 
 # Before any test loads torch, as `python -m engine` has it: threads that wait sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Nor may anything load triton before this: where there is no NVIDIA GPU, its interpreter runs the kernels.
+if not Path("/dev/nvidia0").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 REPO = Path(__file__).resolve().parents[1]
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")

@@ -212,6 +212,16 @@ def test_two_imports_at_once_make_one(store: AdapterStore, tmp_path: Path) -> No
     assert len(everything_in(tmp_path / "store")) == 2
 
 
+def test_an_import_that_ends_meanwhile_does_not_trouble_the_next(
+    store: AdapterStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest_of(store, write_adapter(tmp_path / "source"))
+    gone = tmp_path / "store" / ".incoming" / "gone"
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([gone, *listed(path)]))
+    digest_of(store, write_adapter(tmp_path / "other"))
+
+
 def test_a_full_disk_leaves_nothing(store: AdapterStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
