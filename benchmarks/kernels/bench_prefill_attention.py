@@ -2,7 +2,7 @@
 benchmarks.kernels.bench_prefill_attention
 
 K and V lie in pages in random order. Beside it torch's fused attention over contiguous K and V by each backend that
-takes the case, and `gathered_attention`, which gathers them first; its plans are made before it is timed.
+takes the case.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from benchmarks.kernels.timing import graph_us
-from kernels.gathered_attention import gathered_attention
 from kernels.prefill_attention import allocate_prefill_partials, prefill_attention
 from kernels.prefill_blocks import prefill_blocks
 
@@ -66,22 +65,6 @@ def ours_us(chunks: list[tuple[int, int]], dtype: torch.dtype) -> float:
     return graph_us([lambda i=i: launch(i) for i in range(layers)], REPLAYS)  # type: ignore[misc]
 
 
-def gathered_us(new: int, keys: int, dtype: torch.dtype) -> float:
-    count = -(-keys // TOKENS_PER_PAGE)
-    kv = torch.empty(count, TOKENS_PER_PAGE * 2 * KV_HEADS * HEAD_DIM, device="cuda", dtype=dtype).normal_()
-    table = torch.randperm(count, device="cuda", dtype=torch.int32)
-    q = torch.randn(new, HEADS * HEAD_DIM, device="cuda", dtype=dtype)
-    out, gathered = torch.empty_like(q), torch.empty_like(kv)
-
-    def attend() -> None:
-        gathered_attention(
-            q, out, kv, table, keys, layer=0, heads=HEADS, kv_heads=KV_HEADS, tokens_per_page=TOKENS_PER_PAGE,
-            scale=HEAD_DIM**-0.5, gathered=gathered,
-        )  # fmt: skip
-
-    return graph_us([attend, attend], REPLAYS)
-
-
 def torch_us(chunks: list[tuple[int, int]], dtype: torch.dtype, backend: SDPBackend) -> float | None:
     """Chunks alike as one batch. Over a prefix only flash attention has the mask."""
     new, keys = chunks[0]
@@ -103,16 +86,14 @@ def torch_us(chunks: list[tuple[int, int]], dtype: torch.dtype, backend: SDPBack
 
 
 def main() -> None:
-    print(f"{'new over cached':22} {'µs':>9} {'TFLOP/s':>8} {'%':>4} {'flash':>9} {'cuDNN':>9} {'gathered':>9} µs")
+    print(f"{'new over cached':22} {'µs':>9} {'TFLOP/s':>8} {'%':>4} {'flash':>9} {'cuDNN':>9} µs")
     dtype = torch.bfloat16
     for name, chunks in CASES.items():
         us, flops = ours_us(chunks, dtype), causal_flops(chunks)
-        beside: list[float | None] = [None, None, None]
+        beside: list[float | None] = [None, None]
         if len(set(chunks)) == 1:
             backends = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
-            beside[:2] = [torch_us(chunks, dtype, backend) for backend in backends]
-        if len(chunks) == 1:
-            beside[2] = gathered_us(*chunks[0], dtype)
+            beside = [torch_us(chunks, dtype, backend) for backend in backends]
         others = " ".join(f"{'-':>9}" if other is None else f"{other:9.1f}" for other in beside)
         share = flops / us * 1e6 / PRODUCT_FLOPS
         print(f"{name:22} {us:9.1f} {flops / us / 1e6:8.0f} {100 * share:4.0f} {others}", flush=True)
