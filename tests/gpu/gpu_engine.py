@@ -1,10 +1,7 @@
-"""The real scheduler and runner on a GPU, driven until every request has ended: what the GPU tests share."""
+"""The real scheduler and runner on a GPU: what the GPU tests share."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,24 +10,13 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("these tests need a CUDA device", allow_module_level=True)
 
-from adapters.spec import BaseShape
-from adapters.store import AdapterStore
-from engine.arena import Arena
+from drive import MODEL, Drive
+
 from engine.config import EngineConfig, ModelConfig
 from engine.gpu.build import build_gpu_runner
-from engine.gpu.runner import GpuRunner
-from engine.protocol import Logprobs, Sampling
-from engine.runner import base_shape
-from engine.scheduler import ModelLimits, Scheduler
-from engine.step import Pending, Sequence, Step
-from engine.tiers import SHIPPED_TIERS, Tier
-
-MODEL = "m"
-# No target shrinks a step, and no floor keeps a page: what runs together is the test's choice.
-TIERS = tuple(Tier(name=t.name, service_tier=t.service_tier, inter_token_ms=3_600_000) for t in SHIPPED_TIERS)
 
 
-class GpuEngine:
+class GpuEngine(Drive):
     """One model directory in an arena of so many bytes."""
 
     def __init__(
@@ -44,7 +30,6 @@ class GpuEngine:
         capture: bool = True,
         rank_max: int = 64,
     ) -> None:
-        self.directory = directory
         config = EngineConfig(
             models=(ModelConfig(name=MODEL, path=str(directory), dtype=dtype),),  # type: ignore[arg-type]
             arena_bytes=arena_bytes,
@@ -54,84 +39,5 @@ class GpuEngine:
             adapters_max=64,
             device="cuda",
         )
-        self.runner: GpuRunner = build_gpu_runner(config, capture=capture)
-        info = self.runner.models[MODEL]
-        self.scheduler = Scheduler(
-            TIERS,
-            {MODEL: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)},
-            Arena(self.runner.pages, self.runner.page_bytes),
-            self.runner.adapters,
-            time.monotonic,
-            step_tokens_max=step_tokens_max,
-            sequences_max=sequences_max,
-            steps_ahead=self.runner.steps_ahead,
-        )
-        self.steps: list[Step] = []
-        self._handles = 0
-
-    def add_adapters(self, directories: list[Path], scratch: Path) -> dict[str, str]:
-        """Digest by directory name; known, not yet in the arena."""
-        shape: BaseShape = base_shape(self.directory)
-        store = AdapterStore(scratch)
-        digests = {}
-        for directory in directories:
-            stored = store.add_directory(directory, shape)
-            self.runner.load_adapter(stored.digest, MODEL, str(stored.path))
-            digests[directory.name] = stored.digest
-        return digests
-
-    def request(
-        self,
-        prompt: list[int],
-        new: int,
-        adapter: str | None = None,
-        sampling: Sampling | None = None,
-        tier: str = "standard",
-        stop_ids: frozenset[int] = frozenset(),
-    ) -> Sequence:
-        self._handles += 1
-        return Sequence(
-            handle=self._handles,
-            gateway=0,
-            request_id=f"r{self._handles}",
-            model=MODEL,
-            adapter=adapter,
-            namespace="n",
-            tier=tier,
-            share="",
-            prompt_ids=prompt,
-            max_tokens=new,
-            sampling=sampling or Sampling(temperature=0.0),
-            stop_ids=stop_ids,
-            arrived_at=0.0,
-        )
-
-    def run(
-        self,
-        requests: list[Sequence],
-        after_step: Callable[[], None] = lambda: None,
-        endings: tuple[str, ...] = ("length", "stop"),
-    ) -> dict[int, list[Logprobs]]:
-        """Until all have ended as they should; logprobs by handle of those that asked. `after_step` may submit and
-        abort."""
-        for request in requests:
-            assert self.scheduler.submit(request) is None
-        flight: deque[tuple[Step, Pending]] = deque()
-        reported: dict[int, list[Logprobs]] = {}
-        while True:
-            while len(flight) <= self.runner.steps_ahead and (step := self.scheduler.schedule()) is not None:
-                self.steps.append(step)
-                flight.append((step, self.runner.begin(step)))
-            if not flight:
-                break
-            step, pending = flight.popleft()
-            outcome = self.scheduler.complete(step, pending.result(), 0.001)
-            for sequence, found in outcome.logprobs.items():
-                reported.setdefault(sequence.handle, []).append(found)
-            for ended in outcome.ended:
-                assert ended.reason in endings, (ended.reason, ended.message)
-            after_step()
-        self.scheduler.arena.check_integrity()
-        self.scheduler.prefix.check_integrity()
-        self.runner.adapters.check_integrity()
-        return reported
+        runner = build_gpu_runner(config, capture=capture)
+        super().__init__(runner, directory, step_tokens_max=step_tokens_max, sequences_max=sequences_max)

@@ -1,0 +1,24 @@
+"""Mixed traffic on the CPU, in an arena full of traps; tests/gpu does the same on a GPU, and longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drive import MODEL, Drive
+from traps import run_among_traps, tiny_model
+
+from engine.config import EngineConfig, ModelConfig
+from engine.runner import build_runner
+
+
+def test_nobody_reads_or_writes_what_is_not_theirs(tmp_path: Path) -> None:
+    model, adapters = tiny_model(tmp_path, seed=1)
+    config = EngineConfig(
+        models=(ModelConfig(name=MODEL, path=str(model)),),
+        arena_bytes=16 << 20,
+        step_tokens_max=96,
+        sequences_max=16,
+        threads=1,
+    )
+    engine = Drive(build_runner(config), model, step_tokens_max=96, sequences_max=16)
+    print(run_among_traps(engine, adapters, tmp_path / "store", seed=1, steps=150))
