@@ -10,7 +10,7 @@ import pytest
 import torch
 from adapter_files import BASE, lora_tensors, peft_adapter, peft_module, write_adapter
 
-from adapters.layer import LoraBatch
+from adapters.layer import ONE_THREAD_ROWS_MAX, LoraBatch
 from adapters.pool import TilePool
 from adapters.spec import AdapterRefused
 from adapters.store import AdapterStore
@@ -161,6 +161,22 @@ def test_it_runs_under_inference_mode(served: Served) -> None:
         y = torch.zeros(2, 40)
         served.batch([NAMES[0], NAMES[2]]).apply(0, "q_proj", torch.randn(2, 24), y)
     assert y.all()
+
+
+@pytest.mark.parametrize(("rows", "alone"), [(1, True), (ONE_THREAD_ROWS_MAX, True), (ONE_THREAD_ROWS_MAX + 1, False)])
+def test_one_thread_multiplies_few_rows(
+    served: Served, rows: int, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr("adapters.layer.lora", lambda *_: seen.append(torch.get_num_threads()))
+        batch = served.batch(["plain"] * rows)
+        batch.apply(0, "q_proj", torch.zeros(rows, BASE.modules["q_proj"].in_features), torch.zeros(1))
+        assert seen == [1 if alone else 2]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_an_adapter_not_resident_is_our_mistake(served: Served) -> None:
