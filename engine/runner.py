@@ -57,14 +57,7 @@ class TorchRunner:
     def begin(self, step: Step) -> Done:
         """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
         info, decoder = self.models[step.model], self._decoders[step.model]
-        errors: dict[int, str] = {}
-        good: list[Chunk] = []
-        for index, chunk in enumerate(step.chunks):
-            reason = unfit(chunk, info)
-            if reason is None:
-                good.append(chunk)
-            else:
-                errors[index] = reason
+        good, errors = sort_out(step.chunks, info)
         drawn = self._forward(good, decoder) if good else {}
         ids: list[int | None] = []
         reported: dict[int, Logprobs] = {}
@@ -85,7 +78,7 @@ class TorchRunner:
         sampling = [chunk for chunk in batch.chunks if chunk.sample]
         if not sampling:
             return {}
-        draws = [_draw(chunk) for chunk in sampling]
+        draws = [draw_of(chunk) for chunk in sampling]
         ids = sample(logits, draws)
         found = logprobs(logits, draws, ids)
         return {id(chunk): (ids[row], found.get(row)) for row, chunk in enumerate(sampling)}
@@ -99,12 +92,20 @@ class TorchRunner:
         self.adapters.unload(digest)
 
 
-def _draw(chunk: Chunk) -> Draw:
+def draw_of(chunk: Chunk) -> Draw:
+    """How the id is drawn that a sampling chunk yields."""
     own = chunk.sequence
     return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
 
 
-def unfit(chunk: Chunk, info: ModelInfo) -> str | None:
+def sort_out(chunks: list[Chunk], info: ModelInfo) -> tuple[list[Chunk], dict[int, str]]:
+    """Those that can be computed, and by index why the others cannot."""
+    reasons = [_unfit(chunk, info) for chunk in chunks]
+    good = [chunk for chunk, reason in zip(chunks, reasons, strict=True) if reason is None]
+    return good, {index: reason for index, reason in enumerate(reasons) if reason is not None}
+
+
+def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:
     """Why the chunk cannot be computed; None when it can."""
     stop = chunk.start + chunk.count
     if stop > info.context_tokens:

@@ -24,8 +24,8 @@ from engine.gpu.lora import LoraDeltas
 from engine.gpu.packing import Layout, PackedStep, Packer, views
 from engine.penalties import Draw, penalize
 from engine.protocol import Logprobs, ModelInfo
-from engine.runner import unfit
-from engine.step import Chunk, Sequence, Step, StepResult
+from engine.runner import draw_of, sort_out
+from engine.step import Sequence, Step, StepResult
 from kernels.prefill_blocks import prefill_blocks
 from kernels.sample import Draws, new_scratch, sample
 
@@ -192,17 +192,10 @@ class GpuRunner:
         """Start one forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails
         alone."""
         info, model = self.models[step.model], self._served[step.model]
-        errors: dict[int, str] = {}
-        good: list[Chunk] = []
-        for index, chunk in enumerate(step.chunks):
-            reason = unfit(chunk, info)
-            if reason is None:
-                good.append(chunk)
-            else:
-                errors[index] = reason
+        good, errors = sort_out(step.chunks, info)
         packed = PackedStep(good, self._tokens_per_page[step.model])
         chunks = [packed.chunks[index] for index in packed.sampling]
-        draws = [_draw(chunk) for chunk in chunks]
+        draws = [draw_of(chunk) for chunk in chunks]
         reported = None
         if good:
             layout = model.forward(packed, self._places, draws)
@@ -242,8 +235,3 @@ class GpuRunner:
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _draw(chunk: Chunk) -> Draw:
-    own = chunk.sequence
-    return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
