@@ -300,7 +300,7 @@ def best_run(runner: GpuRunner, resident: list[str], dealt: list[str], repeats: 
 
 
 def append_rows(rows: list[dict[str, object]], file: Path) -> None:
-    """At the end of `file`, and printed: what is measured on a lent machine comes back as text."""
+    """At the end of `file`, and printed."""
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
     common = {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
