@@ -39,15 +39,15 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True) -> GpuRunner
         check_page(name, size, page_bytes, pages)
     arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
     sequences = row_buckets(config.sequences_max)[-1]
+    bases: dict[str, BaseShape] = {model.name: base_shape(Path(model.path)) for model in config.models}
     decoders: dict[str, tuple[ModelInfo, GpuDecoder]] = {}
     tables = 0
     for model in config.models:
         shape = shapes[model.name]
-        decoder = GpuDecoder(shape, _weights(model, shape, dtype, device), arena, sequences)
+        decoder = GpuDecoder(shape, bases[model.name], _weights(model, shape, dtype, device), arena, sequences)
         info = ModelInfo(model.name, _digest(model), shape.context_tokens, shape.vocab, decoder.tokens_per_page, pages)
         decoders[model.name] = info, decoder
         tables = max(tables, config.sequences_max * -(-shape.context_tokens // decoder.tokens_per_page))
-    bases: dict[str, BaseShape] = {model.name: base_shape(Path(model.path)) for model in config.models}
     layers = max(shape.layers for shape in shapes.values())
     rows = AdapterRows(arena, dtype, layers, config.adapters_max, config.adapter_rank_max)
     limits = Limits(max(config.step_tokens_max, sequences), sequences, tables)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from adapters.spec import BaseShape
 from engine.gpu.layouts import Layouts, Limits
 from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
@@ -77,8 +78,11 @@ class Lora:
 class GpuDecoder:
     """A model's weights and arithmetic on one GPU. `kv` is the arena in the model's dtype."""
 
-    def __init__(self, config: DecoderConfig, weights: Weights, arena: Tensor, sequences_max: int) -> None:
-        """`arena` [pages, page_bytes] uint8; a step has at most `sequences_max` decodes."""
+    def __init__(
+        self, config: DecoderConfig, base: BaseShape, weights: Weights, arena: Tensor, sequences_max: int
+    ) -> None:
+        """`base`: the same model as adapters see it. `arena` [pages, page_bytes] uint8; a step has at most
+        `sequences_max` decodes."""
         self.config = config
         self.dtype = weights.norm.dtype
         self.device = weights.norm.device
@@ -88,7 +92,7 @@ class GpuDecoder:
         self._weights = weights
         self._frequencies = rotary_frequencies(config).to(self.device)
         self._scale = config.head_dim**-0.5
-        self._stacks = stacks(config)
+        self._stacks = stacks(base)
         self._decode_plan = allocate_decode_plan(
             sequences_max, config.heads, config.kv_heads, config.head_dim, self.device
         )

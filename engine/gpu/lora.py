@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adapters.table import MODULES
+from adapters.spec import BaseShape
+from adapters.table import stack_of
 from engine.models.config import DecoderConfig
+from engine.models.decoder import GATE_UP, QKV
 from kernels.lora import lora
 from kernels.lora_work import LoraScratch, LoraWork, Stack, TileTable
 
@@ -26,15 +28,12 @@ class Stacks:
     down: Stack
 
 
-def stacks(config: DecoderConfig) -> Stacks:
-    def stack(first: str, in_features: int, *outs: int) -> Stack:
-        return Stack(MODULES.index(first), in_features, outs)
-
+def stacks(base: BaseShape) -> Stacks:
     return Stacks(
-        qkv=stack("q_proj", config.hidden, config.q_size, config.kv_size, config.kv_size),
-        o=stack("o_proj", config.q_size, config.hidden),
-        gate_up=stack("gate_proj", config.hidden, config.intermediate, config.intermediate),
-        down=stack("down_proj", config.intermediate, config.hidden),
+        qkv=stack_of(base, QKV),
+        o=stack_of(base, ("o_proj",)),
+        gate_up=stack_of(base, GATE_UP),
+        down=stack_of(base, ("down_proj",)),
     )
 
 
