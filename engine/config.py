@@ -40,6 +40,7 @@ class FakeFaults(Section, frozen=True, kw_only=True):
 
     chunk_error_id: int | None = None  # its chunk fails, alone
     step_error_id: int | None = None  # the whole step raises
+    device_lost_id: int | None = None  # nothing is computed any more: the process ends
     stall_id: int | None = None  # the step takes stall_s
     stall_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
 

@@ -19,7 +19,7 @@ import msgspec
 
 from engine.config import EngineConfig, FakeConfig, ModelConfig
 from engine.protocol import Logprobs, ModelInfo
-from engine.step import PENDING_ID, AdapterTable, Chunk, Pending, Sequence, Step, StepResult
+from engine.step import PENDING_ID, AdapterTable, Chunk, DeviceLost, Pending, Sequence, Step, StepResult
 
 # Ids that every byte-level vocabulary uses for plain text; below them lie special tokens.
 FIRST_PLAIN_ID = 256
@@ -143,6 +143,8 @@ class FakeRunner:
         drawn: dict[Sequence, int] = {}
         outcome: StepResult | RuntimeError
         faults = config.faults
+        if any(_hit(chunk, faults.device_lost_id) for chunk in step.chunks):
+            raise DeviceLost("the device was made to be lost")
         if any(_hit(chunk, faults.step_error_id) for chunk in step.chunks):
             outcome = RuntimeError("the step was made to fail")
         else:

@@ -150,11 +150,16 @@ class AdapterTable(Protocol):
         ...
 
 
+class DeviceLost(Exception):
+    """The device computes nothing more for this process, whatever it is asked: the process must end, so that another
+    begins afresh."""
+
+
 class Pending(Protocol):
     """A step that was begun."""
 
     def result(self) -> StepResult:
-        """Wait until its ids are on the host. Asked for once. Raises what the step failed with."""
+        """Wait until its ids are on the host. Asked for once. Raises what the step failed with, or DeviceLost."""
         ...
 
 

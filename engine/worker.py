@@ -35,7 +35,7 @@ from engine.protocol import (
 )
 from engine.scheduler import Ended, Scheduler, StepOutcome
 from engine.server import Outgoing
-from engine.step import Pending, Runner, Sequence, Step, StepResult
+from engine.step import DeviceLost, Pending, Runner, Sequence, Step, StepResult
 
 # Idle for so long, the loop looks its books over once.
 INTEGRITY_AFTER_S = 1.0
@@ -111,7 +111,8 @@ class Worker:
         self._stopping = False
 
     def run(self) -> None:
-        """Until a Stop comes. An exception out of here is our own mistake, and ends the process."""
+        """Until a Stop comes. An exception out of here is our own mistake or a lost device, and ends the process: its
+        gateways see the end of the stream, and whoever supervises it starts another."""
         while not self._stopping:
             commands = self._inbox.take(self._patience())
             for command in commands:
@@ -160,6 +161,8 @@ class Worker:
         pending: Pending
         try:
             pending = self._runner.begin(step)
+        except DeviceLost:
+            raise
         except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
             pending = _NotBegun(error)
         self._in_flight.append(_Flight(step, pending, began))
@@ -172,6 +175,8 @@ class Worker:
         try:
             result = flight.pending.result()
             failed_alone = result.errors
+        except DeviceLost:
+            raise
         except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
             result, failed_alone = self._failed(step, error), {}
         now = self._clock()

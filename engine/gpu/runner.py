@@ -6,7 +6,9 @@ scheduler's. It must never import it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from engine.gpu.packing import Layout, PackedStep, Packer, views
 from engine.penalties import Draw, penalize
 from engine.protocol import Logprobs, ModelInfo
 from engine.runner import draw_of, sort_out
-from engine.step import Sequence, Step, StepResult
+from engine.step import DeviceLost, Sequence, Step, StepResult
 from kernels.prefill_blocks import prefill_blocks
 from kernels.sample import Draws, new_scratch, sample
 
@@ -47,8 +49,9 @@ class PendingStep:
     done: torch.cuda.Event
 
     def result(self) -> StepResult:
-        """Wait until the ids are on the host."""
-        self.done.synchronize()
+        """Wait until the ids are on the host. Raises DeviceLost."""
+        with _device_errors():
+            self.done.synchronize()
         errors = dict(self.errors)
         ids: list[int | None] = [None] * self.chunks
         for index, wanted, drawn in zip(self.places, self.wanted, self.ids.tolist(), strict=True):
@@ -190,7 +193,11 @@ class GpuRunner:
     @torch.inference_mode()
     def begin(self, step: Step) -> PendingStep:
         """Start one forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails
-        alone."""
+        alone. Raises DeviceLost."""
+        with _device_errors():
+            return self._begin(step)
+
+    def _begin(self, step: Step) -> PendingStep:
         info, model = self.models[step.model], self._served[step.model]
         good, errors = sort_out(step.chunks, info)
         packed = PackedStep(good, self._tokens_per_page[step.model])
@@ -231,6 +238,16 @@ class GpuRunner:
         fields = Draws(*(layout.view(self._packer.device, name)[: len(draws)] for name in names))
         sample(penalize(logits, draws), fields, model.scratch, drawn, mode=mode_of(draws))
         return report(logits, drawn, draws)
+
+
+@contextmanager
+def _device_errors() -> Iterator[None]:
+    """After an error such as an illegal access CUDA refuses every further call of this process. Running out of memory
+    is no such error, and is not of this class."""
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise DeviceLost(str(error)) from error
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -191,7 +191,7 @@ async def test_nobody_asks_and_no_logprobs_travel(subject: Subject, peer: Peer) 
 
 async def test_biases_and_min_tokens_rule_what_is_drawn(subject: Subject, peer: Peer) -> None:
     if subject.fake:
-        pytest.skip("the fake ignores them")
+        pytest.skip("the fake draws from a hash: it has no logits to bias or to rule out")
     handles = [subject.fresh() for _ in range(3)]
     stop = {"stop_ids": [STOP_ID], "max_tokens": 6}
     peer.send(

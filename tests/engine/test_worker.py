@@ -41,9 +41,14 @@ from engine.worker import MESSAGE_CHARS_MAX
 
 Start = Callable[..., EngineProcess]
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
-CHUNK_FAILS, STEP_FAILS, STALLS = 701, 702, 703
+CHUNK_FAILS, STEP_FAILS, STALLS, LOSES_DEVICE = 701, 702, 703, 704
 STEPS_AHEAD = pytest.mark.parametrize("steps_ahead", [0, 1])
-FAULTS = {"chunk_error_id": CHUNK_FAILS, "step_error_id": STEP_FAILS, "stall_id": STALLS}
+FAULTS = {
+    "chunk_error_id": CHUNK_FAILS,
+    "step_error_id": STEP_FAILS,
+    "stall_id": STALLS,
+    "device_lost_id": LOSES_DEVICE,
+}
 
 
 def sample(report: StatusReport, name: str) -> float:
@@ -97,6 +102,18 @@ async def test_a_step_that_raises_ends_its_requests_and_the_loop_goes_on(
     assert sample(report, "laneway_step_errors_total") == 1 + steps_ahead, "the next had been begun with the same chunk"
     assert sample(report, "laneway_chunk_errors_total") == 0
     assert report.pages_free + report.pages_cached == report.pages_total
+
+
+@STEPS_AHEAD
+async def test_a_lost_device_ends_the_process(start_engine: Start, connect: Connect, steps_ahead: int) -> None:
+    """Alive it would refuse every step for ever, and look healthy."""
+    engine = start_engine({"faults": FAULTS, "steps_ahead": steps_ahead})
+    peer = await connect(engine)
+    peer.send(peer.submit(1, max_tokens=4000))
+    await peer.expect(Tokens)
+    peer.send(peer.submit(2, prompt_ids=[LOSES_DEVICE]))
+    assert await asyncio.to_thread(engine.process.wait, 5) == 1
+    assert "the device was made to be lost" in str(engine.events("engine.failed"))
 
 
 async def test_heartbeats_go_on_while_a_step_takes_long(start_engine: Start, connect: Connect) -> None:
