@@ -23,8 +23,9 @@ import msgspec
 from engine import log
 from engine.arena import Arena
 from engine.config import ConfigError, EngineConfig, load
-from engine.fake import build_fake_runner
+from engine.fake import FakeRunner, build_fake_runner
 from engine.inbox import Inbox, Progress, Stop
+from engine.probe import check_targets, shortest_step_s
 from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo
 from engine.scheduler import ModelLimits, Scheduler
 from engine.server import Server, SocketInUse
@@ -107,6 +108,8 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
     tiers = [tier.name for tier in config.tiers]
     hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), list(runner.models.values()), tiers)
     scheduler = build_scheduler(config, runner)
+    if not isinstance(runner, FakeRunner):
+        check_speed(config, runner)
     inbox, progress = Inbox(), Progress()
     server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)
     worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=progress, send=server.send)
@@ -149,7 +152,18 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
             prefill_tokens_min=config.prefill_tokens_min,
             sequences_max=config.sequences_max,
             steps_ahead=runner.steps_ahead,
+            host_pool=runner.host_pool,
         )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def check_speed(config: EngineConfig, runner: ServedRunner) -> None:
+    """Raises ConfigError when a tier's target is below what a step takes here. (The fake is as slow as it was told.)"""
+    step_s = shortest_step_s(runner, runner.models, runner.pages, runner.page_bytes)
+    _log.info("engine.probed", extra={"fields": {"shortest_step_ms": round(step_s * 1000, 2)}})
+    try:
+        check_targets(config.tiers, step_s)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -5,7 +5,7 @@ It answers before a request is queued. It must never know tenants or budgets: th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
@@ -48,7 +48,6 @@ class Admission:
         floors: Floors,
         residency: Residency,
         queues: Ordered[TierQueue],
-        clock: Callable[[], float],
     ) -> None:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._tiers = tiers
@@ -56,7 +55,6 @@ class Admission:
         self._floors = floors
         self._residency = residency
         self._queues = queues
-        self._clock = clock
 
     def refusal(self, sequence: Sequence) -> Refusal | None:
         """None: it may be queued."""
@@ -68,7 +66,7 @@ class Admission:
         if sequence.adapter is not None and not self._residency.known(sequence.adapter, sequence.model):
             return Refusal("adapter_unknown", f"adapter {sequence.adapter!r} is not loaded for {sequence.model!r}")
         rank = self._rank[sequence.tier]
-        return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(rank)
+        return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(sequence, rank)
 
     def _too_long(self, sequence: Sequence, limits: ModelLimits, rank: int) -> Refusal | None:
         tokens = len(sequence.prompt_ids) + sequence.max_tokens
@@ -83,20 +81,23 @@ class Admission:
             return Refusal("too_long", f"the request needs {pages} pages; its tier can have {capacity}")
         return None
 
-    def _crowded(self, rank: int) -> Refusal | None:
-        """The queue is full, or the wait of who has waited longest foretells one over the tier's target."""
+    def _crowded(self, sequence: Sequence, rank: int) -> Refusal | None:
+        """It would wait longer than the tier's target until its first chunk starts, or the queue is full of requests
+        that have as much right to their place."""
         tier, queue = self._tiers[rank], self._queues[rank]
-        oldest = queue.oldest()
-        waited_s = self._clock() - oldest.sequence.arrived_at if oldest else 0.0
-        retry_s = max(RETRY_AFTER_MIN_S, waited_s)
-        if len(queue) >= tier.queue_max:
-            return Refusal("queue_full", f"{len(queue)} requests of tier {tier.name} wait already", retry_s)
-        if tier.queue_target_ms is not None and waited_s * 1000 > tier.queue_target_ms:
-            message = (
-                f"requests of tier {tier.name} wait for {waited_s:.1f} s; its limit is {tier.queue_target_ms:g} ms"
-            )
-            return Refusal("queue_full", message, retry_s)
+        wait_s, target_ms = queue.wait_s(sequence.share), tier.queue_target_ms
+        if target_ms is not None and wait_s * 1000 > target_ms:
+            message = f"the predicted wait in tier {tier.name} is {wait_s:.1f} s; its limit is {target_ms:g} ms"
+            return Refusal("queue_full", message, max(RETRY_AFTER_MIN_S, wait_s - target_ms / 1000))
+        if len(queue) >= tier.queue_max and not queue.displaced_by(sequence.share):
+            return self.full(rank)
         return None
+
+    def full(self, rank: int) -> Refusal:
+        """There is no place left in the tier's queue."""
+        tier, queue = self._tiers[rank], self._queues[rank]
+        retry_s = max(RETRY_AFTER_MIN_S, queue.place_s())
+        return Refusal("queue_full", f"{len(queue)} requests of tier {tier.name} wait already", retry_s)
 
 
 def _malformed(sequence: Sequence, limits: ModelLimits) -> Refusal | None:

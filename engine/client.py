@@ -27,6 +27,7 @@ from engine.protocol import (
     LoadAdapter,
     Logprobs,
     ProtocolError,
+    Recorded,
     Refused,
     Sampling,
     Status,
@@ -145,6 +146,10 @@ class Generation:
         self._aborted = True
         self._link.send(Abort(self.handle))
 
+    def recorded(self) -> None:
+        """What it made is in the books: the engine need not count it as lost when this process dies."""
+        self._link.recorded(self.handle)
+
     # ---- the connection's side: what came, then `announce`
 
     def push(self, token: int, logprobs: Logprobs | None = None) -> None:
@@ -195,6 +200,7 @@ class _Link(asyncio.Protocol):
         self._on_lost = on_lost
         self._watch: asyncio.TimerHandle | None = None
         self._reader = FrameReader()
+        self._recorded: list[int] = []
         self._news: dict[Generation, None] = {}  # those for whom this read brought something, in order
         self._transport: asyncio.Transport | None = None
         self._why = ""
@@ -279,6 +285,16 @@ class _Link(asyncio.Protocol):
         """Write it; on a link that is dead, nothing happens."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(frame))
+
+    def recorded(self, handle: int) -> None:
+        """Told with all others of this turn of the event loop."""
+        if not self._recorded:
+            self._loop.call_soon(self._tell_recorded)
+        self._recorded.append(handle)
+
+    def _tell_recorded(self) -> None:
+        self.send(Recorded(self._recorded))
+        self._recorded = []
 
     @property
     def open(self) -> bool:
@@ -386,6 +402,7 @@ class EngineClient:
         max_tokens: int,
         sampling: Sampling,
         stop_ids: list[int],
+        weight: float = 1.0,
     ) -> Generation:
         """Hand one request to the engine. Raises EngineUnavailable, and ProtocolError when the prompt is longer than a
         frame may be; then the engine has not heard of it."""
@@ -398,7 +415,7 @@ class EngineClient:
         self._next_handle += 1
         frame = Submit(
             handle, request_id, self.hello.epoch, model, adapter, namespace, tier, share,
-            prompt_ids, max_tokens, sampling, stop_ids,
+            prompt_ids, max_tokens, sampling, stop_ids, weight,
         )  # fmt: skip
         link.send(frame)
         generation = link.generations[handle] = Generation(link, handle)

@@ -58,6 +58,8 @@ class FakeConfig(Section, frozen=True, kw_only=True):
     tokens_per_page: Annotated[int, Meta(ge=1, le=4096)] = 16
     pages: Annotated[int, Meta(ge=1, le=16_777_216)] = 65536
     adapter_pages: Annotated[int, Meta(ge=1, le=65536)] = 1  # each adapter's
+    host_pages: Annotated[int, Meta(ge=0, le=16_777_216)] = 0  # for preempted requests; 0: they compute all again
+    page_copy_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.05  # of one of these, one way
     faults: FakeFaults = FakeFaults()
 
 
@@ -65,6 +67,8 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1, max_length=64)]
     tiers: Annotated[tuple[Tier, ...], Meta(min_length=1, max_length=16)] = SHIPPED_TIERS  # high to low
     arena_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024, le=2**48)] = 512 * 1024 * 1024
+    # For pages of preempted requests that are cheaper to bring back than to compute again; 0: none, compute all again.
+    host_pool_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
     step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
     prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
     sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 64

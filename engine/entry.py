@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.prefix import Chain
-from engine.step import PENDING_ID, Sequence
+from engine.protocol import Recompute
+from engine.step import PENDING_ID, Chunk, Sequence
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +27,10 @@ class Entry:
     published: int = 0  # of its pages, those found in the prefix cache or offered to it
     peak: int = 0  # the most tokens it ever had computed: below it, computing is recomputing
     charged: int = 0  # tokens that its share has been charged for, or need not be
+    left_out: bool = False  # of its last step: it did not decode, for a higher tier's prefill
+    cause: str = ""  # the tier for which it was preempted last
+    owed: bool = False  # preempted often enough: it runs next inside its tier's floor, and then to its end
+    reserved: int = 0  # pages of that floor which are its own while it runs so
 
     def __post_init__(self) -> None:
         self.needs_ids = self.sequence.needs_ids()
@@ -43,6 +48,22 @@ class Entry:
         if self.aborting or len(made) >= self.sequence.max_tokens:
             return False
         return not (made and made[-1] == PENDING_ID and self.needs_ids)
+
+    def account(self, chunk: Chunk, seconds: float) -> None:
+        """Its chunk was computed and took `seconds` of the device. What it had before is on the account of the tier for
+        which it was preempted."""
+        sequence = self.sequence
+        computed = chunk.start + chunk.count
+        again = min(self.peak, computed) - chunk.start
+        if computed > self.peak:
+            self.peak = computed
+        if again > 0:
+            part = seconds * again / chunk.count
+            before = sequence.recomputed.get(self.cause, Recompute())
+            sequence.recomputed[self.cause] = Recompute(before.tokens + again, before.device_s + part)
+            sequence.recomputed_tokens += again
+            seconds -= part
+        sequence.device_s += seconds
 
     def lost_work(self) -> float:
         """Computed tokens lost per page freed, were it preempted now. What it shares is neither lost nor freed."""

@@ -19,7 +19,7 @@ import msgspec
 
 from engine.config import EngineConfig, FakeConfig, ModelConfig
 from engine.protocol import Logprobs, ModelInfo
-from engine.step import PENDING_ID, AdapterTable, Chunk, DeviceLost, Pending, Sequence, Step, StepResult
+from engine.step import PENDING_ID, AdapterTable, Chunk, DeviceLost, HostPool, Pending, Sequence, Step, StepResult
 
 # Ids that every byte-level vocabulary uses for plain text; below them lie special tokens.
 FIRST_PLAIN_ID = 256
@@ -93,6 +93,25 @@ class FakeAdapters(AdapterTable):
         return self._resident.pop(digest, [])
 
 
+class FakeHostPool(HostPool):
+    """Remembers which page each slot was copied from; `copied(pages)` is told of every copy, out or in."""
+
+    def __init__(self, slots: int, page_copy_s: float, copied: Callable[[int], None]) -> None:
+        self.slots = slots
+        self.page_copy_s = page_copy_s
+        self.held: dict[int, int] = {}
+        self._copied = copied
+
+    def copy_out(self, pages: list[int], slots: list[int]) -> None:
+        self.held.update(zip(slots, pages, strict=True))
+        self._copied(len(pages))
+
+    def copy_in(self, slots: list[int], pages: list[int]) -> None:
+        assert len(pages) == len(slots)
+        assert self.held.keys() >= set(slots), "a slot that nothing was copied to"
+        self._copied(len(pages))
+
+
 @dataclass(slots=True, eq=False)
 class FakePending(Pending):
     """A step on the fake's device, which is done with it at `ready_at`. What it drew, later steps know at once."""
@@ -123,6 +142,9 @@ class FakeRunner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.adapters = FakeAdapters(config.adapter_pages)
+        self.host_pool: HostPool | None = None
+        if config.host_pages:
+            self.host_pool = FakeHostPool(config.host_pages, config.page_copy_ms / 1000, self._copied)
         self.models = {model.info.name: model.info for model in models}
         self.pages, self.page_bytes = config.pages, 1
         self.steps_ahead = config.steps_ahead
@@ -166,6 +188,10 @@ class FakeRunner:
 
     def unload_adapter(self, digest: str) -> None:
         self.adapters.models.pop(digest, None)
+
+    def _copied(self, pages: int) -> None:
+        """Its device copies them after all that was begun before."""
+        self._idle_at = max(self._clock(), self._idle_at) + pages * self._config.page_copy_ms / 1000
 
     def _finish(self, pending: FakePending) -> None:
         """Wait until the device is done with it."""

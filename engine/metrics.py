@@ -59,6 +59,7 @@ class Gauges:
     preemptions: int
     tokens_overrun: int  # made after the ending of their request, and the device's seconds for them
     overrun_s: float
+    tokens_swapped: int
     adapters_resident: list[str]
 
 
@@ -76,7 +77,7 @@ class EngineMetrics(Collector):
         self.generation_tokens: collections.Counter[tuple[str, str]] = collections.Counter(dict.fromkeys(pairs, 0))
         self.finished: collections.Counter[str] = collections.Counter(stop=0, length=0, aborted=0, error=0)
         self.refused: collections.Counter[str] = collections.Counter()
-        self.tokens_lost = 0  # made for gateways that were gone before the request ended
+        self.tokens_lost = 0  # made for gateways that went away before they recorded them
         self.step_errors = 0  # steps in which the runner itself raised
         self.chunk_errors = 0  # chunks that failed alone
         self.request_errors = 0  # frames whose handling raised: our own mistakes
@@ -165,8 +166,13 @@ class EngineMetrics(Collector):
                 family.add_metric([value], count)
             yield family
         for name, text, total in (
-            ("laneway_tokens_lost", "Ids made for gateways that went away before the ending.", self.tokens_lost),
+            (
+                "laneway_tokens_lost",
+                "Ids made for gateways that went away before they recorded them.",
+                self.tokens_lost,
+            ),
             ("laneway_tokens_overrun", "Ids made after the ending of their request: nobody's.", now.tokens_overrun),
+            ("laneway_tokens_swapped", "Tokens whose KV came back from host memory.", now.tokens_swapped),
             ("laneway_step_errors", "Steps in which the runner raised.", self.step_errors),
             ("laneway_chunk_errors", "Chunks that failed alone.", self.chunk_errors),
             ("laneway_request_errors", "Frames whose handling raised.", self.request_errors),

@@ -69,6 +69,13 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     pages: int
 
 
+class Recompute(msgspec.Struct, frozen=True, array_like=True):
+    """What one tier's preemptions of a request cost: tokens computed again, and their share of the steps."""
+
+    tokens: int = 0
+    device_s: float = 0.0
+
+
 class Usage(msgspec.Struct, frozen=True, array_like=True):
     """What one request took. Seconds are of the engine's monotonic clock."""
 
@@ -77,9 +84,11 @@ class Usage(msgspec.Struct, frozen=True, array_like=True):
     completion_tokens: int = 0  # made, whether or not anybody received them
     queue_s: float = 0.0  # from arrival until its first chunk began
     ttft_s: float = 0.0  # from arrival until its first id was known; 0 when there was none
-    device_s: float = 0.0  # its share of the steps it took part in
+    device_s: float = 0.0  # its share of the steps it took part in, without what is in `recomputed`
     preemptions: int = 0
     recomputed_tokens: int = 0
+    recomputed: dict[str, Recompute] = {}  # by the tier that caused it; their tokens add up to recomputed_tokens
+    swapped_tokens: int = 0  # whose KV went to host memory and came back instead
 
 
 # ---- gateway → engine ------------------------------------------------------------------------------------------
@@ -101,6 +110,7 @@ class Submit(Frame, frozen=True, tag="submit", array_like=True):
     max_tokens: int
     sampling: Sampling
     stop_ids: list[int]  # end-of-sequence ids of the model; an id among these ends the request and is counted
+    weight: float = 1.0  # of `share` inside the tier: one of weight 2 is served twice as much while both wait
 
 
 class Abort(Frame, frozen=True, tag="abort", array_like=True):
@@ -108,6 +118,13 @@ class Abort(Frame, frozen=True, tag="abort", array_like=True):
     request had ended already."""
 
     handle: int
+
+
+class Recorded(Frame, frozen=True, tag="recorded", array_like=True):
+    """What these requests made is in the gateway's books. Made for a gateway that went away without saying so, it
+    counts as lost. Handles without an ending, or without a token, mean nothing here."""
+
+    handles: list[int]
 
 
 class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
@@ -199,7 +216,7 @@ class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
     waiting: int
 
 
-ToEngine = Submit | Abort | LoadAdapter | UnloadAdapter | Status
+ToEngine = Submit | Abort | Recorded | LoadAdapter | UnloadAdapter | Status
 FromEngine = Hello | Tokens | Finished | Refused | AdapterState | StatusReport | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()

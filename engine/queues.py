@@ -1,5 +1,6 @@
 """The waiting requests of one tier, and who of them is next: the share that was served least, by Virtual Token
-Counter (Sheng et al., OSDI 2024); inside a share, who came first. It must never know pages, nor what other tiers do.
+Counter (Sheng et al., OSDI 2024), or one that got nothing for too long; inside a share, who came first. It must never
+know pages, nor what other tiers do.
 """
 
 from __future__ import annotations
@@ -7,8 +8,12 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 
+from engine.crowding import Crowding
+from engine.drain import Drain
 from engine.entry import Entry
+from engine.tiers import Tier
 
 # Shares whose counters are remembered; beyond it those that were served least are forgotten, which costs others least.
 SHARES_MAX = 10_000
@@ -16,13 +21,16 @@ SHARES_MAX = 10_000
 
 class TierQueue:
     """Requests of several models wait in one tier; a step asks for the head of its own model. Preempted requests come
-    before all others, the oldest first."""
+    before all others, the oldest first; then a share none of whose requests started for the tier's `ageing_s`."""
 
-    def __init__(self) -> None:
-        self._served: dict[str, int] = {}  # share → tokens charged, lifted when it comes back after a pause
+    def __init__(self, tier: Tier, clock: Callable[[], float]) -> None:
+        self._tier = tier
+        self._clock = clock
+        self._drain = Drain()
+        self._crowding = Crowding()
+        self._served: dict[str, float] = {}  # share → weighted tokens, lifted when it comes back after a pause
         self._waiting: Counter[str] = Counter()  # share → its requests that wait and never ran
         self._lines: dict[str, _Line] = {}  # by model
-        self._fresh: OrderedDict[int, Entry] = OrderedDict()  # by order of arrival, those that never ran
         self._last_left: str | None = None  # the share whose leaving emptied the queue
         self._count = 0
 
@@ -31,58 +39,106 @@ class TierQueue:
 
     def add(self, entry: Entry) -> None:
         """A new request. A share that had nothing waiting starts level with the least served: a pause earns nothing."""
-        share = entry.sequence.share
+        share, now = entry.sequence.share, self._clock()
         if not self._waiting[share]:
-            self._served[share] = max(self._served.get(share, 0), self._level())
+            self._served[share] = max(self._served.get(share, 0.0), self._level())
             if len(self._served) > SHARES_MAX:
                 self._forget_shares()
         self._waiting[share] += 1
-        self._line(entry).add(entry)
-        self._fresh[entry.number] = entry
+        self._line(entry).add(entry, now)
+        self._drain.waits(now)
         self._count += 1
 
     def put_back(self, entry: Entry) -> None:
         """A preempted request."""
-        bisect.insort(self._line(entry).resumed, entry, key=_number)
+        line = self._line(entry)
+        bisect.insort(line.owed if entry.owed else line.resumed, entry, key=_number)
         self._count += 1
 
-    def head(self, model: str) -> Entry | None:
+    def owed(self, model: str) -> Entry | None:
+        """The oldest of those that run inside the tier's floor next, having been preempted often enough."""
         line = self._lines.get(model)
-        return line.head(self._served) if line else None
+        return line.owed[0] if line and line.owed else None
 
-    def oldest(self) -> Entry | None:
-        """Who waits longest without having run."""
-        return next(iter(self._fresh.values()), None)
+    def head(self, model: str) -> Entry | None:
+        """Who is next of all but the owed."""
+        line = self._lines.get(model)
+        return line.head(self._served, self._clock() - self._tier.ageing_s) if line else None
 
-    def remove(self, entry: Entry) -> None:
-        """It runs now, or has ended."""
+    def joined(self, entry: Entry) -> None:
+        """It runs now."""
+        now, fresh = self._clock(), not entry.sequence.preemptions
+        self._remove(entry)
+        if fresh:
+            self._line(entry).started(entry.sequence.share, now)
+            self._drain.started(now, still_waiting=bool(self._waiting))
+
+    def left(self, entry: Entry) -> None:
+        """It has ended without running again."""
+        self._remove(entry)
+        if not self._waiting:
+            self._drain.emptied()
+
+    def charge(self, entry: Entry, computed: int) -> None:
+        """Charge the share for the request's tokens up to `computed`, each once, by kind and the share's weight:
+        recomputing them is free."""
+        if computed > entry.charged:
+            sequence = entry.sequence
+            prompt = max(0, min(computed, len(sequence.prompt_ids)) - entry.charged)
+            made = computed - entry.charged - prompt
+            cost = (self._tier.prefill_weight * prompt + self._tier.decode_weight * made) / sequence.weight
+            self._served[sequence.share] = self._served.get(sequence.share, 0.0) + cost
+            if prompt:
+                self._crowding.serve(sequence.share, prompt / sequence.weight)
+            entry.charged = computed
+
+    def crowds(self, share: str) -> bool:
+        """It was served far more than others lately."""
+        return share in self._crowding.shares(self._clock())
+
+    def served(self, share: str) -> float:
+        return self._served.get(share, 0.0)
+
+    def wait_s(self, share: str) -> float:
+        """The predicted wait of a new request of `share`: of every other share as many go before it as it has itself,
+        and it."""
+        own = self._waiting.get(share, 0)
+        ahead = self._count - sum(self._waiting.values())
+        ahead += sum(min(waiting, own + 1) for other, waiting in self._waiting.items() if other != share) + own
+        return self._drain.seconds(ahead, self._clock()) if ahead else 0.0
+
+    def place_s(self) -> float:
+        """Until one of those who wait has started."""
+        return self._drain.seconds(1, self._clock())
+
+    def displaced_by(self, share: str) -> Entry | None:
+        """Who must go from a full queue for a new request of `share`: the newest of the share that has most waiting, if
+        that is more than `share` will have."""
+        if not self._waiting:
+            return None
+        largest = max(self._waiting, key=self._waiting.__getitem__)
+        if self._waiting[largest] <= self._waiting.get(share, 0) + 1:
+            return None
+        newest = (line.newest(largest) for line in self._lines.values())
+        return max((entry for entry in newest if entry), key=_number)
+
+    def _remove(self, entry: Entry) -> None:
         line = self._line(entry)
         self._count -= 1
         if entry.sequence.preemptions:
-            line.resumed.remove(entry)
+            (line.owed if entry.owed else line.resumed).remove(entry)
             return
         share = entry.sequence.share
         line.remove(entry)
-        del self._fresh[entry.number]
         self._waiting[share] -= 1
         if not self._waiting[share]:
             del self._waiting[share]
             if not self._waiting:
                 self._last_left = share
 
-    def charge(self, entry: Entry, computed: int) -> None:
-        """Charge the share for the request's tokens up to `computed`, each once: recomputing them is free."""
-        if computed > entry.charged:
-            share = entry.sequence.share
-            self._served[share] = self._served.get(share, 0) + computed - entry.charged
-            entry.charged = computed
-
-    def served(self, share: str) -> int:
-        return self._served.get(share, 0)
-
-    def _level(self) -> int:
+    def _level(self) -> float:
         if not self._waiting:
-            return self._served.get(self._last_left, 0) if self._last_left is not None else 0
+            return self._served.get(self._last_left, 0.0) if self._last_left is not None else 0.0
         levels = [line.level(self._served) for line in self._lines.values()]
         return min(level for level in levels if level is not None)
 
@@ -100,36 +156,53 @@ class _Line:
     out of date, but only too low, as both grow: a key is set right when it comes to the top."""
 
     def __init__(self) -> None:
+        self.owed: list[Entry] = []  # oldest first
         self.resumed: list[Entry] = []  # oldest first
         self._fresh: dict[str, OrderedDict[int, Entry]] = {}  # share → number → request
-        self._heap: list[tuple[int, int, str]] = []
+        self._since: OrderedDict[str, float] = OrderedDict()  # share → its last start, or when it came; in that order
+        self._heap: list[tuple[float, int, str]] = []
         self._in_heap: set[str] = set()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry, now: float) -> None:
         share = entry.sequence.share
         self._fresh.setdefault(share, OrderedDict())[entry.number] = entry
+        self._since.setdefault(share, now)
         if share not in self._in_heap:
             self._in_heap.add(share)
-            heapq.heappush(self._heap, (0, 0, share))
+            heapq.heappush(self._heap, (0.0, 0, share))
 
     def remove(self, entry: Entry) -> None:
         share = entry.sequence.share
         del self._fresh[share][entry.number]
         if not self._fresh[share]:
             del self._fresh[share]
+            del self._since[share]
 
-    def head(self, served: dict[str, int]) -> Entry | None:
+    def started(self, share: str, now: float) -> None:
+        """One of the share's requests runs now; others of it may wait."""
+        if share in self._since:
+            self._since[share] = now
+            self._since.move_to_end(share)
+
+    def head(self, served: dict[str, float], aged_before: float) -> Entry | None:
         if self.resumed:
             return self.resumed[0]
+        longest = next(iter(self._since), None)
+        if longest is not None and self._since[longest] < aged_before:
+            return next(iter(self._fresh[longest].values()))
         top = self._top(served)
         return next(iter(self._fresh[top[2]].values())) if top else None
 
-    def level(self, served: dict[str, int]) -> int | None:
+    def newest(self, share: str) -> Entry | None:
+        entries = self._fresh.get(share)
+        return next(reversed(entries.values())) if entries else None
+
+    def level(self, served: dict[str, float]) -> float | None:
         """How much the least served share here was served."""
         top = self._top(served)
         return top[0] if top else None
 
-    def _top(self, served: dict[str, int]) -> tuple[int, int, str] | None:
+    def _top(self, served: dict[str, float]) -> tuple[float, int, str] | None:
         while self._heap:
             key = self._heap[0]
             share = key[2]

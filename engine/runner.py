@@ -17,6 +17,7 @@ from adapters.layer import LoraBatch
 from adapters.pool import TilePool
 from adapters.spec import BaseShape
 from engine.config import EngineConfig, ModelConfig
+from engine.host_pool import build_host_pool
 from engine.logprobs import logprobs
 from engine.models.batch import pack
 from engine.models.config import DecoderConfig, ModelRefused, load_config
@@ -25,7 +26,7 @@ from engine.models.weights import load_weights, model_digest
 from engine.penalties import Draw
 from engine.protocol import Logprobs, ModelInfo
 from engine.sampler import sample
-from engine.step import Chunk, Done, Step, StepResult
+from engine.step import Chunk, Done, HostPool, Step, StepResult
 
 # A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
 PAGE_TOKENS = 16
@@ -45,9 +46,12 @@ class TorchRunner:
 
     steps_ahead = 0
 
-    def __init__(self, models: dict[str, LoadedModel], arena: torch.Tensor, adapters: TilePool) -> None:
+    def __init__(
+        self, models: dict[str, LoadedModel], arena: torch.Tensor, adapters: TilePool, host_pool: HostPool | None
+    ) -> None:
         """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
         self.adapters = adapters
+        self.host_pool = host_pool
         self.pages, self.page_bytes = arena.shape
         self.models = {name: model.info for name, model in models.items()}
         self._arena = arena
@@ -135,7 +139,7 @@ def build_runner(config: EngineConfig, device: torch.device | None = None) -> To
     arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
     models = {model.name: _load(model, shapes[model.name], arena, dtype) for model in config.models}
     bases = {model.name: base_shape(Path(model.path)) for model in config.models}
-    return TorchRunner(models, arena, TilePool(arena, dtype, bases))
+    return TorchRunner(models, arena, TilePool(arena, dtype, bases), build_host_pool(arena, config.host_pool_bytes))
 
 
 def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> None:

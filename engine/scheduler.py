@@ -5,26 +5,29 @@ Deterministic, on the caller's clock, for one thread. It must never load a tenso
 
 from __future__ import annotations
 
-import bisect
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 
 from engine.admission import Admission, ModelLimits, Refusal
 from engine.arena import Arena
+from engine.cost_model import CostModel
 from engine.entry import Entry
-from engine.floors import Floors
-from engine.pace import Pace
 from engine.plan import Plan
 from engine.prefix import NAMESPACE_QUOTA, Chain, PrefixCache
 from engine.protocol import FinishReason
 from engine.queues import TierQueue
 from engine.residency import Residency
-from engine.step import PENDING_ID, AdapterTable, Chunk, Ended, Sequence, Step, StepOutcome, StepResult
+from engine.room import Room
+from engine.step import PENDING_ID, AdapterTable, Chunk, Ended, HostPool, Sequence, Step, StepOutcome, StepResult
+from engine.swap import Swap
 from engine.tiers import Tier, check_tiers
 
 # A model with work runs again after at most so many steps of better ranked models, and one of each that waits longer.
 MODEL_WAIT_STEPS_MAX = 4
+# Steps are planned to take this part of a target: the cost model is right on the whole, not for each.
+TARGET_MARGIN = 0.95
 
 __all__ = ["Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
 
@@ -60,6 +63,7 @@ class Scheduler:
         sequences_max: int = 64,
         namespace_quota: float = NAMESPACE_QUOTA,
         steps_ahead: int = 0,
+        host_pool: HostPool | None = None,
     ) -> None:
         """`tiers` high to low. Raises ValueError when the limits cannot be kept together."""
         check_tiers(tiers)
@@ -80,21 +84,26 @@ class Scheduler:
         self.preemptions = 0
         self._clock = clock
         self._residency = Residency(adapters, arena)
-        self._floors = Floors(tiers, arena)
+        self._cost_model = CostModel()
+        self.swap = Swap(host_pool, arena, self._cost_model)
+        self._room = Room(self.tiers, arena, self.prefix, self._residency, self.swap, sequences_max, self._preempt)
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
-        self._pace = Pace()
         self._step_tokens_max = step_tokens_max
         self._prefill_tokens_min = prefill_tokens_min
-        self._sequences_max = sequences_max
+        self._crowd_max = [max(prefill_tokens_min, int(tier.crowd_prefill * step_tokens_max)) for tier in tiers]
         self._steps_ahead = steps_ahead
         self._entries: dict[tuple[int, int], Entry] = {}
-        self._queues = [TierQueue() for _ in tiers]
-        self._admission = Admission(self.tiers, self.models, self._floors, self._residency, self._queues, clock)
-        self._running: list[list[Entry]] = [[] for _ in tiers]  # oldest first
+        self._queues = [TierQueue(tier, clock) for tier in tiers]
+        self._admission = Admission(self.tiers, self.models, self._room.pages, self._residency, self._queues)
         self._live = {model: [0] * len(tiers) for model in models}  # requests by model and tier
         self._last_step = dict.fromkeys(models, 0)
         self._claims: dict[str, Entry] = {}  # model → its best request that waits for room
         self._failed: list[Ended] = []
+        self._displaced: list[tuple[Sequence, Refusal]] = []
+        self._plan = Plan("", 0)  # the one being put together
+        self._inter_token_s = [tier.inter_token_ms / 1000 for tier in tiers]
+        self._patience_s = [tier.patience_s(steps_ahead) for tier in tiers]
+        self._prefill_owed = [0.0] * len(tiers)  # tokens, by tier
         self._arrivals = 0
         self._steps = 0
         self._in_flight: deque[Plan] = deque()  # oldest first
@@ -116,6 +125,7 @@ class Scheduler:
         if not any(live):
             self._last_step[sequence.model] = self._steps
         live[entry.tier] += 1
+        self._displace(entry)
         self._entries[sequence.gateway, sequence.handle] = entry
         self._queues[entry.tier].add(entry)
         return None
@@ -151,13 +161,10 @@ class Scheduler:
         while self._entries:
             before = (len(self._entries), self.running)
             for model in self._models_by_turn():
-                plan = Plan(model, self._step_tokens_max)
+                plan = self._plan = Plan(model, self._step_tokens_max)
                 self._claims.pop(model, None)
                 self._plan_decodes(plan)
-                self._leave_time_to_decode(plan)
-                for tier in range(len(self.tiers)):
-                    self._plan_prefills(plan, tier)
-                    self._admit(plan, tier)
+                self._plan_prefills(plan)
                 if plan.chunks:
                     return self._begin(plan)
             # All that ran was preempted: the next round finds the arena empty.
@@ -167,24 +174,24 @@ class Scheduler:
         return None
 
     def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
-        """Take in what the oldest step in flight made. `seconds` is what it took; its requests share it by tokens
-        computed."""
+        """Take in what the oldest step in flight made. `seconds` is what it took; the cost model says what of it
+        each request has."""
         plan = self._in_flight.popleft()
         assert plan.step is step, "not the oldest step in flight"
         assert len(result.ids) == len(step.chunks)
         plan.assume()
         now = self._clock()
         outcome = StepOutcome(ended=self.take_failed())
-        tokens = sum(chunk.count for chunk in step.chunks)
-        self._pace.observe(tokens, seconds)
-        token_s = seconds / tokens
+        load = plan.load()
+        self._cost_model.observe(load, seconds)
+        parts = self._cost_model.split(step.chunks, load.adapters, seconds)
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
             entry.in_flight -= 1
             good = index not in result.errors
             if entry.ended:
-                self._overrun(chunk, good, token_s)
+                self._overrun(chunk, good, parts[index])
                 continue
-            chunk.sequence.device_s += token_s * chunk.count
+            entry.account(chunk, parts[index])
             reason: FinishReason | None = None
             if good:
                 self._advance(entry, chunk)
@@ -203,6 +210,12 @@ class Scheduler:
         failed, self._failed = self._failed, []
         return failed
 
+    def take_displaced(self) -> list[tuple[Sequence, Refusal]]:
+        """Requests that were queued, and refused after all, since last asked: a full queue had a place for a share that
+        has fewer waiting."""
+        displaced, self._displaced = self._displaced, []
+        return displaced
+
     # ---- what is going on
 
     def has_work(self) -> bool:
@@ -210,7 +223,7 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        return sum(len(running) for running in self._running)
+        return self._room.count()
 
     def waiting(self) -> dict[str, int]:
         """By tier."""
@@ -218,8 +231,7 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """AssertionError says what is wrong. For idle moments and tests."""
-        references = self._residency.held_pages()
-        running = [entry for entries in self._running for entry in entries]
+        running = [entry for entries in self._room.running for entry in entries]
         chunks = Counter(entry for plan in self._in_flight for entry in plan.chunks)
         for entry in self._entries.values():
             sequence = entry.sequence
@@ -227,9 +239,10 @@ class Scheduler:
             assert entry.running or not sequence.pages, f"{sequence.request_id} holds pages and does not run"
             assert entry.in_flight == chunks[entry], f"{sequence.request_id} has {chunks[entry]} chunks in flight"
             assert sequence.output_ids.count(PENDING_ID) <= entry.in_flight, f"{sequence.request_id} lacks an id"
-            references.update(sequence.pages)
         assert len(running) + sum(self.waiting().values()) == len(self._entries)
-        self.arena.check_integrity(references)
+        self._room.check_integrity()
+        self.swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
+        self.arena.check_integrity(self._room.references())
         self.prefix.check_integrity()
 
     # ---- planning
@@ -246,58 +259,146 @@ class Scheduler:
         return sorted((model for model, live in self._live.items() if any(live)), key=turn)
 
     def _plan_decodes(self, plan: Plan) -> None:
-        for running in self._running:
+        grow = self._room.grow
+        for running in self._room.running:
             for entry in tuple(running):
-                if not entry.running or entry.sequence.model != plan.model or entry.remaining() != 1:
+                sequence = entry.sequence
+                if not entry.running or sequence.model != plan.model or entry.remaining() != 1 or not entry.ready():
                     continue
-                if entry.ready() and self._grow(plan, entry):
+                if sequence.computed < len(sequence.pages) * entry.chain.tokens_per_page or grow(entry):
                     plan.add(entry, 1)
+        plan.note_decodes()
 
-    def _leave_time_to_decode(self, plan: Plan) -> None:
-        """Shrink what is left for prefill towards the strictest inter-token target among those that decode."""
-        if plan.chunks:
-            target_s = min(self.tiers[entry.tier].inter_token_ms for entry in plan.chunks) / 1000
-            within = self._pace.tokens_within(target_s, self._step_tokens_max) - len(plan.chunks)
-            plan.tokens_left = min(plan.tokens_left, max(within, self._prefill_tokens_min))
+    def _plan_prefills(self, plan: Plan) -> None:
+        """Tier by tier; before that, those that higher tiers kept from their share of prefill get what they are
+        owed."""
+        ranks = range(len(self.tiers))
+        for tier in ranks:
+            if self._prefill_owed[tier] >= self._prefill_tokens_min:
+                self._fill(plan, tier, int(self._prefill_owed[tier]))
+        for tier in ranks:
+            plan.crowd_max = self._crowd_max[tier]
+            self._fill(plan, tier, self._step_tokens_max)
+        plan.put_back()
 
-    def _plan_prefills(self, plan: Plan, tier: int) -> None:
-        for entry in self._running[tier]:
-            if not plan.tokens_left:
-                return
-            if entry.sequence.model == plan.model and entry not in plan.chunks and entry.ready():
+    def _fill(self, plan: Plan, tier: int, tokens_max: int) -> None:
+        """Prefill of one tier, at most `tokens_max` tokens: who runs goes on, then who waits joins."""
+        chunks, left_out = plan.chunks, plan.left_out
+        idle = [entry for entry in self._room.running[tier] if entry not in chunks and entry not in left_out]
+        begun = [entry for entry in idle if entry.sequence.model == plan.model and entry.ready()]
+        waiting = self._next(plan.model, tier)
+        if not begun and waiting is None:
+            return
+        plan.tier_left = max(0, min(tokens_max, self._prefill_left(plan, tier)))
+        while begun or waiting:
+            entry = min(begun, key=self._turn) if begun else None
+            if waiting and (entry is None or self._turn(waiting) < self._turn(entry)):
+                waiting = self._next(plan.model, tier) if self._admit(plan, waiting) else None
+            elif entry:
+                begun.remove(entry)
                 self._plan_prefill(plan, entry)
+
+    def _turn(self, entry: Entry) -> tuple[bool, float, int]:
+        """Prefill goes to the share that was served least, be it one that runs or one that waits; last to those that
+        crowd the tier."""
+        queue, share = self._queues[entry.tier], entry.sequence.share
+        return queue.crowds(share), queue.served(share), entry.number
+
+    def _prefill_for(self, plan: Plan, entry: Entry) -> int:
+        """What is left for the tier, and for a share that crowds it: steps with its prefill stay short, as newcomers of
+        other shares wait for those in flight and then share theirs with it."""
+        if not self._queues[entry.tier].crowds(entry.sequence.share):
+            return plan.tier_left
+        return max(0, min(plan.tier_left, plan.crowd_max - plan.prefill_tokens))
 
     def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
-        count = min(entry.remaining(), plan.tokens_left)
-        plan.add(entry, count)
-        # Charged now, so that the next head in this step is chosen knowing of it.
+        """A chunk as long as there are tokens for; decodes of lower tiers wait for it."""
+        wanted = min(entry.remaining(), self._prefill_for(plan, entry))
+        if wanted:
+            self._take_from_decodes(plan, entry.tier, wanted)
+        count = min(wanted, plan.tokens_left)
+        if not count:
+            plan.hungry.add(entry.tier)
+            return
+        plan.add_prefill(entry, count)
+        # Charged now, so that whose turn is next in this step is known.
         self._queues[entry.tier].charge(entry, entry.sequence.computed + count)
 
-    def _admit(self, plan: Plan, tier: int) -> None:
-        """Let waiting requests join while the step has tokens for them. Nobody overtakes one that waits for room."""
+    def _admit(self, plan: Plan, entry: Entry) -> bool:
+        """Let a waiting request join, if the step has tokens for it. Nobody overtakes one that waits for room: False
+        ends it for the tier and this step."""
+        if min(self._prefill_for(plan, entry), plan.tokens_left + plan.decodes_below(entry.tier)) <= 0:
+            plan.hungry.add(entry.tier)
+            return False
+        if self._overtakes(entry):
+            return False
+        if not entry.in_flight and self._join(entry):
+            self._plan_prefill(plan, entry)
+        elif self.running or self._in_flight:
+            self._claims.setdefault(plan.model, entry)
+            return False
+        else:
+            self._failed.append(self._end(entry, "error", "the request does not fit beside its adapter"))
+        return True
+
+    def _next(self, model: str, tier: int) -> Entry | None:
         queue = self._queues[tier]
-        while plan.tokens_left:
-            entry = queue.head(plan.model)
-            if entry is None or self._overtakes(entry):
-                return
-            if not entry.in_flight and self._join(plan, entry):
-                self._plan_prefill(plan, entry)
-            elif self.running or self._in_flight:
-                self._claims.setdefault(plan.model, entry)
-                return
-            else:
-                self._failed.append(self._end(entry, "error", "the request does not fit beside its adapter"))
+        owed = queue.owed(model)
+        return owed if owed and self._room.can_reserve(owed) else queue.head(model)
+
+    def _join(self, entry: Entry) -> bool:
+        if not self._room.join(entry):
+            return False
+        self._queues[entry.tier].joined(entry)
+        sequence = entry.sequence
+        entry.charged = max(entry.charged, sequence.computed)
+        if not sequence.preemptions:
+            sequence.cached_tokens = sequence.computed
+            self.prefix.queries += len(sequence.prompt_ids)
+            self.prefix.hits += sequence.computed
+        return True
 
     def _overtakes(self, entry: Entry) -> bool:
         """It would take room for which a better one waits: not if its tier's floor has that room."""
         for claim in self._claims.values():
             same_tier = claim.tier == entry.tier and claim.sequence.model != entry.sequence.model
             if claim.tier < entry.tier or same_tier:
-                pages = self._pages(entry, entry.sequence.token_count())
-                return self._floors.over(entry.tier) + pages + self._adapter_pages(entry) > 0
+                return not self._room.within_floor(entry)
         return False
 
+    def _prefill_left(self, plan: Plan, tier: int) -> int:
+        """Tokens that prefill of this tier may add, so that the step is no longer than those who decode in it may wait,
+        nor than a request of a higher tier that comes while it runs may. Lower tiers' targets do not count."""
+        limit_s = min(self._patience_s[:tier], default=math.inf)
+        for rank in plan.decoding:
+            if rank <= tier:
+                limit_s = min(limit_s, TARGET_MARGIN * self._inter_token_s[rank])
+        within = self._cost_model.prefill_within(limit_s, plan.load(), self._step_tokens_max)
+        return max(within, self._prefill_tokens_min - plan.prefill_tokens)
+
+    def _take_from_decodes(self, plan: Plan, tier: int, tokens: int) -> None:
+        """Let decodes of lower tiers wait a step, the youngest of the lowest first, for so many tokens of prefill of
+        this one: until they fit, and the step is no longer than its first token can wait. Nobody waits twice in a
+        row."""
+        if not plan.decodes_below(tier):
+            return
+        costs = self._cost_model.costs
+        excess_s = costs.seconds(plan.load()) + costs.prefill_token_s * tokens - self._patience_s[tier]
+        for rank in range(len(self.tiers) - 1, tier, -1):
+            if self.tiers[rank].preemptible:
+                excess_s = plan.drop_decodes(rank, tokens, excess_s, costs)
+
+    def _settle_prefill(self, plan: Plan) -> None:
+        """What a tier that ran out of tokens lacks of its floor's share of prefill is owed to it."""
+        for tier, owed in enumerate(self._prefill_owed):
+            if tier in plan.hungry:
+                lacks = self.tiers[tier].floor * plan.prefill_tokens - plan.prefill_of[tier]
+                self._prefill_owed[tier] = min(max(0.0, owed + lacks), self._step_tokens_max)
+            else:
+                self._prefill_owed[tier] = 0.0
+
     def _begin(self, plan: Plan) -> Step:
+        self._settle_prefill(plan)
         self._steps += 1
         self._last_step[plan.model] = self._steps
         now = self._clock()
@@ -307,108 +408,20 @@ class Scheduler:
         self._in_flight.append(plan)
         return plan.begin(self._steps)
 
-    # ---- room
+    # ---- preemption
 
-    def _join(self, plan: Plan, entry: Entry) -> bool:
-        """Give a waiting request a place, its adapter, and pages for all its tokens; or none of these."""
-        sequence, holder = entry.sequence, self.tiers[entry.tier].name
-        if not self._has_place(entry):
-            return False
-        page_tokens = entry.chain.tokens_per_page
-        # At least one token is computed, so that there are logits to draw from.
-        cached = self.prefix.match(entry.chain, sequence.tokens, (sequence.token_count() - 1) // page_tokens)
-        self.arena.retain(cached, holder)
-        missing = self._pages(entry, sequence.token_count()) - len(cached)
-        if not self._make_room_to_join(plan, entry, missing):
-            self.arena.release(reversed(cached), holder)
-            return False
-        if self.running >= self._sequences_max:
-            victim = self._place_victim(entry)
-            assert victim is not None
-            self._preempt(plan, victim)
-        self._queues[entry.tier].remove(entry)
-        self._residency.join(sequence.adapter, holder)
-        sequence.pages = cached + self.arena.allocate(missing, holder)
-        sequence.computed = len(cached) * page_tokens
-        entry.shared = entry.published = len(cached)
-        entry.charged = max(entry.charged, sequence.computed)
-        if not sequence.preemptions:
-            sequence.cached_tokens = sequence.computed
-            self.prefix.queries += len(sequence.prompt_ids)
-            self.prefix.hits += sequence.computed
-        entry.running = True
-        bisect.insort(self._running[entry.tier], entry, key=lambda other: other.number)
-        return True
-
-    def _grow(self, plan: Plan, entry: Entry) -> bool:
-        """A page for the next token of a running request. When there is none it is preempted itself."""
-        sequence = entry.sequence
-        if sequence.computed < len(sequence.pages) * entry.chain.tokens_per_page:
-            return True
-        while self._floors.spare(entry.tier) < 1:
-            if self._residency.evict(keep=sequence.adapter):
-                continue
-            victim = self._page_victim(entry.tier) or self._running[entry.tier][-1]
-            self._preempt(plan, victim)
-            if victim is entry:
-                return False
-        sequence.pages += self.arena.allocate(1, self.tiers[entry.tier].name)
-        return True
-
-    def _make_room_to_join(self, plan: Plan, entry: Entry, missing: int) -> bool:
-        """Evict idle adapters, then preempt lower tiers, until `missing` pages and those of the adapter are there, and
-        one more for each running request that would otherwise soon preempt the newcomer."""
-        adapter = entry.sequence.adapter
-        headroom = sum(len(running) for running in self._running[: entry.tier + 1])
-        wanted = missing + self._adapter_pages(entry) + headroom
-        if self._floors.spare(entry.tier, reclaim=True) + self.arena.idle_adapter_pages() < wanted:
-            return False
-        # Evicting an adapter may change what the own one needs: they share pages.
-        while self._floors.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
-            if self._residency.evict(keep=adapter):
-                continue
-            victim = self._page_victim(entry.tier)
-            if victim:
-                self._preempt(plan, victim)
-            elif self.running or not self._residency.evict(keep=None):
-                return False
-        return True
-
-    def _page_victim(self, tier: int) -> Entry | None:
-        """Whom to preempt so that `tier` gets pages: in the lowest tier that borrows."""
-        for rank in range(len(self.tiers) - 1, tier, -1):
-            if self._running[rank] and self._floors.borrows(rank):
-                return _cheapest(self._running[rank])
-        return None
-
-    def _place_victim(self, entry: Entry) -> Entry | None:
-        """Whom to preempt for a place: floors are of pages, and do not count."""
-        for rank in range(len(self.tiers) - 1, entry.tier, -1):
-            if self._running[rank] and self.tiers[rank].preemptible:
-                return _cheapest(self._running[rank])
-        return None
-
-    def _has_place(self, entry: Entry) -> bool:
-        return self.running < self._sequences_max or self._place_victim(entry) is not None
-
-    def _preempt(self, plan: Plan, entry: Entry) -> None:
-        """Back to the front of its queue, its ids kept; its full pages stay in the prefix cache while there is room."""
-        plan.drop(entry)
-        self._leave(entry)
+    def _preempt(self, entry: Entry, cause: int) -> None:
+        """Back to the front of its queue, its ids kept; its full pages stay in the prefix cache while there is room,
+        and what is cheaper to bring back than to compute again goes to host memory."""
+        self._plan.drop(entry)
+        self.swap.save(entry)
+        self._room.leave(entry)
         entry.sequence.computed = 0
         entry.sequence.preemptions += 1
+        entry.cause = self.tiers[cause].name
+        entry.owed = self._room.owes(entry)
         self.preemptions += 1
         self._queues[entry.tier].put_back(entry)
-
-    def _leave(self, entry: Entry) -> None:
-        """Give up place, adapter and pages."""
-        sequence, holder = entry.sequence, self.tiers[entry.tier].name
-        entry.running = False
-        self._running[entry.tier].remove(entry)
-        # Last page first: of a chain the end is evicted before the beginning.
-        self.arena.release(reversed(sequence.pages), holder)
-        sequence.pages = []
-        self._residency.leave(sequence.adapter, holder)
 
     # ---- results and endings
 
@@ -416,9 +429,6 @@ class Scheduler:
         """The chunk's KV is computed: count it, and let others find the pages that are full now."""
         sequence = entry.sequence
         computed = chunk.start + chunk.count
-        if chunk.start < entry.peak:
-            sequence.recomputed_tokens += min(entry.peak, computed) - chunk.start
-        entry.peak = max(entry.peak, computed)
         self._queues[entry.tier].charge(entry, computed)
         if not entry.running:  # preempted since: its pages are others'
             return
@@ -446,12 +456,23 @@ class Scheduler:
             return "stop"
         return "length" if place + 1 >= sequence.max_tokens else None
 
-    def _overrun(self, chunk: Chunk, good: bool, token_s: float) -> None:
+    def _overrun(self, chunk: Chunk, good: bool, seconds: float) -> None:
         """Count what was computed for a request that has ended."""
-        self.overrun_s += token_s * chunk.count
+        self.overrun_s += seconds
         if chunk.sample and good:
             self.tokens_made += 1
             self.tokens_overrun += 1
+
+    def _displace(self, newcomer: Entry) -> None:
+        """Give it the place of another's in a full queue. Admission saw that there is one."""
+        queue = self._queues[newcomer.tier]
+        if len(queue) < self.tiers[newcomer.tier].queue_max:
+            return
+        entry = queue.displaced_by(newcomer.sequence.share)
+        assert entry is not None
+        refusal = self._admission.full(entry.tier)
+        self._end(entry, "aborted")
+        self._displaced.append((entry.sequence, refusal))
 
     def _abort(self, entry: Entry) -> Ended | None:
         if entry.in_flight:
@@ -465,24 +486,12 @@ class Scheduler:
         while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
             sequence.output_ids.pop()
         if entry.running:
-            self._leave(entry)
+            self._room.leave(entry)
         else:
-            self._queues[entry.tier].remove(entry)
+            self._queues[entry.tier].left(entry)
+            self.swap.forget(entry)
         del self._entries[sequence.gateway, sequence.handle]
         self._live[sequence.model][entry.tier] -= 1
         if self._claims.get(sequence.model) is entry:
             del self._claims[sequence.model]
         return Ended(sequence, reason, message)
-
-    # ---- small counts
-
-    def _pages(self, entry: Entry, tokens: int) -> int:
-        return -(-tokens // entry.chain.tokens_per_page)
-
-    def _adapter_pages(self, entry: Entry) -> int:
-        return self._residency.pages_needed(entry.sequence.adapter)
-
-
-def _cheapest(entries: list[Entry]) -> Entry:
-    """The one whose preemption loses least work per page freed; of equals the youngest."""
-    return min(entries, key=lambda entry: (entry.lost_work(), -entry.number))

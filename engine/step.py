@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from engine.protocol import FinishReason, Logprobs, Sampling
+from engine.protocol import FinishReason, Logprobs, Recompute, Sampling
 
 # Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
 PENDING_ID = -1
@@ -22,7 +22,8 @@ class Sequence:
 
     Its tokens are `prompt_ids + output_ids`. The KV of the first `computed` tokens is in `pages`
     (token i lies in `pages[i // tokens_per_page]` at row `i % tokens_per_page`).
-    A preempted sequence has computed 0 and no pages; its output_ids stay, and are recomputed as if prompt.
+    A preempted sequence has computed 0 and no pages; its output_ids stay, and are recomputed as if prompt, unless its
+    KV was swapped to host memory and comes back.
 
     While steps are in flight `computed` counts their tokens too, as soon as the next step is scheduled, and the last
     of `output_ids` may be PENDING_ID.
@@ -50,6 +51,9 @@ class Sequence:
     device_s: float = 0.0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    weight: float = 1.0  # of its share
+    recomputed: dict[str, Recompute] = field(default_factory=dict)  # by the tier that caused it; not in device_s
+    swapped_tokens: int = 0  # whose KV came back from host memory
 
     def token_count(self) -> int:
         return len(self.prompt_ids) + len(self.output_ids)
@@ -84,7 +88,7 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
 
 @dataclass(slots=True, frozen=True)
 class Step:
-    """One forward of one model. Chunks are ordered decodes first."""
+    """One forward of one model. No order of the chunks is promised."""
 
     number: int
     model: str
@@ -150,6 +154,24 @@ class AdapterTable(Protocol):
         ...
 
 
+class HostPool(Protocol):
+    """Host memory for whole pages. The scheduler decides which; this copies.
+
+    `copy_out` and `copy_in` are in order with the steps and with each other, as AdapterTable.place is: a slot or a page
+    may be given to a later copy or step at once."""
+
+    slots: int  # how many pages it holds
+    page_copy_s: float  # seconds that one page takes, one way
+
+    def copy_out(self, pages: list[int], slots: list[int]) -> None:
+        """Each page into the slot at its place."""
+        ...
+
+    def copy_in(self, slots: list[int], pages: list[int]) -> None:
+        """Each slot into the page at its place."""
+        ...
+
+
 class DeviceLost(Exception):
     """The device computes nothing more for this process, whatever it is asked: the process must end, so that another
     begins afresh."""
@@ -184,6 +206,11 @@ class Runner(Protocol):
 
     @property
     def adapters(self) -> AdapterTable: ...
+
+    @property
+    def host_pool(self) -> HostPool | None:
+        """None: whoever is preempted computes all again."""
+        ...
 
     @property
     def steps_ahead(self) -> int:

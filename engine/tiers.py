@@ -31,6 +31,20 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     preemptible: bool = True
     queue_max: Annotated[int, Meta(ge=1)] = 256  # waiting requests; over it new ones are refused
     queue_target_ms: Milliseconds | None = None  # a longer predicted wait is refused; None: queue_max alone
+    # Fairness inside the tier: what a token of each kind counts, and after how long a share that gets nothing is next.
+    prefill_weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    decode_weight: Annotated[float, Meta(gt=0, le=1000)] = 2.0
+    ageing_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
+    # Of a step's tokens, how much may be prefill when one of a share that was served over twice the tier's mean lately
+    # is added. 1: nothing is kept from such a share. Shorter steps are newcomers' of other shares, and cost tokens.
+    crowd_prefill: Annotated[float, Meta(gt=0, le=1)] = 0.25
+    # A request preempted so often runs to its end inside its tier's floor, if it fits there.
+    preemptions_max: Annotated[int, Meta(ge=1, le=1000)] = 3
+
+    def patience_s(self, steps_ahead: int) -> float:
+        """How long a step may be for the sake of a request that came just after it began: it waits for all steps in
+        flight, and half of its target is left for its own prefill."""
+        return self.ttft_base_ms / 1000 / 2 / (1 + steps_ahead)
 
 
 # The targets fit a laptop CPU.

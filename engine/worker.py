@@ -23,6 +23,7 @@ from engine.protocol import (
     FinishReason,
     Hello,
     LoadAdapter,
+    Recorded,
     RefusalCode,
     Refused,
     Status,
@@ -36,10 +37,13 @@ from engine.protocol import (
 from engine.scheduler import Ended, Scheduler, StepOutcome
 from engine.server import Outgoing
 from engine.step import DeviceLost, Pending, Runner, Sequence, Step, StepResult
+from engine.unrecorded import Unrecorded
 
 # Idle for so long, the loop looks its books over once.
 INTEGRITY_AFTER_S = 1.0
 MESSAGE_CHARS_MAX = 500
+# Of a share inside its tier.
+WEIGHT_MAX = 1000.0
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +109,7 @@ class Worker:
         self._in_flight: deque[_Flight] = deque()  # oldest first
         self._completed_at = 0.0  # the last step
         self._gateways: set[int] = set()
+        self._unrecorded = Unrecorded()
         self._last_token_at: dict[Sequence, float] = {}
         self._mail: dict[int, _Mail] = {}
         self._checked = False  # the books, since the last step
@@ -241,6 +246,8 @@ class Worker:
                 ended = self._scheduler.abort(gateway, frame.handle)
                 if ended is not None:
                     self._end(ended)
+            case Recorded():
+                self._unrecorded.recorded(gateway, frame.handles)
             case LoadAdapter():
                 self._changes.load(gateway, frame)
             case UnloadAdapter():
@@ -255,6 +262,7 @@ class Worker:
             if refusal is None:
                 if sequence.adapter is not None:
                     self._changes.used(sequence.adapter)
+                self._refuse_displaced()
                 return
             # It may quote what it refuses, at any length.
             message = refusal.message[:MESSAGE_CHARS_MAX]
@@ -271,6 +279,15 @@ class Worker:
             return
         self._refuse(gateway, answer)
 
+    def _refuse_displaced(self) -> None:
+        """Requests that a full queue gave up for one of a share that has fewer in it."""
+        for sequence, refusal in self._scheduler.take_displaced():
+            if sequence.adapter is not None:
+                self._changes.released(sequence.adapter)
+            self._refuse(
+                sequence.gateway, Refused(sequence.handle, refusal.code, refusal.message, refusal.retry_after_s)
+            )
+
     def _refuse(self, gateway: int, answer: Refused) -> None:
         self._metrics.refused[answer.code] += 1
         mail = self._mail_for(gateway)
@@ -285,6 +302,8 @@ class Worker:
             raise BadRequest("stale_epoch", "the request names an engine process that is gone")
         if frame.adapter is not None and self._changes.refuses(frame.adapter):
             raise BadRequest("adapter_unknown", "the adapter is being unloaded")
+        if not 0 < frame.weight <= WEIGHT_MAX:
+            raise BadRequest("bad_request", f"weight is {frame.weight:g}; it must be over 0 and at most {WEIGHT_MAX:g}")
         return Sequence(
             handle=frame.handle,
             gateway=gateway,
@@ -299,6 +318,7 @@ class Worker:
             sampling=frame.sampling,
             stop_ids=frozenset(frame.stop_ids),
             arrived_at=at,
+            weight=frame.weight,
         )
 
     def _gone(self, gateway: int) -> None:
@@ -307,6 +327,8 @@ class Worker:
         self._complete_all()
         for ended in self._scheduler.abort_gateway(gateway):
             self._end(ended)
+        for request_id, tokens in self._unrecorded.gone(gateway):
+            self._lose(request_id, tokens)
         self._mail.pop(gateway, None)
         lost = self._metrics.tokens_lost - lost_before
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
@@ -360,10 +382,17 @@ class Worker:
             mail = self._mail_for(sequence.gateway)
             mail.frames.append(encode(Finished(sequence.handle, ended.reason, usage, message)))
             mail.ended.append(sequence.handle)
+            self._unrecorded.ended(sequence.gateway, sequence.handle, sequence.request_id, len(sequence.output_ids))
         else:
-            self._metrics.tokens_lost += len(sequence.output_ids)
+            self._lose(sequence.request_id, len(sequence.output_ids))
         if sequence.adapter is not None:
             self._changes.released(sequence.adapter)
+
+    def _lose(self, request_id: str, tokens: int) -> None:
+        """Made for a gateway that is gone. Did it record them in its last moment, its books have this request."""
+        if tokens:
+            self._metrics.tokens_lost += tokens
+            _log.warning("tokens.lost", extra={"fields": {"request_id": request_id, "tokens": tokens}})
 
     def _close(self, sequence: Sequence, reason: FinishReason) -> Usage:
         """The books of one request that has ended."""
@@ -386,6 +415,8 @@ class Worker:
             device_s=sequence.device_s,
             preemptions=sequence.preemptions,
             recomputed_tokens=sequence.recomputed_tokens,
+            recomputed=sequence.recomputed,
+            swapped_tokens=sequence.swapped_tokens,
         )
 
     def _answer_adapter(self, gateway: int, state: AdapterState) -> None:
@@ -435,5 +466,6 @@ class Worker:
             preemptions=scheduler.preemptions,
             tokens_overrun=scheduler.tokens_overrun,
             overrun_s=scheduler.overrun_s,
+            tokens_swapped=scheduler.swap.tokens,
             adapters_resident=self._runner.adapters.resident(),
         )

@@ -82,9 +82,13 @@ def run_among_traps(engine: Drive, adapters: list[Path], scratch: Path, seed: in
     """So many steps of mixed traffic: tiers, adapters, shared prefixes, stops, aborts. Says what happened."""
     dice = random.Random(seed)
     digests: list[str | None] = [None, *engine.add_adapters(adapters, scratch).values()]
+    pool = engine.runner.host_pool
+    if pool is not None:
+        pool.page_copy_s = 0.0  # however little is known of steps, it is worth its copies
     traps = Traps(engine)
     prefixes = [[dice.randrange(1, oracle.TINY_VOCAB) for _ in range(60)] for _ in range(4)]
     live: list[Sequence] = []
+    asked: list[Sequence] = []
 
     def fresh() -> Sequence:
         prompt = [dice.randrange(1, oracle.TINY_VOCAB) for _ in range(dice.randrange(1, 90))]
@@ -93,7 +97,8 @@ def run_among_traps(engine: Drive, adapters: list[Path], scratch: Path, seed: in
         sampling = Sampling(dice.choice([0.0, 1.0]), top_p=dice.choice([1.0, 0.9]), seed=dice.randrange(1 << 60))
         tier = dice.choice(["premium", "standard", "batch"])
         stops = frozenset({7}) if dice.random() < 0.5 else frozenset()
-        return engine.request(prompt, dice.randrange(1, 60), dice.choice(digests), sampling, tier, stops)
+        asked.append(engine.request(prompt, dice.randrange(1, 60), dice.choice(digests), sampling, tier, stops))
+        return asked[-1]
 
     def after_step() -> None:
         traps.set()
@@ -114,4 +119,10 @@ def run_among_traps(engine: Drive, adapters: list[Path], scratch: Path, seed: in
     scheduler = engine.scheduler
     assert steps < 100 or scheduler.preemptions > 0
     assert steps < 100 or scheduler.prefix.hits > 0
-    return f"{len(engine.steps)} steps, {scheduler.preemptions} preemptions, {scheduler.prefix.hits} cached tokens"
+    swapped = sum(sequence.swapped_tokens for sequence in asked)
+    assert steps < 100 or bool(swapped) == (pool is not None)
+    assert scheduler.swap.free() == scheduler.swap.slots
+    return (
+        f"{len(engine.steps)} steps, {scheduler.preemptions} preemptions, {scheduler.prefix.hits} cached tokens, "
+        f"{swapped} swapped"
+    )

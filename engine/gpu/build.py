@@ -16,6 +16,7 @@ from engine.config import EngineConfig, ModelConfig
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.layouts import Limits, row_buckets
 from engine.gpu.runner import GpuRunner
+from engine.host_pool import build_host_pool
 from engine.models.config import DecoderConfig, ModelRefused, load_config
 from engine.models.dummy import dummy_weights
 from engine.models.weights import Weights, load_weights, model_digest
@@ -51,7 +52,8 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True) -> GpuRunner
     layers = max(shape.layers for shape in shapes.values())
     rows = AdapterRows(arena, dtype, layers, config.adapters_max, config.adapter_rank_max)
     limits = Limits(max(config.step_tokens_max, sequences), sequences, tables)
-    runner = GpuRunner(decoders, arena, TilePool(arena, dtype, bases, rows), limits)
+    pool = build_host_pool(arena, config.host_pool_bytes)
+    runner = GpuRunner(decoders, arena, TilePool(arena, dtype, bases, rows), pool, limits)
     if capture:
         runner.capture()
     return runner

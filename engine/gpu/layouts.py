@@ -15,7 +15,7 @@ from kernels.prefill_blocks import parts_max, prefill_blocks
 FEW_ROWS = (1, 2, 4, 8, 16, 24, 32)
 ROWS_STEP = 16
 # Likewise for steps with prefill in them. A larger step takes the device longer than the host takes to launch it.
-MIXED_ROWS = (64, 128, 256, 512, 1024, 2048)
+MIXED_ROWS = (*range(64, 769, 64), 896, 1024, 1280, 1536, 1792, 2048)
 
 
 def row_buckets(rows_max: int) -> list[int]:

@@ -27,7 +27,7 @@ from engine.gpu.packing import Layout, PackedStep, Packer, views
 from engine.penalties import Draw, penalize
 from engine.protocol import Logprobs, ModelInfo
 from engine.runner import draw_of, sort_out
-from engine.step import DeviceLost, Sequence, Step, StepResult
+from engine.step import DeviceLost, HostPool, Sequence, Step, StepResult
 from kernels.prefill_blocks import prefill_blocks
 from kernels.sample import Draws, new_scratch, sample
 
@@ -163,10 +163,16 @@ class GpuRunner:
     steps_ahead = STEPS_AHEAD
 
     def __init__(
-        self, decoders: dict[str, tuple[ModelInfo, GpuDecoder]], arena: Tensor, adapters: TilePool, limits: Limits
+        self,
+        decoders: dict[str, tuple[ModelInfo, GpuDecoder]],
+        arena: Tensor,
+        adapters: TilePool,
+        host_pool: HostPool | None,
+        limits: Limits,
     ) -> None:
         """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
         self.adapters = adapters
+        self.host_pool = host_pool
         self.pages, self.page_bytes = arena.shape
         self.models = {name: info for name, (info, _) in decoders.items()}
         self._tokens_per_page = {name: decoder.tokens_per_page for name, (_, decoder) in decoders.items()}

@@ -127,6 +127,37 @@ class TileTable:
         return empty
 
 
+class Slots:
+    """An engine.step.HostPool whose slots hold rows of KV, as pages do: what is overwritten, or copied too late or to
+    the wrong place, is found when a token is computed on it."""
+
+    def __init__(self, memory: Memory, slots: int, page_tokens: int, page_copy_s: float) -> None:
+        self.slots = slots
+        self.page_copy_s = page_copy_s
+        self.copied_out = self.copied_in = 0  # pages
+        self._memory = memory
+        self._page_tokens = page_tokens
+        self._held: dict[int, list[tuple[int, str] | None]] = {}
+
+    def copy_out(self, pages: list[int], slots: list[int]) -> None:
+        assert len(pages) == len(slots) == len(set(slots))
+        for page, slot in zip(pages, slots, strict=True):
+            assert 0 <= slot < self.slots
+            assert page not in self._memory.tiles, f"page {page} holds an adapter's tiles"
+            self._held[slot] = [self._memory.rows.get((page, i)) for i in range(self._page_tokens)]
+        self.copied_out += len(pages)
+
+    def copy_in(self, slots: list[int], pages: list[int]) -> None:
+        assert len(pages) == len(slots) == len(set(pages))
+        for slot, page in zip(slots, pages, strict=True):
+            assert page not in self._memory.tiles, f"page {page} holds an adapter's tiles"
+            for i, row in enumerate(self._held[slot]):
+                self._memory.rows.pop((page, i), None)
+                if row is not None:
+                    self._memory.rows[page, i] = row
+        self.copied_in += len(pages)
+
+
 @dataclass
 class Books:
     """What the auditor knows of one request."""
@@ -164,12 +195,15 @@ class House:
         sequences_max: int = 8,
         namespace_quota: float = 0.25,
         steps_ahead: int = 0,
+        host_slots: int = 0,
+        page_copy_s: float = 0.0,
     ) -> None:
         self.clock = Clock()
         self.tiers = tiers
         self.page_tokens = page_tokens
         self.memory = Memory()
         self.table = TileTable(self.memory, adapters or {})
+        self.slots = Slots(self.memory, host_slots, page_tokens, page_copy_s)
         self.arena = Arena(pages, 1)
         self.scheduler = Scheduler(
             tiers,
@@ -182,6 +216,7 @@ class House:
             sequences_max=sequences_max,
             namespace_quota=namespace_quota,
             steps_ahead=steps_ahead,
+            host_pool=self.slots if host_slots else None,
         )
         self.step_tokens_max = step_tokens_max
         self.sequences_max = sequences_max
@@ -189,7 +224,8 @@ class House:
         self.steps = 0
         self.seconds = 0.0
         self.overrun = 0
-        self.overrun_s = 0.0
+        self.overrun_chunks = 0
+        self.left_out: set[int] = set()  # handles of those that could have decoded in the step before
         self.steps_ahead = steps_ahead
         self.flights: deque[Flight] = deque()
 
@@ -239,6 +275,8 @@ class House:
     def schedule(self) -> Step | None:
         """Schedule, audit what was planned, and begin it."""
         before = [(sequence, sequence.preemptions) for sequence in self.running()]
+        held = {tier.name: self.held_by(tier.name) for tier in self.tiers}
+        pages = {sequence.handle: len(sequence.pages) for sequence, _ in before}
         step = self.scheduler.schedule()
         for ended in self.scheduler.take_failed():
             self._end(ended)
@@ -254,9 +292,10 @@ class House:
         in_step = {chunk.sequence.handle for chunk in step.chunks}
         assert len(in_step) == len(step.chunks)
         assert len(self.running()) <= self.sequences_max
-        for sequence in decoding:
-            starved = sequence.model == step.model and sequence.handle not in in_step
-            assert not starved, f"{sequence.request_id} did not decode"
+        self._check_floors([s for s, preemptions in before if s.preemptions > preemptions], held, pages)
+        left_out = [s for s in decoding if s.model == step.model and s.handle not in in_step]
+        self._check_left_out(step, left_out)
+        self._check_nobody_waits_for_borrowed_pages(step)
         self.flights.append(Flight(step, [self._compute(chunk) for chunk in step.chunks]))
         return step
 
@@ -267,7 +306,6 @@ class House:
         self.steps += 1
         self.seconds += seconds
         self.clock.now += seconds
-        tokens = sum(chunk.count for chunk in flight.step.chunks)
         alive: list[Sequence] = []
         for index, chunk in enumerate(flight.step.chunks):
             books = self.books[chunk.sequence.handle]
@@ -275,7 +313,7 @@ class House:
                 del books.drawn[0]
             if books.ending:
                 self.overrun += chunk.sample and index not in result.errors
-                self.overrun_s += seconds * chunk.count / tokens
+                self.overrun_chunks += 1
                 continue
             books.failed |= index in result.errors
             if chunk.sample and index not in result.errors:
@@ -308,6 +346,12 @@ class House:
     def live(self) -> list[Sequence]:
         return [books.sequence for books in self.books.values() if books.ending is None]
 
+    def held_by(self, tier: str) -> int:
+        """Distinct pages that a tier holds, those of its running requests' adapters among them."""
+        adapters = {s.adapter for s in self.running() if s.tier == tier}
+        tiles = {page for page, tiles in self.memory.tiles.items() if adapters & set(tiles)}
+        return self.pages_of(tier) + len(tiles)
+
     def pages_of(self, tier: str) -> int:
         """Distinct KV pages that a tier holds."""
         return len({page for sequence in self.running() if sequence.tier == tier for page in sequence.pages})
@@ -322,15 +366,109 @@ class House:
         free = self.arena.free() + self.scheduler.prefix.idle_pages()
         assert free + self.arena.adapter_pages() == self.arena.pages, "a page leaked"
         assert self.arena.adapter_pages() == len(self.memory.tiles)
+        assert self.scheduler.swap.free() == self.slots.slots, "a slot leaked"
+        swapped = sum(books.sequence.swapped_tokens for books in self.books.values())
+        assert self.scheduler.swap.tokens == swapped <= self.slots.copied_in * self.page_tokens
+        assert self.slots.copied_in <= self.slots.copied_out
         device_s = sum(books.sequence.device_s for books in self.books.values())
-        assert abs(device_s + self.overrun_s - self.seconds) < 1e-9 * max(1, self.steps)
-        assert abs(self.scheduler.overrun_s - self.overrun_s) < 1e-9 * max(1, self.steps)
+        again = [r for books in self.books.values() for r in books.sequence.recomputed.values()]
+        spent_s = device_s + sum(r.device_s for r in again) + self.scheduler.overrun_s
+        assert abs(spent_s - self.seconds) < 1e-9 * max(1, self.steps)
+        assert bool(self.overrun_chunks) == (self.scheduler.overrun_s > 0)
         assert self.scheduler.tokens_overrun == self.overrun
         made = sum(len(books.made) for books in self.books.values())
         assert self.scheduler.tokens_made == made + self.overrun
         assert self.steps_ahead or not self.overrun
         preemptions = sum(books.sequence.preemptions for books in self.books.values())
         assert self.scheduler.preemptions == preemptions
+
+    # ---- promises
+
+    def floor(self, tier: Tier, total: int) -> int:
+        return int(tier.floor * total)
+
+    def _check_floors(self, victims: list[Sequence], held: dict[str, int], pages: dict[int, int]) -> None:
+        """A tier lost requests to another only while it had more than its floor, of pages or of places."""
+        for tier in self.tiers:
+            lost = sorted(pages[s.handle] for s in victims if s.tier == tier.name and self._cause(s) != tier.name)
+            if not lost:
+                continue
+            assert tier.preemptible, f"{tier.name} cannot be preempted"
+            # All but the last of them were gone, at most, when the last went.
+            grown = sum(1 for s in self.running() if s.tier == tier.name)
+            over_pages = held[tier.name] + grown - sum(lost[:-1]) > self.floor(tier, self.arena.pages)
+            running = sum(1 for s in [*self.running(), *victims] if s.tier == tier.name)
+            over_places = running - len(lost) + 1 > self.floor(tier, self.sequences_max)
+            assert over_pages or over_places, f"{tier.name} was preempted within its floor"
+
+    def _cause(self, sequence: Sequence) -> str:
+        """The tier for which it was preempted last, as the scheduler will account it; its own once it has ended."""
+        entry = self.scheduler._entries.get((sequence.gateway, sequence.handle))
+        return entry.cause if entry else sequence.tier
+
+    def _check_left_out(self, step: Step, left_out: list[Sequence]) -> None:
+        """Who could decode does, unless a higher tier prefills in its stead; and nobody waits so two steps in a row."""
+        ranks = {tier.name: rank for rank, tier in enumerate(self.tiers)}
+        for sequence in left_out:
+            rank = ranks[sequence.tier]
+            higher = any(ranks[chunk.sequence.tier] < rank and self._prefills(chunk) for chunk in step.chunks)
+            twice = sequence.handle in self.left_out
+            for reason in (higher, self.tiers[rank].preemptible, not twice):
+                assert reason, f"{sequence.request_id} did not decode"
+        self.left_out = {sequence.handle for sequence in left_out}
+
+    def _prefills(self, chunk: Chunk) -> bool:
+        return chunk.count > 1 or chunk.start < len(chunk.sequence.prompt_ids) or bool(chunk.sequence.preemptions)
+
+    def _check_nobody_waits_for_borrowed_pages(self, step: Step) -> None:
+        """If requests of the highest tier wait after a step was planned that had tokens left, the pages that lower
+        tiers hold above their floors would not be enough for all of them."""
+        top, lower = self.tiers[0], self.tiers[1:]
+        waiting = [s for s in self.live() if s.tier == top.name and not s.pages]
+        waiting = [s for s in waiting if s.model == step.model]
+        tokens = sum(chunk.count for chunk in step.chunks)
+        # One that was preempted joins again once the step in flight is done, and those behind it after it.
+        if (
+            not waiting
+            or any(self._in_flight(s) for s in waiting)
+            or tokens >= self.step_tokens_max
+            or len({s.model for s in self.live()}) > 1
+        ):
+            return
+        if len(self.running()) >= self.sequences_max - sum(self.floor(t, self.sequences_max) for t in lower):
+            return
+        reach = self.arena.available() + self.arena.idle_adapter_pages()
+        for tier in lower:
+            over = self.held_by(tier.name) - self.floor(tier, self.arena.pages)
+            reach += over if tier.preemptible or over < 0 else 0
+        needs = [-(-s.token_count() // self.page_tokens) + self._adapter_pages(s) for s in waiting]
+        headroom = sum(1 for s in self.running() if s.tier == top.name)
+        assert max(needs) + headroom > reach - self._adapters_shared(), (
+            f"{top.name} waits for what others borrow: {max(needs)} pages and {headroom} to grow, {reach} in reach"
+        )
+
+    def _adapters_shared(self) -> int:
+        """Adapter pages that several tiers hold are freed only when the last of them leaves."""
+        return len(self.memory.tiles)
+
+    def _adapter_pages(self, sequence: Sequence) -> int:
+        return self.table.pages_needed(sequence.adapter) if sequence.adapter is not None else 0
+
+    def _in_flight(self, sequence: Sequence) -> bool:
+        return any(chunk.sequence is sequence for flight in self.flights for chunk in flight.step.chunks)
+
+    def _check_preemptions(self, sequence: Sequence) -> None:
+        """At most so many, for whoever fits into its tier's floor."""
+        tier = next(tier for tier in self.tiers if tier.name == sequence.tier)
+        tokens = len(sequence.prompt_ids) + sequence.max_tokens - 1
+        pages = -(-tokens // self.page_tokens)
+        if sequence.adapter is not None:
+            # Its tiles may come to lie scattered over as many pages.
+            pages += self.table.adapters[sequence.adapter][1]
+        fits = pages <= self.floor(tier, self.arena.pages) and self.floor(tier, self.sequences_max) > 0
+        assert not fits or sequence.preemptions <= tier.preemptions_max, (
+            f"{sequence.request_id} was preempted too often"
+        )
 
     # ---- inside
 
@@ -391,6 +529,8 @@ class House:
         assert not sequence.pages
         assert 0 <= sequence.cached_tokens < len(sequence.prompt_ids)
         assert sequence.preemptions or not sequence.recomputed_tokens
+        assert sum(r.tokens for r in sequence.recomputed.values()) == sequence.recomputed_tokens
+        self._check_preemptions(sequence)
         match ended.reason:
             case "stop":
                 assert made == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from drive import MODEL, Drive
 from traps import run_among_traps, tiny_model
 
@@ -11,11 +12,13 @@ from engine.config import EngineConfig, ModelConfig
 from engine.runner import build_runner
 
 
-def test_nobody_reads_or_writes_what_is_not_theirs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host_pool_bytes", [0, 1 << 20])
+def test_nobody_reads_or_writes_what_is_not_theirs(host_pool_bytes: int, tmp_path: Path) -> None:
     model, adapters = tiny_model(tmp_path, seed=1)
     config = EngineConfig(
         models=(ModelConfig(name=MODEL, path=str(model)),),
         arena_bytes=16 << 20,
+        host_pool_bytes=host_pool_bytes,
         step_tokens_max=96,
         sequences_max=16,
         threads=1,

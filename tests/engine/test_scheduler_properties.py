@@ -124,9 +124,16 @@ def perform(house: House, action: Ask | Abort | Run) -> None:
     pages=st.integers(12, 60),
     sequences_max=st.integers(1, 8),
     prefill=st.integers(1, 24),
+    host_slots=st.sampled_from([0, 2, 8, 40]),
 )
 def test_any_schedule_keeps_the_books(
-    tiers: str, steps_ahead: int, actions: list[Ask | Abort | Run], pages: int, sequences_max: int, prefill: int
+    tiers: str,
+    steps_ahead: int,
+    actions: list[Ask | Abort | Run],
+    pages: int,
+    sequences_max: int,
+    prefill: int,
+    host_slots: int,
 ) -> None:
     house = House(
         tiers=TIER_SETS[tiers],
@@ -137,6 +144,7 @@ def test_any_schedule_keeps_the_books(
         prefill_tokens_min=prefill,
         step_tokens_max=sequences_max + prefill,
         steps_ahead=steps_ahead,
+        host_slots=host_slots,
     )
     for action in actions:
         perform(house, action)

@@ -1,6 +1,10 @@
-"""Tiers that can be kept together, the arithmetic of their floors, whose turn it is inside one, and a step's pace."""
+"""Tiers that can be kept together, the arithmetic of their floors, whose turn it is in one, and what a step costs."""
 
 from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,18 +13,22 @@ from hypothesis import strategies as st
 
 from engine import queues
 from engine.arena import Arena
+from engine.cost_model import CostModel
+from engine.costs import Costs, Load
 from engine.entry import Entry
 from engine.floors import Floors
-from engine.pace import Pace
 from engine.prefix import Chain
 from engine.protocol import Sampling
 from engine.queues import TierQueue
-from engine.step import Sequence
+from engine.step import Chunk, Sequence
 from engine.tiers import SHIPPED_TIERS, Tier, check_tiers
 
 
-def tier(name: str, floor: float = 0.0, preemptible: bool = True, queue_max: int = 10) -> Tier:
-    return Tier(name=name, service_tier=f"s-{name}", floor=floor, preemptible=preemptible, queue_max=queue_max)
+def tier(name: str, floor: float = 0.0, preemptible: bool = True, queue_max: int = 10, **changes: Any) -> Tier:
+    service_tier = f"s-{name}"
+    return Tier(
+        name=name, service_tier=service_tier, floor=floor, preemptible=preemptible, queue_max=queue_max, **changes
+    )
 
 
 # ---- tiers
@@ -70,7 +78,11 @@ def floors(tiers: tuple[Tier, ...] = SHIPPED_TIERS, **held: int) -> Floors:
     arena = Arena(100, 1)
     for name, pages in held.items():
         arena.allocate(pages, name)
-    return Floors(tiers, arena)
+    return floors_of(arena, tiers)
+
+
+def floors_of(arena: Arena, tiers: tuple[Tier, ...] = SHIPPED_TIERS) -> Floors:
+    return Floors(tiers, arena.pages, lambda rank: arena.held(tiers[rank].name), arena.available)
 
 
 def test_capacity_leaves_alone_what_could_not_be_reclaimed() -> None:
@@ -123,7 +135,7 @@ def test_taking_what_is_spare_leaves_every_floor_within_reach(held: tuple[int, i
     if sum(held) > 100:
         return
     arena = Arena(100, 1)
-    books = Floors(SHIPPED_TIERS, arena)
+    books = floors_of(arena)
     for name, pages in zip(names, held, strict=True):
         arena.allocate(pages, name)
     reachable = [books.over(other) >= 0 or books.spare(other, reclaim=True) >= -books.over(other) for other in range(3)]
@@ -139,15 +151,16 @@ def test_taking_what_is_spare_leaves_every_floor_within_reach(held: tuple[int, i
 
 
 class Waiting:
-    def __init__(self) -> None:
-        self.queue = TierQueue()
+    def __init__(self, **changes: Any) -> None:
+        self.now = 0.0
+        self.queue = TierQueue(tier("standard", **changes), lambda: self.now)
         self.number = 0
 
-    def add(self, share: str, model: str = "m", tokens: int = 10) -> Entry:
+    def add(self, share: str, model: str = "m", tokens: int = 10, weight: float = 1.0) -> Entry:
         self.number += 1
         sequence = Sequence(
             self.number, 0, f"req_{self.number}", model, None, "ns", "standard", share, [1] * tokens, 1, Sampling(),
-            frozenset(), 0.0,
+            frozenset(), 0.0, weight=weight,
         )  # fmt: skip
         entry = Entry(sequence, 1, self.number, Chain(model, None, "ns", 4))
         self.queue.add(entry)
@@ -157,7 +170,7 @@ class Waiting:
         """The head runs all its tokens."""
         entry = self.queue.head(model)
         assert entry is not None
-        self.queue.remove(entry)
+        self.queue.joined(entry)
         self.queue.charge(entry, len(entry.sequence.prompt_ids))
         return entry
 
@@ -214,15 +227,14 @@ def test_the_preempted_come_first_the_oldest_before_all() -> None:
     waiting = Waiting()
     first, second, third = (waiting.add(share) for share in "aab")
     for entry in (first, second):
-        waiting.queue.remove(entry)
+        waiting.queue.joined(entry)
     for entry in (second, first):
         entry.sequence.preemptions += 1
         waiting.queue.put_back(entry)
     assert len(waiting.queue) == 3
-    assert waiting.queue.oldest() is third, "of those that never ran"
     order = []
     while (head := waiting.queue.head("m")) is not None:
-        waiting.queue.remove(head)
+        waiting.queue.joined(head)
         order.append(head)
     assert order == [first, second, third]
 
@@ -263,7 +275,7 @@ def test_the_head_is_always_the_least_served_share(actions: list[tuple[str, int,
             inside.remove(waiting.serve())
         elif inside:
             leaving = inside.pop(tokens % len(inside))
-            waiting.queue.remove(leaving)
+            waiting.queue.left(leaving)
         assert len(waiting.queue) == len(inside)
         head = waiting.queue.head("m")
         assert (head is None) == (not inside)
@@ -271,37 +283,174 @@ def test_the_head_is_always_the_least_served_share(actions: list[tuple[str, int,
             least = min(waiting.queue.served(entry.sequence.share) for entry in inside)
             assert waiting.queue.served(head.sequence.share) == least
             assert head is min((e for e in inside if e.sequence.share == head.sequence.share), key=lambda e: e.number)
-            assert waiting.queue.oldest() is min(inside, key=lambda e: e.number)
 
 
-# ---- pace
+def test_a_token_counts_by_its_kind_and_its_shares_weight() -> None:
+    waiting = Waiting(prefill_weight=1.0, decode_weight=3.0)
+    plain, heavy = waiting.add("plain", tokens=10), waiting.add("heavy", tokens=10, weight=2.0)
+    for entry in (plain, heavy):
+        waiting.queue.charge(entry, 8)
+        waiting.queue.charge(entry, 14)
+    assert waiting.queue.served("plain") == 10 + 3 * 4
+    assert waiting.queue.served("heavy") == (10 + 3 * 4) / 2
 
 
-def test_pace_finds_the_line() -> None:
-    pace = Pace()
-    assert pace.tokens_within(0.1, 512) == 512, "nothing is known yet"
-    for tokens in (4, 100, 4, 300, 8, 50):
-        pace.observe(tokens, 0.020 + 0.001 * tokens)
-    assert pace.base_s == pytest.approx(0.020, abs=1e-6)
-    assert pace.per_token_s == pytest.approx(0.001, abs=1e-8)
-    assert pace.tokens_within(0.1001, 512) == 80
-    assert pace.tokens_within(0.001, 512) == 0
-    assert pace.tokens_within(9.0, 512) == 512
+def test_who_weighs_twice_is_served_twice_as_much() -> None:
+    waiting = Waiting()
+    for _ in range(30):
+        waiting.add("one")
+        waiting.add("two", weight=2.0)
+    shares = [waiting.serve().sequence.share for _ in range(30)]
+    assert (shares.count("one"), shares.count("two")) == (10, 20)
 
 
-def test_pace_keeps_the_slope_through_steps_that_are_alike() -> None:
-    pace = Pace()
-    for tokens in (4, 300, 4, 300):
-        pace.observe(tokens, 0.020 + 0.001 * tokens)
-    for index in range(500):
-        pace.observe(40 + index % 2, 0.060 + index % 2 * 0.010)  # one token more does not take 10 ms: that is noise
-    assert pace.per_token_s == pytest.approx(0.001, rel=0.2)
-    assert pace.base_s + 40 * pace.per_token_s == pytest.approx(0.065, rel=0.02)
+def test_a_share_that_gets_nothing_for_too_long_is_next() -> None:
+    """Newcomers, each a share of its own, would go before one that was served more, for ever."""
+    waiting = Waiting(ageing_s=30.0)
+    for _ in range(3):
+        waiting.add("old", tokens=1000)
+        waiting.add("pace", tokens=1)
+    waiting.serve()
+    waiting.serve()
+    order = []
+    for second in range(100):
+        waiting.now = float(second)
+        waiting.add(f"new{second}", tokens=1)
+        order.append(waiting.serve().sequence.share)
+    turns = [second for second, share in enumerate(order) if share == "old"]
+    assert turns == [31, 62], "its two that wait, each once nothing of it had started for 30 s"
 
 
-def test_pace_follows_a_machine_that_slows_down() -> None:
-    pace = Pace()
-    for slowness in (1, 3):
-        for tokens in (4, 100) * 100:
-            pace.observe(tokens, slowness * (0.020 + 0.001 * tokens))
-    assert pace.per_token_s == pytest.approx(0.003, rel=0.01)
+def test_a_share_that_is_served_does_not_age() -> None:
+    """However long the queue of a noisy one, so that all in it have waited for longer than any other's."""
+    waiting = Waiting(ageing_s=10.0)
+    for _ in range(200):
+        waiting.add("noisy")
+    served = []
+    for second in range(60):
+        waiting.now = float(second)
+        waiting.add("quiet")
+        served += [waiting.serve().sequence.share for _ in range(2)]
+    assert served.count("quiet") == 60
+
+
+def test_the_predicted_wait_is_that_of_the_own_turn() -> None:
+    waiting = Waiting()
+    assert waiting.queue.wait_s("quiet") == 0.0
+    for _ in range(60):
+        waiting.add("noisy")
+    assert waiting.queue.wait_s("noisy") == 0.0, "no pace is known"
+    for _ in range(20):
+        waiting.now += 0.5
+        waiting.serve()
+    assert waiting.queue.wait_s("noisy") == pytest.approx(40 * 0.5)
+    assert waiting.queue.wait_s("quiet") == pytest.approx(0.5), "one of the noisy goes before it"
+    waiting.now += 10.0
+    assert waiting.queue.wait_s("quiet") > 1.0, "nobody has started since"
+    assert waiting.queue.place_s() == waiting.queue.wait_s("quiet")
+
+
+def test_time_in_which_nobody_waits_says_nothing_of_the_pace() -> None:
+    waiting = Waiting()
+    for _ in range(40):
+        waiting.now += 100.0
+        waiting.add("a")
+        waiting.now += 0.1
+        waiting.serve()
+    waiting.now += 500.0
+    for _ in range(10):
+        waiting.add("a")
+    assert waiting.queue.wait_s("a") == pytest.approx(1.0)
+
+
+def test_a_full_queue_gives_up_the_newest_of_the_largest_share() -> None:
+    waiting = Waiting()
+    assert waiting.queue.displaced_by("quiet") is None
+    noisy = [waiting.add("noisy", model=model) for model in "mnm"]
+    waiting.add("other")
+    assert waiting.queue.displaced_by("quiet") is noisy[2]
+    assert waiting.queue.displaced_by("other") is noisy[2]
+    assert waiting.queue.displaced_by("noisy") is None
+    waiting.add("other")
+    assert waiting.queue.displaced_by("other") is None, "it would have as many"
+
+
+# ---- the cost model
+
+TRUE = Costs(base_s=0.006, prefill_token_s=25e-6, sequence_s=8e-6, kv_token_s=3e-8, adapter_s=20e-6)
+
+
+def loads(seed: int, count: int) -> list[Load]:
+    dice = random.Random(seed)
+    sizes = [dice.randrange(1, 256) for _ in range(count)]
+    return [
+        Load(dice.choice([0, 0, 64, 512]), size, size * dice.randrange(100, 1000), dice.randrange(0, 32))
+        for size in sizes
+    ]
+
+
+def test_the_cost_model_finds_every_term() -> None:
+    model = CostModel()
+    assert model.prefill_within(0.1, Load(0, 8, 8000, 0), 512) == 512, "nothing is known yet"
+    for load in loads(1, 400):
+        model.observe(load, TRUE.seconds(load))
+    for name in ("base_s", "prefill_token_s", "sequence_s", "kv_token_s", "adapter_s"):
+        assert getattr(model.costs, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
+    beside = Load(0, 100, 50_000, 10)
+    tokens = model.prefill_within(0.020, beside, 2048)
+    assert TRUE.seconds(Load(tokens, 100, 50_000 + tokens, 10)) == pytest.approx(0.020, rel=0.01)
+    assert model.prefill_within(0.001, beside, 2048) == 0
+    assert model.prefill_within(float("inf"), beside, 2048) == 2048
+
+
+def test_no_term_is_below_zero_whatever_is_observed() -> None:
+    model, dice = CostModel(), random.Random(2)
+    for load in loads(3, 300):
+        model.observe(load, dice.uniform(0.0, 0.1))
+        assert min(dataclasses.astuple(model.costs)) >= 0
+
+
+def test_what_was_known_stands_while_all_steps_are_alike() -> None:
+    model = CostModel()
+    for load in loads(4, 400):
+        model.observe(load, TRUE.seconds(load))
+    alike = Load(0, 8, 4000, 0)
+    for _ in range(2000):
+        model.observe(alike, 2 * TRUE.seconds(alike))
+    assert model.costs.seconds(alike) == pytest.approx(2 * TRUE.seconds(alike), rel=0.02)
+    assert model.costs.prefill_token_s == pytest.approx(TRUE.prefill_token_s, rel=0.5)
+
+
+def test_one_stalled_step_says_little_and_a_slow_machine_is_believed() -> None:
+    model = CostModel()
+    for load in loads(5, 400):
+        model.observe(load, TRUE.seconds(load))
+    load = loads(5, 1)[0]
+    model.observe(load, 30.0)
+    model.observe(load, TRUE.seconds(load))
+    assert model.costs.seconds(load) < 1.3 * TRUE.seconds(load)
+    for load in loads(6, 2000):
+        model.observe(load, 10 * TRUE.seconds(load))
+    assert model.costs.seconds(load) == pytest.approx(10 * TRUE.seconds(load), rel=0.05)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_steps_time_is_split_to_the_last_bit_of_it(known: bool) -> None:
+    model = CostModel()
+    for load in loads(7, 100 if known else 0):
+        model.observe(load, TRUE.seconds(load))
+    sequences = [Waiting().add("a").sequence for _ in range(3)]
+    for sequence, adapter in zip(sequences, ("x", "x", None), strict=True):
+        sequence.adapter = adapter
+    chunks = [Chunk(sequences[0], 50, 1, True), Chunk(sequences[1], 50, 1, True), Chunk(sequences[2], 0, 500, True)]
+    parts = model.split(chunks, 1, 0.030)
+    assert sum(parts) == pytest.approx(0.030, rel=1e-12)
+    assert parts[0] == parts[1] < parts[2]
+    if known:
+        # The adapter is read once for both.
+        assert parts[0] - model.split([chunks[0], chunks[2]], 1, 0.030)[0] < 0
+
+
+def test_a_step_leaves_a_newcomer_half_of_its_target() -> None:
+    assert tier("a", ttft_base_ms=100.0).patience_s(steps_ahead=0) == 0.05
+    assert tier("a", ttft_base_ms=100.0).patience_s(steps_ahead=1) == 0.025

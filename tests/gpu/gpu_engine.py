@@ -25,6 +25,7 @@ class GpuEngine(Drive):
         *,
         dtype: str = "bfloat16",
         arena_bytes: int = 256 << 20,
+        host_pool_bytes: int = 0,
         step_tokens_max: int = 512,
         sequences_max: int = 64,
         capture: bool = True,
@@ -33,6 +34,7 @@ class GpuEngine(Drive):
         config = EngineConfig(
             models=(ModelConfig(name=MODEL, path=str(directory), dtype=dtype),),  # type: ignore[arg-type]
             arena_bytes=arena_bytes,
+            host_pool_bytes=host_pool_bytes,
             step_tokens_max=step_tokens_max,
             sequences_max=sequences_max,
             adapter_rank_max=rank_max,

@@ -1,0 +1,51 @@
+"""What a step takes by what is in it: the terms that the scheduler fits while running, and the simulator is told.
+
+Plain numbers. It must never look at a clock, nor know a tier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.step import Step
+
+
+@dataclass(slots=True, frozen=True)
+class Load:
+    """What is in a step, as far as its time depends on it."""
+
+    prefill_tokens: int  # of chunks of more than one token
+    sequences: int  # chunks of any kind: each reads its KV and may draw an id
+    kv_tokens: int  # that the chunks attend to, their own among them
+    adapters: int  # distinct ones: each is read once
+
+
+@dataclass(slots=True, frozen=True)
+class Costs:
+    """seconds ≈ base + Σ of each term of a Load × its cost."""
+
+    base_s: float = 0.0
+    prefill_token_s: float = 0.0
+    sequence_s: float = 0.0
+    kv_token_s: float = 0.0
+    adapter_s: float = 0.0
+
+    def seconds(self, load: Load) -> float:
+        return (
+            self.base_s
+            + self.prefill_token_s * load.prefill_tokens
+            + self.sequence_s * load.sequences
+            + self.kv_token_s * load.kv_tokens
+            + self.adapter_s * load.adapters
+        )
+
+
+def load_of(step: Step) -> Load:
+    prefill = kv = 0
+    adapters = set()
+    for chunk in step.chunks:
+        if chunk.count > 1:
+            prefill += chunk.count
+        kv += chunk.start + chunk.count
+        adapters.add(chunk.sequence.adapter)
+    return Load(prefill, len(step.chunks), kv, len(adapters - {None}))

@@ -1,0 +1,83 @@
+"""What the shortest step takes on this machine, asked before anybody is served: no target can be kept below it.
+
+One request of a few tokens, through a scheduler of its own over the engine's runner. Nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from engine.arena import Arena
+from engine.protocol import ModelInfo, Sampling
+from engine.scheduler import ModelLimits, Scheduler
+from engine.step import Runner, Sequence
+from engine.tiers import Tier
+
+PROMPT_TOKENS = 4
+# The shortest of several, so that a machine that is busy for a moment refuses nothing.
+STEPS = 8
+TIER = Tier(name="probe", service_tier="probe")
+
+
+def shortest_step_s(
+    runner: Runner,
+    models: Mapping[str, ModelInfo],
+    pages: int,
+    page_bytes: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Seconds of the shortest decode, of the slowest model. The runner is idle, and is idle again afterwards."""
+    return max(_of_model(runner, info, Arena(pages, page_bytes), clock) for info in models.values())
+
+
+def _of_model(runner: Runner, info: ModelInfo, arena: Arena, clock: Callable[[], float]) -> float:
+    limits = ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
+    scheduler = Scheduler(
+        (TIER,),
+        {info.name: limits},
+        arena,
+        runner.adapters,
+        clock,
+        step_tokens_max=PROMPT_TOKENS + 1,
+        prefill_tokens_min=PROMPT_TOKENS,
+        sequences_max=1,
+        steps_ahead=runner.steps_ahead,
+    )
+    tokens = min(PROMPT_TOKENS, info.context_tokens - 1)
+    refusal = scheduler.submit(
+        Sequence(
+            handle=0,
+            gateway=0,
+            request_id="probe",
+            model=info.name,
+            adapter=None,
+            namespace="",
+            tier=TIER.name,
+            share="",
+            prompt_ids=[0] * tokens,
+            max_tokens=min(STEPS, info.context_tokens - tokens),
+            sampling=Sampling(temperature=0.0),
+            stop_ids=frozenset(),
+            arrived_at=0.0,
+        )
+    )
+    assert refusal is None, refusal.message
+    seconds = []
+    while (step := scheduler.schedule()) is not None:
+        began = clock()
+        result = runner.begin(step).result()
+        seconds.append(clock() - began)
+        scheduler.complete(step, result, seconds[-1])
+    return min(seconds)
+
+
+def check_targets(tiers: tuple[Tier, ...], step_s: float) -> None:
+    """Raises ValueError for a target that no request could keep, were it alone: the time between tokens is a step's at
+    least, and a first token waits for a step of its own."""
+    step_ms = step_s * 1000
+    for tier in tiers:
+        for field, target_ms in (("inter_token_ms", tier.inter_token_ms), ("ttft_base_ms", tier.ttft_base_ms)):
+            if target_ms < step_ms:
+                here = f"the shortest step takes {step_ms:.1f} ms here"
+                raise ValueError(f"tiers: {field} of {tier.name!r} is {target_ms:g}, and {here}")

@@ -1,0 +1,216 @@
+"""Places, pages and adapters of the running requests: who gets them, and who gives way.
+
+Within its floors a tier loses nothing to others; above them lower tiers give way to higher ones, and inside a tier the
+youngest to those who grow. It must never know steps, queues or shares.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+
+from engine.arena import Arena
+from engine.entry import Entry
+from engine.floors import Floors
+from engine.prefix import PrefixCache
+from engine.residency import Residency
+from engine.swap import Swap
+from engine.tiers import Tier
+
+
+class Room:
+    """Knows every running request. `preempt(victim, cause)` is the scheduler's: it calls `leave` before it returns;
+    `cause` is the rank of the tier for which it happens."""
+
+    def __init__(
+        self,
+        tiers: Ordered[Tier],
+        arena: Arena,
+        prefix: PrefixCache,
+        residency: Residency,
+        swap: Swap,
+        sequences_max: int,
+        preempt: Callable[[Entry, int], None],
+    ) -> None:
+        self.running: list[list[Entry]] = [[] for _ in tiers]  # by tier, oldest first
+        self._tiers = tiers
+        self._arena = arena
+        self._prefix = prefix
+        self._residency = residency
+        self._swap = swap
+        self._preempt = preempt
+        self.pages = Floors(tiers, arena.pages, lambda rank: arena.held(tiers[rank].name), arena.available)
+        self._places = Floors(
+            tiers, sequences_max, lambda rank: len(self.running[rank]), lambda: sequences_max - self.count()
+        )
+        self._reserved_pages = [0] * len(tiers)
+        self._reserved_places = [0] * len(tiers)
+
+    def count(self) -> int:
+        return sum(map(len, self.running))
+
+    # ---- joining, growing, leaving
+
+    def join(self, entry: Entry) -> bool:
+        """Give a waiting request a place, its adapter, and pages for all its tokens, preempting who must give way; or
+        none of these. One that is owed also gets its floor's pages for all that it may ever need."""
+        sequence, holder = entry.sequence, self._tiers[entry.tier].name
+        if self._places.spare(entry.tier, reclaim=True) < 1:
+            return False
+        page_tokens = entry.chain.tokens_per_page
+        # At least one token is computed, so that there are logits to draw from.
+        cached = self._prefix.match(entry.chain, sequence.tokens, (sequence.token_count() - 1) // page_tokens)
+        self._arena.retain(cached, holder)
+        missing = self.pages_of(entry, sequence.token_count()) - len(cached)
+        if not self._make_room(entry, missing):
+            self._arena.release(reversed(cached), holder)
+            return False
+        while self._places.spare(entry.tier) < 1:
+            victim = self._place_victim(entry.tier)
+            assert victim is not None
+            self._preempt(victim, entry.tier)
+        self._residency.join(sequence.adapter, holder)
+        sequence.pages = cached + self._arena.allocate(missing, holder)
+        sequence.computed = len(cached) * page_tokens
+        entry.shared = entry.published = len(cached)
+        self._swap.restore(entry, len(cached))
+        entry.running = True
+        bisect.insort(self.running[entry.tier], entry, key=lambda other: other.number)
+        if entry.owed:
+            entry.reserved = self._need(entry)
+            self._reserved_pages[entry.tier] += entry.reserved
+            self._reserved_places[entry.tier] += 1
+        return True
+
+    def grow(self, entry: Entry) -> bool:
+        """A page more for a running request. When there is none it is preempted itself."""
+        sequence = entry.sequence
+        while self.pages.spare(entry.tier) < 1:
+            if self._residency.evict(keep=sequence.adapter):
+                continue
+            victim = self._page_victim(entry.tier) or self._youngest(entry.tier)
+            self._preempt(victim, entry.tier)
+            if victim is entry:
+                return False
+        sequence.pages += self._arena.allocate(1, self._tiers[entry.tier].name)
+        return True
+
+    def leave(self, entry: Entry) -> None:
+        """Give up place, adapter and pages."""
+        sequence, holder = entry.sequence, self._tiers[entry.tier].name
+        entry.running = False
+        self.running[entry.tier].remove(entry)
+        # Last page first: of a chain the end is evicted before the beginning.
+        self._arena.release(reversed(sequence.pages), holder)
+        sequence.pages = []
+        self._residency.leave(sequence.adapter, holder)
+        if entry.reserved:
+            self._reserved_pages[entry.tier] -= entry.reserved
+            self._reserved_places[entry.tier] -= 1
+            entry.reserved = 0
+
+    # ---- what fits
+
+    def owes(self, entry: Entry) -> bool:
+        """Preempted as often as its tier allows, it is owed a run to its end, for which its tier's floor is enough."""
+        if entry.sequence.preemptions < self._tiers[entry.tier].preemptions_max:
+            return False
+        return self._places.floor(entry.tier) > 0 and self._need(entry) <= self.pages.floor(entry.tier)
+
+    def can_reserve(self, entry: Entry) -> bool:
+        """Its tier's floor is not promised to others who are owed it."""
+        tier = entry.tier
+        pages = self._reserved_pages[tier] + self._need(entry)
+        return pages <= self.pages.floor(tier) and self._reserved_places[tier] < self._places.floor(tier)
+
+    def within_floor(self, entry: Entry) -> bool:
+        """It would join with no page beyond its tier's floor."""
+        pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
+        return self.pages.over(entry.tier) + pages <= 0
+
+    def pages_of(self, entry: Entry, tokens: int) -> int:
+        return -(-tokens // entry.chain.tokens_per_page)
+
+    def check_integrity(self) -> None:
+        """AssertionError says what is wrong."""
+        for tier, running in enumerate(self.running):
+            reserved = [entry.reserved for entry in running if entry.reserved]
+            assert sum(reserved) == self._reserved_pages[tier] <= self.pages.floor(tier)
+            assert len(reserved) == self._reserved_places[tier] <= self._places.floor(tier)
+            for entry in running:
+                held = len(entry.sequence.pages)
+                assert not entry.reserved or held <= entry.reserved, f"{entry.sequence.request_id} outgrew its floor"
+
+    def references(self) -> Counter[int]:
+        """Page → times held, for integrity checks."""
+        references = self._residency.held_pages()
+        for running in self.running:
+            for entry in running:
+                references.update(entry.sequence.pages)
+        return references
+
+    # ---- making room
+
+    def _make_room(self, entry: Entry, missing: int) -> bool:
+        """Evict idle adapters, then preempt lower tiers, until `missing` pages and those of the adapter are there, and
+        one more for each running request that would otherwise soon preempt the newcomer."""
+        adapter = entry.sequence.adapter
+        headroom = self._headroom(entry, missing)
+        wanted = missing + self._adapter_pages(entry) + headroom
+        if self.pages.spare(entry.tier, reclaim=True) + self._arena.idle_adapter_pages() < wanted:
+            return False
+        # Evicting an adapter may change what the own one needs: they share pages.
+        while self.pages.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
+            if self._residency.evict(keep=adapter):
+                continue
+            victim = self._page_victim(entry.tier)
+            if victim:
+                self._preempt(victim, entry.tier)
+            elif self.count() or not self._residency.evict(keep=None):
+                return False
+        return True
+
+    def _headroom(self, entry: Entry, missing: int) -> int:
+        """One page for each running request that could preempt the newcomer when it grows: inside its floor those of
+        its own tier alone; nobody, when it is owed its pages."""
+        if entry.owed:
+            return 0
+        own = len(self.running[entry.tier])
+        if self.pages.over(entry.tier) + missing + self._adapter_pages(entry) + own <= 0:
+            return own
+        return sum(len(running) for running in self.running[: entry.tier + 1])
+
+    def _page_victim(self, tier: int) -> Entry | None:
+        """Whom to preempt so that `tier` gets pages: in the lowest tier that borrows."""
+        for rank in range(len(self._tiers) - 1, tier, -1):
+            if self.pages.borrows(rank) and (victim := _cheapest(self.running[rank])):
+                return victim
+        return None
+
+    def _place_victim(self, tier: int) -> Entry | None:
+        """Whom to preempt so that `tier` gets a place."""
+        for rank in range(len(self._tiers) - 1, tier, -1):
+            if self._places.borrows(rank) and (victim := _cheapest(self.running[rank])):
+                return victim
+        return None
+
+    def _youngest(self, tier: int) -> Entry:
+        """Whom to preempt for one of the same tier. The floor's own pages are enough for those who are owed them."""
+        return next(entry for entry in reversed(self.running[tier]) if not entry.reserved)
+
+    def _need(self, entry: Entry) -> int:
+        """Pages that it will hold at most, with its adapter's. The last id's KV is never computed."""
+        sequence = entry.sequence
+        tokens = max(sequence.token_count(), len(sequence.prompt_ids) + sequence.max_tokens - 1)
+        return self.pages_of(entry, tokens) + self._residency.footprint(sequence.adapter)
+
+    def _adapter_pages(self, entry: Entry) -> int:
+        return self._residency.pages_needed(entry.sequence.adapter)
+
+
+def _cheapest(entries: list[Entry]) -> Entry | None:
+    """The one whose preemption loses least work per page freed; of equals the youngest. Not who is owed its run."""
+    free = [entry for entry in entries if not entry.reserved]
+    return min(free, key=lambda entry: (entry.lost_work(), -entry.number), default=None)

@@ -1,0 +1,289 @@
+"""What a simulation found: which targets held, tier by tier and tenant by tenant, as data and as text for people.
+
+The same simulation makes the same bytes. It must never measure anything itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from engine.simulate.measure import Ending, Measure
+from engine.simulate.traffic import Asked
+from engine.simulate.world import World
+from engine.tiers import Tier
+
+SCHEMA = 1
+# A tier's first-token target holds when so many of its requests met theirs; between tokens the same share of gaps.
+SHARE_TO_HOLD = 0.99
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Linear interpolation, as numpy does it; of nothing, null."""
+
+    count: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Requests of one tier or one tenant. Times are milliseconds since the request arrived."""
+
+    name: str
+    requests: int
+    refused: dict[str, int]  # by code
+    aborted: int
+    failed: int
+    ttft_ms: Percentiles
+    ttft_met: float | None  # share of requests that met their own target; one refused for a full queue did not
+    queue_ms: Percentiles  # until the first chunk began
+    output_tokens: int
+    prompt_tokens: int  # of requests that ran
+    cached_tokens: int
+    prefix_hit_rate: float | None
+    preemptions: int
+    recomputed_tokens: dict[str, int]  # by the tier that caused it
+    swapped_tokens: int  # brought back from host memory instead
+    device_s: float  # its share of all steps
+
+
+class TierReport(msgspec.Struct, frozen=True):
+    tier: str
+    ttft_base_ms: float
+    ttft_per_1k_prompt_tokens_ms: float
+    ttft_holds: bool | None  # None: there was nothing to hold
+    inter_token_target_ms: float
+    inter_token_ms: Percentiles
+    inter_token_holds: bool | None
+    output_tokens_per_s: float  # over the time in which requests arrived
+    served_gap: float  # the widest between two tenants that both waited, in weighted tokens, by weight
+    served_gap_bound: float  # of the theorem, for the largest batch that was seen
+    group: Group
+
+
+class Report(msgspec.Struct, frozen=True):
+    schema: int
+    settings: dict[str, Any]
+    holds: bool  # all targets of all tiers
+    duration_s: float  # in which requests arrived
+    ended_at_s: float
+    steps: int
+    utilisation: float  # share of the time until the end in which the device computed
+    step_ms_mean: float | None
+    output_tokens: int
+    output_tokens_per_s: float
+    overrun_tokens: int
+    preemptions: int
+    prefix_hit_rate: float | None
+    tiers: list[TierReport]
+    tenants: list[Group]  # by tier, then by how much they asked
+
+
+def make_report(world: World, settings: dict[str, Any]) -> Report:
+    measure, scheduler = world.measure, world.scheduler
+    tiers = [_tier(measure, rank) for rank in range(len(measure.tiers))]
+    made = sum(report.group.output_tokens for report in tiers)
+    prefix = scheduler.prefix
+    return Report(
+        schema=SCHEMA,
+        settings=settings,
+        holds=all(tier.ttft_holds is not False and tier.inter_token_holds is not False for tier in tiers),
+        duration_s=measure.duration_s,
+        ended_at_s=measure.ended_at,
+        steps=measure.steps,
+        utilisation=measure.busy_s / measure.ended_at if measure.ended_at else 0.0,
+        step_ms_mean=1000 * measure.busy_s / measure.steps if measure.steps else None,
+        output_tokens=made,
+        output_tokens_per_s=sum(tier.output_tokens_per_s for tier in tiers),
+        overrun_tokens=scheduler.tokens_overrun,
+        preemptions=scheduler.preemptions,
+        prefix_hit_rate=prefix.hits / prefix.queries if prefix.queries else None,
+        tiers=tiers,
+        tenants=_tenants(measure),
+    )
+
+
+def _tier(measure: Measure, rank: int) -> TierReport:
+    tier, served = measure.tiers[rank], measure.served[rank]
+    endings = [ending for ending in measure.endings if ending.asked.tier == tier.name]
+    refusals = [(asked, code) for asked, code in measure.refusals if asked.tier == tier.name]
+    gaps_ms = _percentiles(np.asarray(measure.gaps_s[rank]) * 1000)
+    group = _group(tier.name, tier, endings, refusals)
+    return TierReport(
+        tier=tier.name,
+        ttft_base_ms=tier.ttft_base_ms,
+        ttft_per_1k_prompt_tokens_ms=tier.ttft_per_1k_prompt_tokens_ms,
+        ttft_holds=None if group.ttft_met is None else group.ttft_met >= SHARE_TO_HOLD,
+        inter_token_target_ms=tier.inter_token_ms,
+        inter_token_ms=gaps_ms,
+        inter_token_holds=None if gaps_ms.p99 is None else gaps_ms.p99 <= tier.inter_token_ms,
+        output_tokens_per_s=measure.made_in_time[rank] / measure.duration_s,
+        served_gap=served.widest,
+        served_gap_bound=measure.served_gap_bound(rank),
+        group=group,
+    )
+
+
+def _tenants(measure: Measure) -> list[Group]:
+    endings: dict[tuple[str, str], list[Ending]] = {}
+    refusals: dict[tuple[str, str], list[tuple[Asked, str]]] = {}
+    for ending in measure.endings:
+        endings.setdefault((ending.asked.tier, ending.asked.tenant), []).append(ending)
+    for asked, code in measure.refusals:
+        refusals.setdefault((asked.tier, asked.tenant), []).append((asked, code))
+    groups: list[Group] = []
+    for tier in measure.tiers:
+        names = sorted({name for of, name in (*endings, *refusals) if of == tier.name})
+        own = [_group(n, tier, endings.get((tier.name, n), []), refusals.get((tier.name, n), [])) for n in names]
+        groups += sorted(own, key=lambda group: -group.requests)
+    return groups
+
+
+def _group(name: str, tier: Tier, endings: Sequence[Ending], refusals: Iterable[tuple[Asked, str]]) -> Group:
+    refused = Counter(code for _, code in refusals)
+    first = [ending for ending in endings if ending.ttft_s is not None]
+    met = sum(_met(tier, ending) for ending in first)
+    promised = len(first) + refused["queue_full"]
+    prompt, cached = (sum(getattr(e, field) for e in endings) for field in ("prompt_tokens", "cached_tokens"))
+    return Group(
+        name=name,
+        requests=len(endings) + refused.total(),
+        refused=dict(sorted(refused.items())),
+        aborted=sum(ending.reason == "aborted" for ending in endings),
+        failed=sum(ending.reason == "error" for ending in endings),
+        ttft_ms=_percentiles([1000 * ending.ttft_s for ending in first if ending.ttft_s is not None]),
+        ttft_met=met / promised if promised else None,
+        queue_ms=_percentiles([1000 * ending.queue_s for ending in endings]),
+        output_tokens=sum(ending.made for ending in endings),
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        prefix_hit_rate=cached / prompt if prompt else None,
+        preemptions=sum(ending.preemptions for ending in endings),
+        recomputed_tokens=_by_cause(endings),
+        swapped_tokens=sum(ending.swapped_tokens for ending in endings),
+        device_s=sum(ending.device_s for ending in endings),
+    )
+
+
+def _by_cause(endings: Iterable[Ending]) -> dict[str, int]:
+    caused: Counter[str] = Counter()
+    for ending in endings:
+        caused.update(ending.recomputed_tokens)
+    return dict(sorted(caused.items()))
+
+
+def _met(tier: Tier, ending: Ending) -> bool:
+    target_ms = tier.ttft_base_ms + tier.ttft_per_1k_prompt_tokens_ms * ending.asked.prompt_tokens / 1000
+    return ending.ttft_s is not None and 1000 * ending.ttft_s <= target_ms
+
+
+def _percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> Percentiles:
+    if not len(values):
+        return Percentiles(0, None, None, None, None)
+    found = np.percentile(np.asarray(values, dtype=np.float64), (50, 95, 99, 100))
+    return Percentiles(len(values), *(round(float(value), 3) for value in found))
+
+
+# ---- for people
+
+
+def text(report: Report, *, by_tenant: bool) -> str:
+    lines = [
+        f"{report.duration_s:.0f} s of arrivals, all ended after {report.ended_at_s:.0f} s: {report.steps:,} steps of "
+        f"{_number(report.step_ms_mean, 2)} ms on average, the device busy {_percent(report.utilisation)} of the time",
+        f"{report.output_tokens:,} tokens, {report.output_tokens_per_s:,.0f} a second; prefix cache hit rate "
+        f"{_percent(report.prefix_hit_rate)}; {report.preemptions:,} preemptions; {report.overrun_tokens:,} overrun",
+        "",
+        *_table(TIER_COLUMNS, [_tier_cells(tier) for tier in report.tiers]),
+        "",
+        *(_verdict(tier) for tier in report.tiers),
+    ]
+    if by_tenant:
+        lines += ["", *_table(TENANT_COLUMNS, [_tenant_cells(group) for group in report.tenants])]
+    return "\n".join(lines)
+
+
+TIER_COLUMNS = (
+    "tier", "requests", "refused", "aborted", "TTFT p50", "p95", "p99 ms", "met", "gap p50", "p99 ms",
+    "queue p50", "p99 ms", "tok/s", "cached", "preempted", "recomputed",
+    "swapped", "device s",
+)  # fmt: skip
+TENANT_COLUMNS = (
+    "tenant", "requests", "refused", "TTFT p50", "p95", "p99 ms", "met", "queue p95 ms", "tokens", "cached",
+    "preempted",
+)  # fmt: skip
+
+
+def _tier_cells(report: TierReport) -> list[str]:
+    group, gaps = report.group, report.inter_token_ms
+    return [
+        report.tier,
+        f"{group.requests:,}",
+        f"{sum(group.refused.values()):,}",
+        f"{group.aborted:,}",
+        *(_number(value) for value in (group.ttft_ms.p50, group.ttft_ms.p95, group.ttft_ms.p99)),
+        _percent(group.ttft_met),
+        *(_number(value) for value in (gaps.p50, gaps.p99, group.queue_ms.p50, group.queue_ms.p99)),
+        f"{report.output_tokens_per_s:,.0f}",
+        _percent(group.prefix_hit_rate),
+        f"{group.preemptions:,}",
+        f"{sum(group.recomputed_tokens.values()):,}",
+        f"{group.swapped_tokens:,}",
+        f"{group.device_s:,.0f}",
+    ]
+
+
+def _tenant_cells(group: Group) -> list[str]:
+    return [
+        group.name,
+        f"{group.requests:,}",
+        f"{sum(group.refused.values()):,}",
+        *(_number(value) for value in (group.ttft_ms.p50, group.ttft_ms.p95, group.ttft_ms.p99)),
+        _percent(group.ttft_met),
+        _number(group.queue_ms.p95),
+        f"{group.output_tokens:,}",
+        _percent(group.prefix_hit_rate),
+        f"{group.preemptions:,}",
+    ]
+
+
+def _verdict(report: TierReport) -> str:
+    group = report.group
+    refused = ", ".join(f"{count:,} {code}" for code, count in group.refused.items())
+    target = f"{report.ttft_base_ms:g} ms + {report.ttft_per_1k_prompt_tokens_ms:g} ms per 1,000 prompt tokens"
+    return (
+        f"{report.tier}: first token within {target} {_held(report.ttft_holds)} ({_percent(group.ttft_met)} met it); "
+        f"between tokens {report.inter_token_target_ms:g} ms {_held(report.inter_token_holds)} "
+        f"(p99 {_number(report.inter_token_ms.p99)} ms); tenants that waited were served at most "
+        f"{report.served_gap:,.0f} apart, the bound is {report.served_gap_bound:,.0f}"
+        + (f"; refused: {refused}" if refused else "")
+    )
+
+
+def _held(holds: bool | None) -> str:
+    return "was not asked for" if holds is None else "HOLDS" if holds else "FAILS"
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(line[i]) for line in (columns, *rows)) for i in range(len(columns))]
+    return ["  ".join(_aligned(line, widths)).rstrip() for line in (columns, *rows)]
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Names to the left, figures to the right."""
+    name, *figures = zip(line, widths, strict=True)
+    return [name[0].ljust(name[1]), *(cell.rjust(width) for cell, width in figures)]

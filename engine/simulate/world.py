@@ -1,0 +1,301 @@
+"""The engine's loop on a virtual clock: the real scheduler, arena and prefix cache, a device that only takes its time.
+
+It does what engine.worker does between the frames, in the same order. It must never look at a real clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+
+from engine.arena import Arena
+from engine.costs import Load, load_of
+from engine.fake import FakeAdapters, FakeHostPool
+from engine.protocol import Sampling
+from engine.scheduler import Ended, ModelLimits, Refusal, Scheduler
+from engine.simulate.devices import BadInput, Device
+from engine.simulate.measure import Measure
+from engine.simulate.traffic import MAX_TOKENS, Asked, Traffic, arrivals, flooded
+from engine.step import Sequence, Step, StepResult
+from engine.tiers import Tier
+
+MODEL = "model"
+STOP_ID, PLAIN_ID = 0, 1
+# Ids of prompts: requests and tenants have none in common but what each tenant's prompts begin with.
+IDS_EACH = 1 << 24
+FIRST_REQUEST_ID = 1 << 48
+STEPS_PER_PROGRESS = 1000
+# After which a flood asks again that was refused without advice, or failed.
+RETRY_S = 1.0
+GATEWAY = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Stall:
+    """The device does nothing from `at_s` on for `for_s`."""
+
+    at_s: float
+    for_s: float
+
+
+class Clock:
+    """Seconds since the simulation began."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SimulatedDevice:
+    """One step after another: each takes what its load costs, times the noise, and waits while the device stalls."""
+
+    def __init__(self, device: Device, stalls: Iterable[Stall], noise: float, draws: random.Random) -> None:
+        """`noise`: the standard deviation of a step time's logarithm."""
+        self._costs = device.costs()
+        self._stalls = sorted(stalls, key=lambda stall: stall.at_s)
+        self._noise = noise
+        self._draws = draws
+        self._page_copy_s = device.page_copy_s
+        self._idle_at = 0.0  # when it is done with all that was begun
+
+    def copied(self, pages: int, now: float) -> None:
+        """To or from host memory, after all that was begun."""
+        self._idle_at = max(now, self._idle_at) + pages * self._page_copy_s
+
+    def begin(self, load: Load, now: float) -> float:
+        """When it will be done with a step of `load`."""
+        left_s = self._costs.seconds(load)
+        if self._noise:
+            left_s *= self._draws.lognormvariate(0.0, self._noise)
+        at_s = max(now, self._idle_at)
+        for stall in self._stalls:
+            if stall.at_s >= at_s + left_s:
+                break
+            if at_s < stall.at_s + stall.for_s:
+                left_s -= max(0.0, stall.at_s - at_s)
+                at_s = stall.at_s + stall.for_s
+        self._idle_at = at_s + left_s
+        return self._idle_at
+
+
+@dataclass(slots=True, frozen=True)
+class Flight:
+    """A step in flight."""
+
+    step: Step
+    load: Load
+    began: float
+    ready_at: float
+
+
+class World:
+    """One simulation, from the first arrival until the last request has ended."""
+
+    def __init__(
+        self,
+        tiers: Ordered[Tier],
+        device: Device,
+        traffic: Traffic,
+        *,
+        system_tokens: int = 256,
+        stalls: Iterable[Stall] = (),
+        step_noise: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        """`system_tokens`: how many ids all prompts of a tenant begin with. Raises BadInput."""
+        self.clock = Clock()
+        self.arena = Arena(device.pages, 1)
+        self.adapters = FakeAdapters(device.adapter_pages)
+        self._device = SimulatedDevice(device, stalls, step_noise, random.Random(f"{seed}/noise of steps"))
+        pool = FakeHostPool(device.host_pages, device.page_copy_s, self._copied) if device.host_pages else None
+        try:
+            self.scheduler = Scheduler(
+                tiers,
+                {MODEL: ModelLimits(device.context_tokens, device.tokens_per_page)},
+                self.arena,
+                self.adapters,
+                self.clock,
+                step_tokens_max=device.step_tokens_max,
+                prefill_tokens_min=device.prefill_tokens_min,
+                sequences_max=device.sequences_max,
+                steps_ahead=device.steps_ahead,
+                host_pool=pool,
+            )
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+        tenants_max = traffic.population.tenants + len(traffic.floods)
+        self.measure = Measure(tiers, tenants_max, traffic.weights, traffic.duration_s)
+        self._steps_ahead = device.steps_ahead
+        self._context_tokens = device.context_tokens
+        self._traffic = traffic
+        self._system_tokens = system_tokens
+        self._arrivals = arrivals(traffic, seed)
+        self._arrived = 0
+        self._due: list[tuple[float, int, Asked | int]] = []  # a heap: who asks, or the handle of whom a client leaves
+        self._dues = 0
+        self._asked: list[Asked] = []  # by handle
+        self._last_token: list[int] = []  # by handle, the index of the last token whose id is drawn
+        self._tenants: dict[str, int] = {}
+        self._flooded = [0] * len(traffic.floods)
+        self._flights: deque[Flight] = deque()  # oldest first
+        self._completed_at = 0.0
+
+    def run(self, progress: Callable[[], None] | None = None) -> Measure:
+        """To the end. `progress` is called now and then."""
+        for index, flood in enumerate(self._traffic.floods):
+            for _ in range(flood.outstanding):
+                self._flood(index, 0.0)
+        while self._take_in():
+            while len(self._flights) <= self._steps_ahead and (step := self.scheduler.schedule()) is not None:
+                now, load = self.clock.now, load_of(step)
+                self._flights.append(Flight(step, load, now, self._device.begin(load, now)))
+            if self._flights:
+                self._complete(self._flights.popleft())
+                if progress and not self.measure.steps % STEPS_PER_PROGRESS:
+                    progress()
+            else:
+                for ended in self.scheduler.take_failed():
+                    self._end(ended)
+        self._check_the_end()
+        return self.measure
+
+    # ---- what comes in
+
+    def _take_in(self) -> bool:
+        """Submit and abort what is due, as the engine's loop does between two steps; idle, first skip to when something
+        is. False: nothing is left to do."""
+        if not self._flights and not self.scheduler.has_work():
+            next_at = self._next_at()
+            if next_at is None:
+                return False
+            self.clock.now = max(self.clock.now, next_at)
+        now = self.clock.now
+        while (next_at := self._next_at()) is not None and next_at <= now:
+            due = self._due[0] if self._due else None
+            if due is not None and due[0] == next_at:
+                heapq.heappop(self._due)
+                what = due[2]
+                if isinstance(what, Asked):
+                    self._submit(what)
+                else:
+                    self._leave(what)
+            else:
+                self._arrived += 1
+                self._submit(self._arrivals[self._arrived - 1])
+        return True
+
+    def _next_at(self) -> float | None:
+        """When the next thing is due."""
+        at_s = self._due[0][0] if self._due else None
+        if self._arrived < len(self._arrivals):
+            arrives_at = self._arrivals[self._arrived].at_s
+            if at_s is None or arrives_at < at_s:
+                return arrives_at
+        return at_s
+
+    def _when(self, at_s: float, what: Asked | int) -> None:
+        self._dues += 1
+        heapq.heappush(self._due, (at_s, self._dues, what))
+
+    def _flood(self, flood: int, at_s: float) -> None:
+        """One more request of a flood, unless its time is over."""
+        if at_s < self._traffic.duration_s:
+            self._when(at_s, flooded(self._traffic, flood, self._flooded[flood], at_s))
+            self._flooded[flood] += 1
+
+    def _submit(self, asked: Asked) -> None:
+        handle = len(self._asked)
+        sequence = self._sequence(handle, asked)
+        if asked.adapter is not None:
+            self.adapters.models[asked.adapter] = MODEL
+        self._asked.append(asked)
+        self._last_token.append(asked.prompt_tokens + asked.new_tokens - 1)
+        refusal = self.scheduler.submit(sequence)
+        self.measure.arrived(asked, refusal)
+        if refusal is not None:
+            self._flood_later(asked, refusal)
+        elif asked.leaves_at_s is not None:
+            self._when(asked.leaves_at_s, handle)
+        for displaced, refusal in self.scheduler.take_displaced():
+            other = self._asked[displaced.handle]
+            self.measure.displaced(displaced.handle, other, refusal)
+            self._flood_later(other, refusal)
+
+    def _flood_later(self, asked: Asked, refusal: Refusal) -> None:
+        if asked.flood is not None:
+            self._flood(asked.flood, self.clock.now + (refusal.retry_after_s or RETRY_S))
+
+    def _leave(self, handle: int) -> None:
+        ended = self.scheduler.abort(GATEWAY, handle)
+        if ended is not None:
+            self._end(ended)
+
+    def _sequence(self, handle: int, asked: Asked) -> Sequence:
+        tenant = self._tenants.setdefault(asked.tenant, len(self._tenants))
+        shared = min(self._system_tokens, asked.prompt_tokens - 1)
+        own = FIRST_REQUEST_ID + handle * IDS_EACH
+        ids = [*range(tenant * IDS_EACH, tenant * IDS_EACH + shared), *range(own, own + asked.prompt_tokens - shared)]
+        max_tokens = asked.new_tokens
+        if asked.by_stop:
+            max_tokens = max(max_tokens, min(MAX_TOKENS, self._context_tokens - asked.prompt_tokens))
+        return Sequence(
+            handle=handle,
+            gateway=GATEWAY,
+            request_id=f"sim_{handle}",
+            model=MODEL,
+            adapter=asked.adapter,
+            namespace=asked.tenant,
+            tier=asked.tier,
+            share=asked.tenant,
+            prompt_ids=ids,
+            max_tokens=max_tokens,
+            sampling=Sampling(),
+            stop_ids=frozenset((STOP_ID,) if asked.by_stop else ()),
+            arrived_at=asked.at_s,
+            weight=self._traffic.weights.get(asked.tenant, 1.0),
+        )
+
+    # ---- steps
+
+    def _complete(self, flight: Flight) -> None:
+        """Wait for a step. It took its time from when it was begun, or the one before it was done."""
+        now = self.clock.now = max(self.clock.now, flight.ready_at)
+        began, self._completed_at = max(flight.began, self._completed_at), now
+        step, last = flight.step, self._last_token
+        # A stop for the last token that a request is to make.
+        ids = [
+            (STOP_ID if chunk.start + chunk.count == last[chunk.sequence.handle] else PLAIN_ID)
+            if chunk.sample
+            else None
+            for chunk in step.chunks
+        ]
+        outcome = self.scheduler.complete(step, StepResult(ids), now - began)
+        self.measure.stepped(step, flight.load, outcome, began, now, self.scheduler)
+        for ended in outcome.ended:
+            self._end(ended)
+
+    def _copied(self, pages: int) -> None:
+        self._device.copied(pages, self.clock.now)
+
+    def _end(self, ended: Ended) -> None:
+        asked = self._asked[ended.sequence.handle]
+        self.measure.ended(asked, ended, self.clock.now)
+        if asked.flood is not None:
+            # Never at once after a failure, which may take no time.
+            self._flood(asked.flood, self.clock.now + (RETRY_S if ended.reason == "error" else 0.0))
+
+    def _check_the_end(self) -> None:
+        """AssertionError: a request was forgotten, or a page or slot leaked."""
+        scheduler, arena = self.scheduler, self.arena
+        scheduler.check_integrity()
+        assert not scheduler.has_work()
+        unowned = arena.free() + scheduler.prefix.idle_pages() + arena.adapter_pages()
+        assert unowned == arena.pages, f"{arena.pages - unowned} pages leaked"
+        assert scheduler.swap.free() == scheduler.swap.slots, "a slot of host memory leaked"
+        self.measure.check_the_end(scheduler.overrun_s)

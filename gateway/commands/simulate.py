@@ -1,0 +1,29 @@
+"""`laneway simulate`: starts the engine's simulator, a program of its own. Its arguments are its own matter."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from gateway import config as configuration
+from gateway.commands.console import Console, pass_console
+
+TOOL = "engine.simulate"
+
+
+@click.command(
+    "simulate",
+    add_help_option=False,  # --help too is the tool's
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Replay traffic through the scheduler on a virtual clock: which targets hold.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@pass_console
+def simulate_command(console: Console, arguments: tuple[str, ...]) -> None:
+    """Replay traffic through the real scheduler on a virtual clock, with the tiers of the configuration file."""
+    _ = console.config  # a bad file is refused here, in one sentence
+    located = configuration.locate(console.file)
+    tiers = ["--tiers", str(located)] if located else []  # a later --tiers among the arguments has the last word
+    os.execv(sys.executable, [sys.executable, "-m", TOOL, *tiers, *arguments])

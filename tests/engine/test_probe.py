@@ -1,0 +1,53 @@
+"""Targets that nobody could keep are refused before anybody is served."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_peer import REPO
+
+from engine.config import EngineConfig, FakeConfig, ModelConfig
+from engine.fake import FakeRunner, build_fake_runner
+from engine.probe import check_targets, shortest_step_s
+from engine.tiers import SHIPPED_TIERS, Tier
+
+
+def fake(**changes: Any) -> FakeRunner:
+    models = (ModelConfig(name="one"), ModelConfig(name="two"))
+    return build_fake_runner(EngineConfig(models=models, fake=FakeConfig(**changes)))
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_the_shortest_step_is_what_a_decode_takes(steps_ahead: int) -> None:
+    runner = fake(step_ms=3.0, prefill_ms_per_1k_tokens=10_000.0, steps_ahead=steps_ahead)
+    assert 0.003 <= shortest_step_s(runner, runner.models, runner.pages, runner.page_bytes) < 0.040
+    # A model of the shortest context there is.
+    tiny = fake(step_ms=0.0, context_tokens=2)
+    assert shortest_step_s(tiny, tiny.models, tiny.pages, tiny.page_bytes) < 0.040
+
+
+def test_a_target_below_a_steps_cost_is_refused_by_name() -> None:
+    check_targets(SHIPPED_TIERS, 0.030)
+    for field in ("inter_token_ms", "ttft_base_ms"):
+        tier = Tier(name="gold", service_tier="priority", **{field: 20.0})  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=rf"tiers: {field} of 'gold' is 20, and the shortest step takes 30.0 ms"):
+            check_targets((tier,), 0.030)
+        check_targets((tier,), 0.019)
+
+
+@pytest.mark.model
+def test_an_engine_with_such_a_target_does_not_start(model_dir: Path, tmp_path: Path) -> None:
+    tiers = [{"name": "gold", "service_tier": "priority", "inter_token_ms": 0.01}]
+    config = {"models": [{"name": "smol", "path": str(model_dir)}], "tiers": tiers}
+    (tmp_path / "engine.json").write_text(json.dumps(config))
+    argv = [sys.executable, "-m", "engine", "--socket", str(tmp_path / "s"), "--config", str(tmp_path / "engine.json")]
+    done = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert last["event"] == "engine.cannot_start"
+    assert "inter_token_ms of 'gold' is 0.01" in last["reason"]
