@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
-from functools import partial
 
 import msgspec
 import sqlalchemy as sa
@@ -29,8 +26,10 @@ FINDINGS_MAX = 100
 _log = logging.getLogger("laneway.billing")
 _holds = tables.holds
 _leases = tables.leases
+_audits = tables.audits
 
 _LOCK_LEASES = sa.select(_leases.c.gateway_id, _leases.c.expires_at).order_by(_leases.c.gateway_id).with_for_update()
+_LOCK_AUDITS = sa.select(_audits.c.seen_at, _audits.c.unbroken_from).with_for_update()
 _OPEN_HOLDS = sa.select(_holds.c.request_id).where(_holds.c.state == "held").order_by(_holds.c.request_id)
 
 
@@ -53,25 +52,17 @@ def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int
 
 class Auditor:
     """Expires the holds of dead gateways. After the database was away, or its clock jumped, living gateways look dead
-    too: then it waits one lease, so that they can renew first. The same holds at its own start, except on SQLite,
-    where the file lock proves that no other gateway lives."""
+    too: then it waits one lease, so that they can renew first. What all auditors saw of the database is in one row, so
+    one that starts need not wait where others watched; and on SQLite none waits: there the file lock proves that no
+    other gateway lives."""
 
     def __init__(
-        self,
-        database: Database,
-        gateway_id: str,
-        *,
-        lease_s: float = LEASE_S,
-        clock: Clock = database_now,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, database: Database, gateway_id: str, *, lease_s: float = LEASE_S, clock: Clock = database_now
     ) -> None:
         self._database = database
         self._gateway_id = gateway_id
-        self._lease_s = lease_s
+        self._lease = round(lease_s * SECOND)
         self._clock = clock
-        self._monotonic = monotonic
-        self._seen: tuple[float, int] | None = None  # when it last saw the database: by its own clock, and by that
-        self._wait_until = 0.0 if database.is_sqlite else monotonic() + lease_s
         self.expired = 0
 
     async def run(self, every_s: float = AUDIT_S) -> None:
@@ -87,10 +78,7 @@ class Auditor:
         """Expire what may be expired now; return the request ids. Raises DatabaseUnavailable."""
         expired: list[str] = []
         while True:
-            now = await self._database.read(self._clock)
-            if self._must_wait(now):
-                return expired
-            batch = await self._database.write(partial(expire_dead, gateway_id=self._gateway_id, now=now))
+            batch = await self._database.write(self._expire)
             expired += batch
             self.expired += len(batch)
             if batch:
@@ -98,14 +86,19 @@ class Auditor:
             if len(batch) < EXPIRE_GROUP_MAX:
                 return expired
 
-    def _must_wait(self, now: int) -> bool:
-        own = self._monotonic()
-        if self._seen is not None:
-            away_s = max(own - self._seen[0], abs(now - self._seen[1]) / SECOND)
-            if away_s > self._lease_s / 2:
-                self._wait_until = own + self._lease_s
-        self._seen = (own, now)
-        return own < self._wait_until
+    def _expire(self, connection: sa.Connection) -> list[str]:
+        if not self._database.is_sqlite and self._watched(connection) < self._lease:
+            return []
+        return expire_dead(connection, self._gateway_id, self._clock(connection))
+
+    def _watched(self, connection: sa.Connection) -> int:
+        """Microseconds for which auditors have seen the database without a gap of half a lease. This is a look too."""
+        seen_at, unbroken_from = connection.execute(_LOCK_AUDITS).one()
+        now = self._clock(connection)  # with the row locked: no other auditor's look lies after it
+        if abs(now - seen_at) > self._lease / 2:
+            unbroken_from = now
+        connection.execute(sa.update(_audits).values(seen_at=now, unbroken_from=unbroken_from))
+        return int(now - unbroken_from)
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -114,7 +107,7 @@ class Findings(msgspec.Struct, frozen=True):
     unbalanced: list[str]  # transactions whose entries do not sum to 0
     cost_difference_picos: int  # Σ usage cost − Σ receivable entries
     wrong_counters: list[str]  # budget windows that differ from their holds
-    overshot: list[str]  # budget windows over their limit (also when it was lowered)
+    overshot: list[str]  # windows of hard budgets over their limit (also when it was lowered)
     oversettled: list[str]  # settled above what was held, or a usage row without its settled hold
     unrecorded: list[str]  # settled holds without a usage row
     orphaned: list[str]  # open holds of gateways without a living lease
@@ -195,14 +188,16 @@ def _check_counters(connection: sa.Connection) -> tuple[list[str], list[str]]:
         .group_by(charges.c.budget_id, charges.c.window_start)
     )
     true = {(row[0], row[1]): (int(row[2]), int(row[3])) for row in connection.execute(recomputed)}
-    stored = sa.select(windows, budgets.c.limit_amount).join(budgets, budgets.c.id == windows.c.budget_id)
+    stored = sa.select(windows, budgets.c.limit_amount, budgets.c.kind).join(
+        budgets, budgets.c.id == windows.c.budget_id
+    )
     wrong: list[str] = []
     overshot: list[str] = []
     for row in connection.execute(stored):
         key = (row.budget_id, row.window_start)
         if true.pop(key, (0, 0)) != (row.held, row.posted):
             wrong.append(f"{row.budget_id}@{row.window_start}")
-        if row.held + row.posted > row.limit_amount:
+        if row.kind == "hard" and row.held + row.posted > row.limit_amount:
             overshot.append(f"{row.budget_id}@{row.window_start}")
     wrong += [f"{budget_id}@{start}" for budget_id, start in true]
     return wrong[:FINDINGS_MAX], overshot[:FINDINGS_MAX]

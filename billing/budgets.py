@@ -1,28 +1,40 @@
-"""Budgets: hard limits of a tenant or a key, in tokens or money, by day, month (UTC) or in total.
+"""Budgets of a tenant, a project or a key, in tokens or money, by day, month (of the tenant's time zone) or in total.
+
+A hard one refuses what it cannot bear; a soft one only warns. At each threshold, in percent of the limit, of what was
+used in a window, an alert is raised, once.
 
 What is held and posted against them is `counters`' alone. A changed limit counts for the very next hold.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+from zoneinfo import ZoneInfo
+
 import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
-from billing.clock import Clock, Period, database_now, window_end, window_start
-from billing.counters import Scope, Unit
+from billing.clock import Clock, Period, database_now, window_end, window_start, zone_of
+from billing.counters import Kind, Scope, Unit
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 from billing.prices import PICOS_MAX
 
 BUDGETS_MAX = 32  # active ones of one tenant or key: each is a locked row in every hold
 
+THRESHOLDS_MAX = 10
+THRESHOLD_MAX = 1000  # percent: a soft budget may be passed
+SOFT_THRESHOLDS = (80, 100)  # of a soft budget that names none
+
 _budgets = tables.budgets
 _windows = tables.budget_windows
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """`limit_amount` is in tokens or picos, by `unit`. `scope_id` is the tenant's id or the key's."""
+    """`limit_amount` is in tokens or picos, by `unit`. `scope_id` is the id of a tenant, a project or a key;
+    `thresholds` are percentages, ascending."""
 
     id: str
     tenant_id: str
@@ -33,10 +45,12 @@ class Budget(msgspec.Struct, frozen=True):
     limit_amount: int
     active: bool
     created_at: int
+    kind: Kind = "hard"
+    thresholds: tuple[int, ...] = ()
 
 
 class BudgetState(msgspec.Struct, frozen=True):
-    """A budget in its present window. `left` may be negative after a limit was lowered."""
+    """A budget in its present window. `left` may be negative: of a soft one, and after a limit was lowered."""
 
     budget: Budget
     window_start: int
@@ -55,9 +69,11 @@ def create(
     unit: Unit,
     period: Period,
     limit_amount: int,
+    kind: Kind = "hard",
+    thresholds: Sequence[int] | None = None,
 ) -> Budget:
     """Raises InvalidValue, NotFound. It counts what is held from now on; what ran before is not in it."""
-    _check_choice(scope, ("tenant", "key"), "scope")
+    _check_choice(scope, ("tenant", "project", "key"), "scope")
     _check_choice(unit, ("tokens", "money"), "unit")
     _check_choice(period, ("day", "month", "total"), "period")
     _check_limit(limit_amount)
@@ -66,18 +82,23 @@ def create(
     tenant = sa.select(tables.tenants.c.id).where(tables.tenants.c.id == tenant_id)
     if connection.execute(tenant).one_or_none() is None:
         raise NotFound(f"there is no tenant {tenant_id!r}", "tenant_id")
+    if scope == "project":
+        _check_project(connection, tenant_id, scope_id)
     if len(listing(connection, scope_id=scope_id)) >= BUDGETS_MAX:
         raise InvalidValue(f"there are {BUDGETS_MAX} budgets already", "scope_id")
+    checked = _checked(kind, thresholds)
     now = database_now(connection)
-    budget = Budget(new_id("bud"), tenant_id, scope, scope_id, unit, period, limit_amount, True, now)
-    connection.execute(sa.insert(_budgets).values(msgspec.structs.asdict(budget)))
+    budget = Budget(new_id("bud"), tenant_id, scope, scope_id, unit, period, limit_amount, True, now, kind, checked)
+    connection.execute(
+        sa.insert(_budgets).values(msgspec.structs.asdict(budget) | {"thresholds": _thresholds_text(checked)})
+    )
     revision.bump(connection)
     return budget
 
 
 def get(connection: sa.Connection, budget_id: str) -> Budget | None:
     row = connection.execute(sa.select(_budgets).where(_budgets.c.id == budget_id)).one_or_none()
-    return None if row is None else Budget(*row)
+    return None if row is None else _budget(row)
 
 
 def listing(
@@ -90,18 +111,42 @@ def listing(
         query = query.where(_budgets.c.scope_id == scope_id)
     if not inactive:
         query = query.where(_budgets.c.active)
-    return [Budget(*row) for row in connection.execute(query)]
+    return [_budget(row) for row in connection.execute(query)]
 
 
-def change_limit(connection: sa.Connection, budget_id: str, limit_amount: int) -> Budget:
-    """Raises InvalidValue, NotFound. A limit below what is used already refuses everything until the window ends."""
+def change(
+    connection: sa.Connection,
+    budget_id: str,
+    *,
+    limit_amount: int | None = None,
+    kind: Kind | None = None,
+    thresholds: Sequence[int] | None = None,
+) -> Budget:
+    """Change what is given. Raises InvalidValue, NotFound. A hard limit below what is used already refuses everything
+    until the window ends. A threshold that this window has told stays told, whatever the limit becomes."""
+    before = get(connection, budget_id)
+    if before is None:
+        raise NotFound(f"there is no budget {budget_id!r}")
+    limit_amount = before.limit_amount if limit_amount is None else limit_amount
     _check_limit(limit_amount)
-    return _change(connection, budget_id, {"limit_amount": limit_amount})
+    kind = kind or before.kind
+    if thresholds is None and (before.thresholds or kind == "hard"):
+        thresholds = before.thresholds
+    checked = _checked(kind, thresholds)
+    values: dict[str, object] = {"limit_amount": limit_amount, "kind": kind, "thresholds": _thresholds_text(checked)}
+    return _change(connection, budget_id, values)
 
 
 def remove(connection: sa.Connection, budget_id: str) -> Budget:
     """Stop enforcing it. The row stays: open holds are counted in it."""
     return _change(connection, budget_id, {"active": False})
+
+
+def move(connection: sa.Connection, scope_id: str, to: str) -> list[tuple[Budget, Budget]]:
+    """The active budgets of a key become another key's, with all that was used and is held. As they were, as they
+    are."""
+    found = listing(connection, scope_id=scope_id)
+    return [(budget, _change(connection, budget.id, {"scope_id": to})) for budget in found]
 
 
 def states(
@@ -114,15 +159,53 @@ def states(
     """Active budgets with used, held and left in their present windows."""
     now = clock(connection)
     found = listing(connection, tenant_id=tenant_id, scope_id=scope_id)
+    zones = _zones(connection, {budget.tenant_id for budget in found})
     query = sa.select(_windows).where(_windows.c.budget_id.in_([budget.id for budget in found]))
     counters = {(row.budget_id, row.window_start): (row.posted, row.held) for row in connection.execute(query)}
     result = []
     for budget in found:
-        start = window_start(budget.period, now)
+        zone = zones[budget.tenant_id]
+        start = window_start(budget.period, now, zone)
         used, held = counters.get((budget.id, start), (0, 0))
         left = budget.limit_amount - used - held
-        result.append(BudgetState(budget, start, window_end(budget.period, start), used, held, left))
+        result.append(BudgetState(budget, start, window_end(budget.period, start, zone), used, held, left))
     return result
+
+
+def _zones(connection: sa.Connection, tenant_ids: set[str]) -> dict[str, ZoneInfo]:
+    tenants = tables.tenants
+    query = sa.select(tenants.c.id, tenants.c.time_zone).where(tenants.c.id.in_(tenant_ids))
+    return {row.id: zone_of(row.time_zone) for row in connection.execute(query)}
+
+
+def _budget(row: sa.Row[Any]) -> Budget:
+    fields = dict(row._mapping)
+    text = fields["thresholds"]
+    return Budget(**fields | {"thresholds": tuple(map(int, text.split(","))) if text else ()})
+
+
+def _thresholds_text(thresholds: tuple[int, ...]) -> str | None:
+    return ",".join(map(str, thresholds)) or None
+
+
+def _checked(kind: Kind, thresholds: Sequence[int] | None) -> tuple[int, ...]:
+    _check_choice(kind, ("hard", "soft"), "kind")
+    if thresholds is None:
+        return SOFT_THRESHOLDS if kind == "soft" else ()
+    if kind == "soft" and not thresholds:
+        raise InvalidValue("a soft budget without a threshold would do nothing", "thresholds")
+    if len(thresholds) > THRESHOLDS_MAX or len(set(thresholds)) < len(thresholds):
+        raise InvalidValue(f"at most {THRESHOLDS_MAX} thresholds, each once", "thresholds")
+    if not all(1 <= threshold <= THRESHOLD_MAX for threshold in thresholds):
+        raise InvalidValue(f"a threshold is 1 to {THRESHOLD_MAX} percent", "thresholds")
+    return tuple(sorted(thresholds))
+
+
+def _check_project(connection: sa.Connection, tenant_id: str, project_id: str) -> None:
+    projects = tables.projects
+    query = sa.select(projects.c.id).where(projects.c.id == project_id, projects.c.tenant_id == tenant_id)
+    if connection.execute(query).one_or_none() is None:
+        raise NotFound(f"the tenant has no project {project_id!r}", "project")
 
 
 def _check_choice(value: str, choices: tuple[str, ...], param: str) -> None:

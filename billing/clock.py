@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from importlib.resources import files
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
@@ -44,20 +46,37 @@ def rfc3339(micros: int) -> str:
     return to_datetime(micros).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def window_start(period: Period, now: int) -> int:
-    """Start of the window that `now` lies in; 0 for the only window of a total budget."""
-    if period == "day":
-        return now - now % DAY
-    if period == "month":
-        return from_datetime(to_datetime(now).replace(day=1, hour=0, minute=0, second=0, microsecond=0))
-    return 0
+def is_time_zone(name: str) -> bool:
+    """Whether `name` is an IANA time zone, for example Europe/Berlin."""
+    return name in files("tzdata").joinpath("zones").read_text().splitlines()
 
 
-def window_end(period: Period, start: int) -> int | None:
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone as the package `tzdata` has it, and not as this host does: gateways must agree on where a day
+    begins, or a budget would have two windows. Raises FileNotFoundError."""
+    with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+        return ZoneInfo.from_file(file, key=name)
+
+
+def window_start(period: Period, now: int, zone: ZoneInfo) -> int:
+    """Start of the window that `now` lies in: local midnight of `zone`; 0 for the only window of a total budget."""
+    if period == "total":
+        return 0
+    today = to_datetime(now).astimezone(zone).date()
+    return _midnight(today if period == "day" else today.replace(day=1), zone)
+
+
+def window_end(period: Period, start: int, zone: ZoneInfo) -> int | None:
     """First moment after the window that begins at `start`; None when it never ends."""
+    if period == "total":
+        return None
+    first = to_datetime(start).astimezone(zone).date()
     if period == "day":
-        return start + DAY
-    if period == "month":
-        first = to_datetime(start)
-        return from_datetime(first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1))
-    return None
+        return _midnight(first + timedelta(days=1), zone)
+    return _midnight(first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1), zone)
+
+
+def _midnight(day: date, zone: ZoneInfo) -> int:
+    """The first moment of a local day. Where clocks skip midnight that is the moment of the change, and of a midnight
+    that comes twice it is the first: `fold` 0 means both."""
+    return from_datetime(datetime(day.year, day.month, day.day, tzinfo=zone))

@@ -6,18 +6,21 @@ ids. It knows amounts and limits, not requests.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 
 from billing import tables
 from billing.bulk import BulkInsert, Query, among
 from billing.clock import Period, window_end, window_start
+from billing.prices import PICOS_MAX
 
 Unit = Literal["tokens", "money"]
-Scope = Literal["tenant", "key"]
+Scope = Literal["tenant", "project", "key"]
+Kind = Literal["hard", "soft"]
 
 _budgets = tables.budgets
 _windows = tables.budget_windows
@@ -29,6 +32,9 @@ _BUDGET_COLUMNS = (
     _budgets.c.period,
     _budgets.c.limit_amount,
     _budgets.c.active,
+    _budgets.c.kind,
+    _budgets.c.thresholds,
+    _budgets.c.tenant_id,
 )
 _LOCK = Query(
     sa.select(*_BUDGET_COLUMNS)
@@ -42,14 +48,12 @@ _LOCK = Query(
     .with_for_update()
 )
 _READ_WINDOWS = Query(
-    sa.select(_windows.c.budget_id, _windows.c.window_start, _windows.c.held, _windows.c.posted).where(
-        among(_windows.c.budget_id, "budget_ids"), among(_windows.c.window_start, "window_starts")
-    )
+    sa.select(
+        _windows.c.budget_id, _windows.c.window_start, _windows.c.held, _windows.c.posted, _windows.c.alerted
+    ).where(among(_windows.c.budget_id, "budget_ids"), among(_windows.c.window_start, "window_starts"))
 )
-
-
 _WRITE_WINDOWS = BulkInsert(
-    _windows, ("budget_id", "window_start", "held", "posted"), on_conflict=("budget_id", "window_start")
+    _windows, ("budget_id", "window_start", "held", "posted", "alerted"), on_conflict=("budget_id", "window_start")
 )
 
 
@@ -61,6 +65,7 @@ class Window:
     start: int
     held: int = 0
     posted: int = 0
+    alerted: int = 0  # the highest threshold that was told, in percent
     changed: bool = False
 
 
@@ -75,48 +80,82 @@ class Budget:
     period: Period
     limit_amount: int
     active: bool
+    kind: Kind
+    thresholds: str | None
+    tenant_id: str
+
+    @property
+    def bound(self) -> int:
+        """What the window's counters never pass. A soft budget only warns, up to what a counter holds."""
+        return self.limit_amount if self.kind == "hard" else PICOS_MAX
 
     def amount(self, tokens: int, picos: int) -> int:
         return tokens if self.unit == "tokens" else picos
 
 
+@dataclass(slots=True, frozen=True)
+class Crossing:
+    """A threshold, in percent of the limit, that a window's posted amount reached for the first time."""
+
+    budget: Budget
+    window_start: int
+    threshold: int
+    used: int
+
+
 class Counters:
     """All budgets that one transaction may touch, locked until it ends."""
 
-    def __init__(self, budgets: Iterable[Budget], windows: Iterable[Window], now: int) -> None:
-        self._now = now
+    def __init__(
+        self, budgets: Iterable[Budget] = (), now: int = 0, zones: Mapping[str, ZoneInfo] | None = None
+    ) -> None:
+        """`zones`: the time zone of each scope id whose budgets apply to a hold."""
         self._budgets = {budget.id: budget for budget in budgets}
-        self._windows = {(window.budget_id, window.start): window for window in windows}
+        self._windows: dict[tuple[str, int], Window] = {}
         self._by_scope_id: dict[str, list[Budget]] = {}
+        self._present: dict[str, tuple[int, ZoneInfo]] = {}  # by budget: the start of its present window
+        starts: dict[tuple[Period, str], int] = {}
         for budget in self._budgets.values():
-            if budget.active:
-                self._by_scope_id.setdefault(budget.scope_id, []).append(budget)
+            zone = zones.get(budget.scope_id) if zones and budget.active else None
+            if zone is None:
+                continue
+            self._by_scope_id.setdefault(budget.scope_id, []).append(budget)
+            key = (budget.period, zone.key)
+            if key not in starts:
+                starts[key] = window_start(budget.period, now, zone)
+            self._present[budget.id] = (starts[key], zone)
 
     @classmethod
     def lock(
-        cls, connection: sa.Connection, scope_ids: Collection[str], charges: Collection[tuple[str, int]], now: int
+        cls,
+        connection: sa.Connection,
+        zones: Mapping[str, ZoneInfo],
+        charges: Collection[tuple[str, int]],
+        now: int,
     ) -> Counters:
-        """Lock the active budgets of `scope_ids`, and those named in `charges` (budget id, window start)."""
-        if not scope_ids and not charges:
-            return cls((), (), now)
+        """Lock the active budgets of the scope ids in `zones`, and those named in `charges` (budget id, window
+        start)."""
+        if not zones and not charges:
+            return cls()
         charged = {budget_id for budget_id, _start in charges}
-        rows = _LOCK.rows(connection, {"scope_ids": list(scope_ids), "budget_ids": list(charged)})
-        budgets = [Budget(*(*values, bool(active))) for *values, active in rows]
-        starts = {start for _budget_id, start in charges}
-        starts.update(window_start(budget.period, now) for budget in budgets if budget.active)
-        windows = []
-        if budgets:
-            # Read after the locks are held: what another gateway committed before is seen.
-            found = _READ_WINDOWS.rows(
-                connection, {"budget_ids": [budget.id for budget in budgets], "window_starts": list(starts)}
-            )
-            windows = [Window(*row) for row in found]
-        return cls(budgets, windows, now)
+        rows = _LOCK.rows(connection, {"scope_ids": list(zones), "budget_ids": list(charged)})
+        counters = cls([Budget(*row) for row in rows], now, zones)
+        counters._read_windows(connection, {start for _budget_id, start in charges})
+        return counters
+
+    def _read_windows(self, connection: sa.Connection, charged: set[int]) -> None:
+        """Read after the locks are held: what another gateway committed before is seen."""
+        if not self._budgets:
+            return
+        starts = charged | {start for start, _zone in self._present.values()}
+        for row in _READ_WINDOWS.rows(connection, {"budget_ids": list(self._budgets), "window_starts": list(starts)}):
+            window = Window(*row)
+            self._windows[window.budget_id, window.start] = window
 
     def applying_to(self, scope_ids: Iterable[str]) -> list[tuple[Budget, Window]]:
-        """Active budgets of these tenants and keys, each with its present window."""
+        """Active budgets of these tenants, projects and keys, each with its present window."""
         return [
-            (budget, self.window(budget.id, window_start(budget.period, self._now)))
+            (budget, self.window(budget.id, self._present[budget.id][0]))
             for scope_id in scope_ids
             for budget in self._by_scope_id.get(scope_id, ())
         ]
@@ -128,7 +167,8 @@ class Counters:
         return self._windows[key]
 
     def resets_at(self, budget: Budget) -> int | None:
-        return window_end(budget.period, window_start(budget.period, self._now))
+        start, zone = self._present[budget.id]
+        return window_end(budget.period, start, zone)
 
     def hold(self, charges: Iterable[tuple[str, int]], tokens: int, picos: int) -> None:
         for budget_id, start in charges:
@@ -150,7 +190,21 @@ class Counters:
             window.posted += self._budgets[budget_id].amount(tokens, picos)
             window.changed = True
 
+    def cross(self) -> list[Crossing]:
+        """Thresholds that were reached and not told before; from now on they were."""
+        crossed: list[Crossing] = []
+        for window in self._windows.values():
+            budget = self._budgets[window.budget_id]
+            if not (window.changed and budget.thresholds and window.posted and budget.active):
+                continue
+            before = window.alerted
+            for threshold in map(int, budget.thresholds.split(",")):
+                if before < threshold and window.posted * 100 >= threshold * budget.limit_amount:
+                    crossed.append(Crossing(budget, window.start, threshold, window.posted))
+                    window.alerted = max(window.alerted, threshold)
+        return crossed
+
     def write(self, connection: sa.Connection) -> None:
         """Write the windows that changed."""
-        changed = [(w.budget_id, w.start, w.held, w.posted) for w in self._windows.values() if w.changed]
+        changed = [(w.budget_id, w.start, w.held, w.posted, w.alerted) for w in self._windows.values() if w.changed]
         _WRITE_WINDOWS.run(connection, changed)

@@ -19,6 +19,7 @@ from sqlalchemy import event, exc
 T = TypeVar("T")
 
 READERS = 4
+REPORTERS = 2  # long sums: they must not keep look-ups and the revision waiting
 WRITERS = 2  # the writer thread, and a command line's thread in the same process
 BUSY_TIMEOUT_S = 10  # how long SQLite waits for another process's write, the CLI's for instance
 CONNECT_TIMEOUT_S = 5
@@ -27,10 +28,16 @@ SILENCE_TIMEOUT_S = 10  # a PostgreSQL host that acknowledges nothing for so lon
 LOCK_TIMEOUT_S = 10
 # A process that stops in the middle of a transaction must not keep its locks from the other gateways.
 IDLE_IN_TRANSACTION_TIMEOUT_S = 10
+# SQLSTATEs of a PostgreSQL that answers and lacks rights or tables now. As after psycopg's InternalError (a standby,
+# which only reads; damaged data), what was asked is as good as before, and may be asked again.
+CANNOT_SERVE = ("42501", "42P01")
+# A row that no database will ever take.
+ROW_REFUSED = (exc.DataError, exc.IntegrityError, sqlite3.DataError, sqlite3.IntegrityError)
 
 
 class DatabaseUnavailable(Exception):
-    """The database is away, locked or could not finish. Whether a commit under way took place is not known."""
+    """The database is away, locked, refuses to write or could not finish. Whether a commit under way took place is not
+    known."""
 
 
 class Database:
@@ -48,6 +55,7 @@ class Database:
         self._read_engine = make(self.url, False)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
+        self._reporters = ThreadPoolExecutor(REPORTERS, thread_name_prefix="database-report")
 
     @property
     def is_sqlite(self) -> bool:
@@ -65,6 +73,10 @@ class Database:
         """Run `function(connection)` in a reader thread, on one unchanging view of the data; writing fails."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_sync, function)
 
+    async def report(self, function: Callable[[sa.Connection], T]) -> T:
+        """`read` for what may take long: in threads of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self._reporters, self.read_sync, function)
+
     def write_sync(self, function: Callable[[sa.Connection], T]) -> T:
         with _translated(), self._write_engine.begin() as connection:
             return function(connection)
@@ -77,6 +89,7 @@ class Database:
         """Wait for what is running, then close every connection."""
         self._writer.shutdown()
         self._readers.shutdown()
+        self._reporters.shutdown()
         self._write_engine.dispose()
         self._read_engine.dispose()
 
@@ -90,9 +103,13 @@ def _translated() -> Iterator[None]:
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
         raise DatabaseUnavailable(str(error.__cause__ or error).strip()) from error
     except exc.DBAPIError as error:
-        if error.connection_invalidated:
+        if error.connection_invalidated or _cannot_serve(error):
             raise DatabaseUnavailable(str(error.orig).strip()) from error
         raise
+
+
+def _cannot_serve(error: exc.DBAPIError) -> bool:
+    return isinstance(error, exc.InternalError) or getattr(error.orig, "sqlstate", None) in CANNOT_SERVE
 
 
 def _sqlite_engine(url: sa.URL, writes: bool) -> sa.Engine:
@@ -101,7 +118,7 @@ def _sqlite_engine(url: sa.URL, writes: bool) -> sa.Engine:
     engine = sa.create_engine(
         url,
         connect_args={"timeout": BUSY_TIMEOUT_S},
-        pool_size=WRITERS if writes else READERS,
+        pool_size=WRITERS if writes else READERS + REPORTERS,
         max_overflow=0,
         pool_timeout=POOL_TIMEOUT_S,
     )
@@ -137,7 +154,7 @@ def _postgres_engine(url: sa.URL, writes: bool) -> sa.Engine:
             "keepalives_idle": SILENCE_TIMEOUT_S,
             "options": " ".join(f"-c {name}={value}" for name, value in settings.items()),
         },
-        pool_size=WRITERS if writes else READERS,
+        pool_size=WRITERS if writes else READERS + REPORTERS,
         max_overflow=0,
         pool_timeout=POOL_TIMEOUT_S,
         pool_pre_ping=True,

@@ -7,14 +7,15 @@ refused, or is our own mistake, does not touch the others of its group. It knows
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zoneinfo import ZoneInfo
 
 import msgspec
 import sqlalchemy as sa
 
-from billing import leases, tables
+from billing import alerts, leases, tables
 from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
 from billing.clock import Clock, rfc3339
-from billing.counters import Budget, Counters, Window
+from billing.counters import Budget, Counters, Scope, Window
 from billing.prices import PriceBook, PriceVersion, UnitPrices, format_picos
 from billing.requests import Ended, Ending, Expire, Held, HoldRefused, HoldRequest, RefusalCode, Settlement, Void
 
@@ -40,9 +41,15 @@ _READ_CHARGES = Query(
 _INSERT_HOLDS = BulkInsert(_holds)
 _INSERT_CHARGES = BulkInsert(_charges)
 _INSERT_USAGE = BulkInsert(tables.usage)
+_INSERT_RECOMPUTE = BulkInsert(tables.usage_recompute)
 _INSERT_ENTRIES = BulkInsert(tables.entries)
 _END_HOLDS = BulkUpdate(_holds, ("state", "ended_at", "ending", "settled_picos", "lost_tokens"), key="request_id")
 _UNIT_WORD = {"tokens": "token", "money": "money"}
+_REFUSAL_CODES: dict[Scope, RefusalCode] = {
+    "tenant": "tenant_budget_exceeded",
+    "project": "project_budget_exceeded",
+    "key": "key_budget_exceeded",
+}
 
 HoldResult = Held | HoldRefused | Exception
 EndResult = Ended | Exception
@@ -93,11 +100,12 @@ class Group:
         self._clock = clock
         self._prices = prices
         self._now = 0
-        self._counters = Counters((), (), 0)
+        self._counters = Counters()
         self._known: dict[str, _Hold] = {}
         self._made: dict[str, _Hold] = {}
         self._ended: dict[str, _Hold] = {}
         self._usage_rows: list[Row] = []
+        self._recompute_rows: list[Row] = []
         self._entry_rows: list[Row] = []
 
     def run(
@@ -127,8 +135,12 @@ class Group:
             for request_id, budget_id, start in _READ_CHARGES.rows(connection, {"request_ids": to_end}):
                 self._known[request_id].charges.append((budget_id, start))
                 charges.add((budget_id, start))
-        scope_ids = {scope_id for request in holds for scope_id in (request.tenant_id, request.key_id)}
-        self._counters = Counters.lock(connection, scope_ids, charges, self._now)
+        zones: dict[str, ZoneInfo] = {}
+        for request in holds:
+            terms = self._prices.terms(connection, request.tenant_id)
+            if terms is not None:
+                zones.update(dict.fromkeys(request.scope_ids, terms.zone))
+        self._counters = Counters.lock(connection, zones, charges, self._now)
 
     # ---- holds -------------------------------------------------------------------------------------------------
 
@@ -138,15 +150,16 @@ class Group:
             if known.state != "held":
                 return RequestIdReused(f"{request.request_id} is {known.state} already")
             return Held(known.request_id, known.max_tokens, known.hold_picos, known.price_version_id)
-        currency = self._prices.currency(connection, request.tenant_id)
-        if currency is None:
+        terms = self._prices.terms(connection, request.tenant_id)
+        if terms is None:
             return LookupError(f"there is no tenant {request.tenant_id!r}")
+        currency = terms.currency
         version = self._prices.in_force(connection, request.model, request.adapter, currency, self._now)
         prices = version.tiers.get(request.tier) if version else None
         if version is None or prices is None:
             message = f"Model {request.model!r} has no price in {currency} for tier {request.tier!r}."
             return HoldRefused(request.request_id, "price_unknown", message, None)
-        budgets = self._counters.applying_to((request.tenant_id, request.key_id))
+        budgets = self._counters.applying_to(request.scope_ids)
         max_tokens, refusal = self._decide(request, budgets, prices, currency)
         if refusal is not None:
             return refusal
@@ -265,6 +278,9 @@ class Group:
         row["finished_at"] = self._now if settlement.finished_at is None else settlement.finished_at
         row.update(currency=currency, cost_picos=hold.settled_picos, started_at=hold.held_at)
         self._usage_rows.append([row[name] for name in _INSERT_USAGE.columns])
+        self._recompute_rows += [
+            (hold.request_id, tier, cost.tokens, cost.device_s) for tier, cost in settlement.recomputed.items()
+        ]
 
     def _record_entries(self, hold: _Hold, currency: str, by_meter: dict[str, int]) -> None:
         amounts: list[tuple[str, str | None, int]] = [("receivable", None, hold.settled_picos)]
@@ -290,13 +306,17 @@ class Group:
             ],
         )
         _INSERT_USAGE.run(connection, self._usage_rows)
+        _INSERT_RECOMPUTE.run(connection, self._recompute_rows)
         _INSERT_ENTRIES.run(connection, self._entry_rows)
+        crossings = self._counters.cross()
         self._counters.write(connection)
+        if crossings:
+            alerts.record(connection, crossings, self._now)
 
 
 def _affordable(budget: Budget, window: Window, prompt_tokens: int, prices: UnitPrices) -> int | None:
     """Completion tokens that fit what is left; None when it sets no bound. Below 1: not even one does."""
-    left = budget.limit_amount - window.held - window.posted
+    left = budget.bound - window.held - window.posted
     if budget.unit == "tokens":
         return left - prompt_tokens
     left -= prompt_tokens * prices.input
@@ -314,11 +334,10 @@ def _refusal(
     when = "It never resets." if resets_at is None else f"It resets at {rfc3339(resets_at)}."
     message = (
         f"The {budget.scope}'s {_UNIT_WORD[budget.unit]} budget ({budget.period}) does not cover this request: limit "
-        f"{show(budget.limit_amount)}, used {show(window.posted)}, held {show(window.held)} by running requests, "
+        f"{show(budget.bound)}, used {show(window.posted)}, held {show(window.held)} by running requests, "
         f"needed at least {show(needed)}. {when}"
     )
-    code: RefusalCode = "tenant_budget_exceeded" if budget.scope == "tenant" else "key_budget_exceeded"
-    return HoldRefused(request.request_id, code, message, resets_at)
+    return HoldRefused(request.request_id, _REFUSAL_CODES[budget.scope], message, resets_at)
 
 
 def _outcome(hold: _Hold) -> Ended:

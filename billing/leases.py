@@ -50,9 +50,11 @@ def extend(connection: sa.Connection, gateway_id: str, lease_s: float, now: int)
     connection.execute(_EXTEND[connection.dialect.name], row)
 
 
-def live(connection: sa.Connection, now: int) -> int:
-    """How many gateways are alive: what a limit is divided by when Redis is away."""
-    query = sa.select(sa.func.count()).select_from(_leases).where(_leases.c.expires_at > now)
+def live(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
+    """How many gateways are alive: what a limit is divided by when Redis is away. One that missed three renewals is
+    not: it cannot reach the database, and admits nothing."""
+    renewed = _leases.c.renewed_at > now - round(3 * renew_s * SECOND)
+    query = sa.select(sa.func.count()).select_from(_leases).where(_leases.c.expires_at > now, renewed)
     return int(connection.execute(query).scalar_one())
 
 

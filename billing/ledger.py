@@ -114,7 +114,14 @@ class Ledger:
         waiter: asyncio.Future[Held | HoldRefused] = asyncio.get_running_loop().create_future()
         self._holds.append(_HoldItem(request, waiter))
         self._start()
-        return await waiter
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if _answered(waiter) and waiter.exception() is None and isinstance(waiter.result(), Held):
+                # Cancelled in the moment between the commit and its answer: `_commit` saw a caller who was there.
+                self._endings.append(_EndItem(Void(request.request_id, "caller_gone"), None))
+                self._start()
+            raise
 
     async def settle(self, settlement: Settlement) -> Ended:
         """Write usage and entries and close the hold, in one transaction. Asked again, it changes nothing and gives the
@@ -240,5 +247,4 @@ class Ledger:
             if ending.waiter is None or time.monotonic() - ending.since <= self._settle_patience_s:
                 self._endings.appendleft(ending)
             else:
-                _log.error("ledger: gave up on %r", ending.asked)
                 _answer(ending.waiter, LedgerUnavailable(self.away))

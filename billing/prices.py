@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
-from billing.clock import database_now
+from billing.clock import database_now, zone_of
 from billing.errors import AlreadyExists, InvalidValue
 from billing.ids import new_id
 
@@ -161,9 +162,16 @@ def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, di
     }
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """What a tenant is billed in: its currency, and the zone in which its days begin."""
+
+    currency: str
+    zone: ZoneInfo
+
+
 class PriceBook:
-    """What one writer thread remembers of prices: versions never change, and which is in force changes only with the
-    revision or with time. Bounded by REMEMBERED_MAX."""
+    """What one writer thread remembers of prices and tenants: versions never change, and which is in force changes
+    only with the revision or with time. Bounded by REMEMBERED_MAX."""
 
     REMEMBERED_MAX = 10_000
 
@@ -171,23 +179,25 @@ class PriceBook:
         self._revision: int | None = None
         self._subjects: dict[tuple[SubjectKind, str], list[PriceVersion]] = {}
         self._versions: dict[str, PriceVersion] = {}
-        self._currencies: dict[str, str | None] = {}
+        self._terms: dict[str, Terms | None] = {}
 
     def refresh(self, revision_number: int) -> None:
         """Forget everything when an administrative write came between."""
-        remembered = len(self._subjects) + len(self._versions) + len(self._currencies)
+        remembered = len(self._subjects) + len(self._versions) + len(self._terms)
         if revision_number != self._revision or remembered > self.REMEMBERED_MAX:
             self._subjects.clear()
             self._versions.clear()
-            self._currencies.clear()
+            self._terms.clear()
             self._revision = revision_number
 
-    def currency(self, connection: sa.Connection, tenant_id: str) -> str | None:
+    def terms(self, connection: sa.Connection, tenant_id: str) -> Terms | None:
         """The tenant's; None when there is no such tenant."""
-        if tenant_id not in self._currencies:
-            query = sa.select(tables.tenants.c.currency).where(tables.tenants.c.id == tenant_id)
-            self._currencies[tenant_id] = connection.execute(query).scalar()
-        return self._currencies[tenant_id]
+        if tenant_id not in self._terms:
+            tenants = tables.tenants
+            query = sa.select(tenants.c.currency, tenants.c.time_zone).where(tenants.c.id == tenant_id)
+            row = connection.execute(query).one_or_none()
+            self._terms[tenant_id] = None if row is None else Terms(row.currency, zone_of(row.time_zone))
+        return self._terms[tenant_id]
 
     def in_force(
         self, connection: sa.Connection, model: str, adapter: str | None, currency: str, now: int

@@ -9,8 +9,8 @@ import msgspec
 # Prompt and completion of one request together. With prices.UNIT_PRICE_PICOS_MAX no hold can pass 64 bits.
 REQUEST_TOKENS_MAX = 2**24
 
-RefusalCode = Literal["tenant_budget_exceeded", "key_budget_exceeded", "price_unknown"]
-Outcome = Literal["settled", "voided", "expired", "unknown"]
+RefusalCode = Literal["tenant_budget_exceeded", "project_budget_exceeded", "key_budget_exceeded", "price_unknown"]
+Outcome = Literal["settled", "voided", "expired", "unknown", "journaled"]
 
 
 class HoldRequest(msgspec.Struct, frozen=True):
@@ -28,6 +28,12 @@ class HoldRequest(msgspec.Struct, frozen=True):
     max_tokens: int
     project_id: str | None = None
     min_tokens: int = 1
+
+    @property
+    def scope_ids(self) -> tuple[str, ...]:
+        """Whose budgets must bear it."""
+        project = () if self.project_id is None else (self.project_id,)
+        return (self.tenant_id, *project, self.key_id)
 
     def check(self) -> None:
         assert self.prompt_tokens >= 0
@@ -53,9 +59,17 @@ class HoldRefused(msgspec.Struct, frozen=True):
     resets_at: int | None
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Recompute(msgspec.Struct, frozen=True):
+    """What one tier's preemptions of a request cost: tokens computed again, and their share of the steps (seconds)."""
+
+    tokens: int
+    device_s: float
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     """What a held request used. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are the billed ones, and
-    made = billed + discarded. Tier, model and adapter are the hold's. `finished_at` None is the moment of settling."""
+    made = billed + discarded. Tier, model and adapter are the hold's. `device_s` is without what is in `recomputed`,
+    which has the tiers that caused it. `finished_at` None is the moment of settling."""
 
     request_id: str
     prompt_tokens: int
@@ -70,6 +84,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float = 0.0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    recomputed: dict[str, Recompute] = {}
+    swapped_tokens: int = 0
     finished_at: int | None = None
 
     def check(self) -> None:
@@ -80,7 +96,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
         assert (self.discarded_tokens > 0) <= (self.discard_reason is not None), "discarded for what reason?"
 
 
-class Void(msgspec.Struct, frozen=True):
+class Void(msgspec.Struct, frozen=True, tag="void"):
     """A held request that made nothing."""
 
     request_id: str
@@ -98,7 +114,8 @@ Ending = Settlement | Void | Expire
 
 class Ended(msgspec.Struct, frozen=True):
     """How the hold ended: by this call, or by the one ending it already had. "unknown": there is no such hold.
-    After "voided" and "expired" nobody is charged; a settlement that came too late is kept as lost tokens."""
+    After "voided" and "expired" nobody is charged; a settlement that came too late is kept as lost tokens.
+    "journaled": the database is away; it lies in this host's journal, and its cost is not known yet."""
 
     request_id: str
     outcome: Outcome

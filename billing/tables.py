@@ -1,7 +1,7 @@
 """Billing's tables and the metadata that every table of Laneway is in. Knows nothing of what fills them.
 
 Moments are integer microseconds UTC (`…_at`, `…_from`, `…_start`), money is integer picos, ids are prefixed strings.
-Rows of `entries`, `usage`, `price_versions` and `unit_prices` are never changed: triggers of the migrations see to it.
+Rows of the tables in APPEND_ONLY are never changed: triggers of the migrations see to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ metadata = sa.MetaData(
 # SQLite counts by itself only for INTEGER PRIMARY KEY, which there has 64 bits too.
 Sequence = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-APPEND_ONLY = ("entries", "usage", "price_versions", "unit_prices")
+APPEND_ONLY = ("entries", "usage", "usage_recompute", "price_versions", "unit_prices", "audit_log")
 
 revision = sa.Table(
     "revision",
@@ -40,7 +40,10 @@ tenants = sa.Table(
     sa.Column("currency", sa.String(3), nullable=False),
     sa.Column("status", sa.String(16), nullable=False),
     sa.Column("default_max_tokens", sa.BigInteger),
+    # Of the tenant's share inside a tier: one of weight 2 is served twice as much while both wait.
+    sa.Column("share_weight", sa.Double, nullable=False, server_default=sa.text("1.0")),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("time_zone", sa.String(64), nullable=False, server_default="UTC"),  # IANA; where budgets' days begin
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
 )
 
@@ -51,6 +54,7 @@ projects = sa.Table(
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("name", sa.String(200), nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("default_max_tokens", sa.BigInteger),
     sa.UniqueConstraint("tenant_id", "name"),
 )
 
@@ -83,13 +87,16 @@ budgets = sa.Table(
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False, index=True),
     sa.Column("scope", sa.String(16), nullable=False),
-    sa.Column("scope_id", sa.String(64), nullable=False, index=True),  # the tenant's id or the key's
+    sa.Column("scope_id", sa.String(64), nullable=False, index=True),  # the id of a tenant, a project or a key
     sa.Column("unit", sa.String(16), nullable=False),
     sa.Column("period", sa.String(16), nullable=False),
     sa.Column("limit_amount", sa.BigInteger, nullable=False),  # tokens or picos, by unit
     sa.Column("active", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.CheckConstraint("scope IN ('tenant', 'key')", name="scope"),
+    sa.Column("kind", sa.String(16), nullable=False, server_default="hard"),
+    sa.Column("thresholds", sa.String(64)),  # percentages: "50,80,100"; null: none
+    sa.CheckConstraint("scope IN ('tenant', 'project', 'key')", name="scope"),
+    sa.CheckConstraint("kind IN ('hard', 'soft')", name="kind"),
     sa.CheckConstraint("unit IN ('tokens', 'money')", name="unit"),
     sa.CheckConstraint("period IN ('day', 'month', 'total')", name="period"),
     sa.CheckConstraint("limit_amount >= 0", name="limit_amount"),
@@ -103,8 +110,58 @@ budget_windows = sa.Table(
     sa.Column("window_start", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("held", sa.BigInteger, nullable=False),
     sa.Column("posted", sa.BigInteger, nullable=False),
+    sa.Column("alerted", sa.Integer, nullable=False, server_default="0"),  # the highest threshold that was alerted
     sa.CheckConstraint("held >= 0", name="held"),
     sa.CheckConstraint("posted >= 0", name="posted"),
+)
+
+# A threshold that a window crossed: once each, written with the counters that crossed it.
+alerts = sa.Table(
+    "alerts",
+    metadata,
+    sa.Column("sequence", Sequence, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.String(64), nullable=False, unique=True),
+    sa.Column("tenant_id", sa.String(64), nullable=False),
+    sa.Column("budget_id", sa.ForeignKey("budgets.id"), nullable=False),
+    sa.Column("window_start", sa.BigInteger, nullable=False),
+    sa.Column("threshold", sa.Integer, nullable=False),  # a percentage
+    sa.Column("limit_amount", sa.BigInteger, nullable=False),  # as it was
+    sa.Column("used", sa.BigInteger, nullable=False),
+    sa.Column("crossed_at", sa.BigInteger, nullable=False),
+    sa.UniqueConstraint("budget_id", "window_start", "threshold"),
+    sa.Index("ix_alerts_tenant_id_sequence", "tenant_id", "sequence"),
+    sqlite_autoincrement=True,
+)
+
+webhooks = sa.Table(
+    "webhooks",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id")),  # null: alerts of all tenants
+    sa.Column("url", sa.String(2048), nullable=False),
+    sa.Column("secret", sa.String(64), nullable=False),  # what deliveries are signed with, so not hashed; never shown
+    sa.Column("active", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+)
+
+# The outbox: one row for each alert and webhook, written with the alert.
+alert_deliveries = sa.Table(
+    "alert_deliveries",
+    metadata,
+    sa.Column("alert_id", sa.ForeignKey("alerts.id"), primary_key=True),
+    sa.Column("webhook_id", sa.ForeignKey("webhooks.id"), primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("next_attempt_at", sa.BigInteger),  # of what is pending
+    sa.Column("delivered_at", sa.BigInteger),
+    sa.Column("last_error", sa.String(200)),
+    sa.CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="state"),
+)
+sa.Index(
+    "ix_alert_deliveries_pending",
+    alert_deliveries.c.next_attempt_at,
+    sqlite_where=alert_deliveries.c.state == "pending",
+    postgresql_where=alert_deliveries.c.state == "pending",
 )
 
 holds = sa.Table(
@@ -170,15 +227,27 @@ usage = sa.Table(
     sa.Column("ending", sa.String(64), nullable=False),
     sa.Column("queue_s", sa.Double, nullable=False),
     sa.Column("ttft_s", sa.Double, nullable=False),
-    sa.Column("device_s", sa.Double, nullable=False),
+    sa.Column("device_s", sa.Double, nullable=False),  # without what is in usage_recompute
     sa.Column("preemptions", sa.BigInteger, nullable=False),
     sa.Column("recomputed_tokens", sa.BigInteger, nullable=False),
+    sa.Column("swapped_tokens", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("started_at", sa.BigInteger, nullable=False),
     sa.Column("finished_at", sa.BigInteger, nullable=False),
     sa.Index("ix_usage_tenant_id_sequence", "tenant_id", "sequence"),
     sa.Index("ix_usage_key_id_sequence", "key_id", "sequence"),
     sa.Index("ix_usage_finished_at", "finished_at"),
     sqlite_autoincrement=True,
+)
+
+# What preemption cost, at the tier that caused it, whatever tier the preempted request is of. All device time that a
+# tier caused: its usage rows' device_s and its rows here.
+usage_recompute = sa.Table(
+    "usage_recompute",
+    metadata,
+    sa.Column("request_id", sa.ForeignKey("usage.request_id"), primary_key=True),
+    sa.Column("tier", sa.String(32), primary_key=True),
+    sa.Column("tokens", sa.BigInteger, nullable=False),  # computed again
+    sa.Column("device_s", sa.Double, nullable=False),
 )
 
 # Double entry: the amounts of one transaction sum to 0. `sequence` grows; a transaction rolled back leaves a gap.
@@ -195,6 +264,15 @@ entries = sa.Table(
     sa.Column("recorded_at", sa.BigInteger, nullable=False),
     sa.CheckConstraint("account IN ('receivable', 'revenue')", name="account"),
     sqlite_autoincrement=True,
+)
+
+# One row: when an audit last saw the database, and from when on audits saw it without a gap.
+audits = sa.Table(
+    "audits",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seen_at", sa.BigInteger, nullable=False),
+    sa.Column("unbroken_from", sa.BigInteger, nullable=False),
 )
 
 leases = sa.Table(

@@ -9,12 +9,14 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
-from billing.clock import database_now
+from billing.clock import database_now, is_time_zone
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ids import new_id
 from billing.requests import REQUEST_TOKENS_MAX
 
 LIST_MAX = 1000
+SHARE_WEIGHT_MAX = 1000.0
+PROJECTS_MAX = 1000  # of one tenant
 DEFAULT_PROJECT = "default"
 
 Status = Literal["active", "suspended"]
@@ -26,7 +28,9 @@ _projects = tables.projects
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """`slug` is the name in /t/<slug>; `tier` the highest a key of this tenant may have."""
+    """`slug` is the name in /t/<slug>; `tier` the highest a key of this tenant may have; `time_zone` is where the days
+    and months of its budgets begin. Of two tenants that wait in a tier, one with twice the `share_weight` is served
+    twice as much."""
 
     id: str
     slug: str
@@ -35,14 +39,19 @@ class Tenant(msgspec.Struct, frozen=True):
     currency: str
     status: Status
     default_max_tokens: int | None
+    share_weight: float
     created_at: int
+    time_zone: str = "UTC"
 
 
 class Project(msgspec.Struct, frozen=True):
+    """A group of a tenant's keys. `default_max_tokens` is for requests that name none, where their key has none."""
+
     id: str
     tenant_id: str
     name: str
     created_at: int
+    default_max_tokens: int | None = None
 
 
 def create(
@@ -53,24 +62,27 @@ def create(
     tier: str,
     currency: str = "USD",
     default_max_tokens: int | None = None,
+    share_weight: float = 1.0,
+    time_zone: str = "UTC",
 ) -> Tenant:
     """A tenant with its default project. The currency is for ever. Raises InvalidValue, AlreadyExists."""
     if not _SLUG.fullmatch(slug):
         raise InvalidValue("a slug is 1 to 63 of a-z, 0-9 and inner hyphens", "slug")
     if not _CURRENCY.fullmatch(currency):
         raise InvalidValue("a currency is three capital letters (ISO 4217)", "currency")
-    _check(name, tier, default_max_tokens)
+    _check(name, tier, default_max_tokens, share_weight)
+    _check_zone(time_zone)
     if by_slug(connection, slug) is not None:
         raise AlreadyExists(f"there is a tenant {slug!r} already", "slug")
     now = database_now(connection)
-    tenant = Tenant(new_id("ten"), slug, name, tier, currency, "active", default_max_tokens, now)
+    tenant = Tenant(
+        new_id("ten"), slug, name, tier, currency, "active", default_max_tokens, share_weight, now, time_zone
+    )
     try:
         connection.execute(sa.insert(_tenants).values(msgspec.structs.asdict(tenant)))
     except sa.exc.IntegrityError as error:  # made by another process a moment ago
         raise AlreadyExists(f"there is a tenant {slug!r} already", "slug") from error
-    project = Project(new_id("prj"), tenant.id, DEFAULT_PROJECT, now)
-    connection.execute(sa.insert(_projects).values(msgspec.structs.asdict(project)))
-    revision.bump(connection)
+    create_project(connection, tenant_id=tenant.id, name=DEFAULT_PROJECT)
     return tenant
 
 
@@ -97,10 +109,14 @@ def update(
     name: str | None = None,
     tier: str | None = None,
     default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+    share_weight: float | None = None,
+    time_zone: str | None = None,
 ) -> Tenant:
-    """Change what is given. Raises InvalidValue, NotFound."""
+    """Change what is given. Raises InvalidValue, NotFound. With another time zone, budgets by day and month go on in
+    the windows that lie there: what was used in a window that began elsewhere is not in them."""
     limit = None if default_max_tokens is msgspec.UNSET else default_max_tokens
-    _check("-" if name is None else name, "-" if tier is None else tier, limit)
+    weight = 1.0 if share_weight is None else share_weight
+    _check("-" if name is None else name, "-" if tier is None else tier, limit, weight)
     values: dict[str, object] = {}
     if name is not None:
         values["name"] = name
@@ -108,6 +124,11 @@ def update(
         values["tier"] = tier
     if default_max_tokens is not msgspec.UNSET:
         values["default_max_tokens"] = default_max_tokens
+    if share_weight is not None:
+        values["share_weight"] = share_weight
+    if time_zone is not None:
+        _check_zone(time_zone)
+        values["time_zone"] = time_zone
     return _change(connection, tenant_id, values)
 
 
@@ -119,21 +140,90 @@ def resume(connection: sa.Connection, tenant_id: str) -> Tenant:
     return _change(connection, tenant_id, {"status": "active"})
 
 
+def create_project(
+    connection: sa.Connection, *, tenant_id: str, name: str, default_max_tokens: int | None = None
+) -> Project:
+    """Raises InvalidValue, AlreadyExists."""
+    _check(name, "-", default_max_tokens, 1.0)
+    if project_of(connection, tenant_id, name) is not None:
+        raise AlreadyExists(f"the tenant has a project {name!r} already", "name")
+    if len(projects(connection, tenant_id)) >= PROJECTS_MAX:
+        raise InvalidValue(f"the tenant has {PROJECTS_MAX} projects already", "tenant")
+    project = Project(new_id("prj"), tenant_id, name, database_now(connection), default_max_tokens)
+    connection.execute(sa.insert(_projects).values(msgspec.structs.asdict(project)))
+    revision.bump(connection)
+    return project
+
+
+def update_project(
+    connection: sa.Connection,
+    project_id: str,
+    *,
+    name: str | None = None,
+    default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+) -> Project:
+    """Change what is given. Raises InvalidValue, AlreadyExists, NotFound. The default project keeps its name."""
+    before = get_project(connection, project_id)
+    if before is None:
+        raise NotFound(f"there is no project {project_id!r}")
+    limit = None if default_max_tokens is msgspec.UNSET else default_max_tokens
+    _check("-" if name is None else name, "-", limit, 1.0)
+    values: dict[str, object] = {}
+    if name is not None and name != before.name:
+        if before.name == DEFAULT_PROJECT:
+            raise InvalidValue("the default project keeps its name", "name")
+        if project_of(connection, before.tenant_id, name) is not None:
+            raise AlreadyExists(f"the tenant has a project {name!r} already", "name")
+        values["name"] = name
+    if default_max_tokens is not msgspec.UNSET:
+        values["default_max_tokens"] = default_max_tokens
+    if values:
+        connection.execute(sa.update(_projects).where(_projects.c.id == project_id).values(values))
+    revision.bump(connection)
+    return msgspec.structs.replace(before, **values)
+
+
+def get_project(connection: sa.Connection, project_id: str) -> Project | None:
+    row = connection.execute(sa.select(_projects).where(_projects.c.id == project_id)).one_or_none()
+    return None if row is None else Project(*row)
+
+
+def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Project | None:
+    """A tenant's project, by id or by name."""
+    named = sa.or_(_projects.c.id == project, _projects.c.name == project)
+    query = sa.select(_projects).where(_projects.c.tenant_id == tenant_id, named)
+    row = connection.execute(query.order_by(_projects.c.id != project)).first()
+    return None if row is None else Project(*row)
+
+
+def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
+    """A tenant's, by name."""
+    query = sa.select(_projects).where(_projects.c.tenant_id == tenant_id).order_by(_projects.c.name)
+    return [Project(*row) for row in connection.execute(query)]
+
+
 def default_project(connection: sa.Connection, tenant_id: str) -> Project:
-    query = sa.select(_projects).where(_projects.c.tenant_id == tenant_id, _projects.c.name == DEFAULT_PROJECT)
-    row = connection.execute(query).one_or_none()
-    if row is None:
+    """Raises NotFound."""
+    project = project_of(connection, tenant_id, DEFAULT_PROJECT)
+    if project is None:
         raise NotFound(f"there is no tenant {tenant_id!r}")
-    return Project(*row)
+    return project
 
 
-def _check(name: str, tier: str, default_max_tokens: int | None) -> None:
+def _check_zone(time_zone: str) -> None:
+    if not is_time_zone(time_zone):
+        raise InvalidValue("a time zone is an IANA name, for example Europe/Berlin", "time_zone")
+
+
+def _check(name: str, tier: str, default_max_tokens: int | None, share_weight: float) -> None:
     if not 1 <= len(name) <= 200 or not name.isprintable():
         raise InvalidValue("a name is 1 to 200 printable characters", "name")
     if not 1 <= len(tier) <= 32 or not tier.isprintable():
         raise InvalidValue("a tier is 1 to 32 printable characters", "tier")
     if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
         raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
+    if not 0 < share_weight <= SHARE_WEIGHT_MAX:  # what is no number is not either
+        raise InvalidValue(f"is {share_weight:g}; it must be over 0 and at most {SHARE_WEIGHT_MAX:g}", "share_weight")
 
 
 def _change(connection: sa.Connection, tenant_id: str, values: dict[str, object]) -> Tenant:

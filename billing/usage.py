@@ -8,14 +8,17 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.requests import Recompute
 
 PAGE_MAX = 1000
 
 _usage = tables.usage
+_recompute = tables.usage_recompute
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """One settled request, in the order of the table's columns."""
+    """One settled request, in the order of the table's columns. `recomputed`: what preemption cost, by the tier that
+    caused it."""
 
     sequence: int
     request_id: str
@@ -40,12 +43,15 @@ class UsageRow(msgspec.Struct, frozen=True):
     device_s: float
     preemptions: int
     recomputed_tokens: int
+    swapped_tokens: int
     started_at: int
     finished_at: int
+    recomputed: dict[str, Recompute]
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """Sums over requests. `cost_picos` by currency: amounts of different ones do not add up."""
+    """Sums over requests. `cost_picos` by currency: amounts of different ones do not add up. `device_s` is without what
+    is in `recomputed`, by the tier that caused it."""
 
     requests: int
     prompt_tokens: int
@@ -54,6 +60,9 @@ class Totals(msgspec.Struct, frozen=True):
     made_tokens: int
     discarded_tokens: int
     device_s: float
+    preemptions: int
+    recomputed: dict[str, Recompute]
+    swapped_tokens: int
     cost_picos: dict[str, int]
 
 
@@ -82,7 +91,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def totals(connection: sa.Connection, which: Filter) -> Totals:
-    counted = ("prompt_tokens", "cached_tokens", "completion_tokens", "made_tokens", "discarded_tokens")
+    counted = (
+        "prompt_tokens", "cached_tokens", "completion_tokens", "made_tokens", "discarded_tokens", "preemptions",
+        "swapped_tokens",
+    )  # fmt: skip
     columns = [sa.func.coalesce(sa.func.sum(_usage.c[name]), 0).label(name) for name in counted]
     query = sa.select(
         _usage.c.currency,
@@ -96,6 +108,7 @@ def totals(connection: sa.Connection, which: Filter) -> Totals:
     return Totals(
         **sums,
         device_s=sum(row.device_s for row in rows),
+        recomputed=_recomputed(connection, which),
         cost_picos={row.currency: int(row.cost_picos) for row in rows},
     )
 
@@ -103,9 +116,27 @@ def totals(connection: sa.Connection, which: Filter) -> Totals:
 def page(connection: sa.Connection, which: Filter, *, after: int = 0, limit: int = 100) -> list[UsageRow]:
     """Rows in ledger order, beginning after sequence `after`; the last row's sequence asks for the next page."""
     query = sa.select(_usage).where(_usage.c.sequence > after, *which.conditions())
-    return [UsageRow(*row) for row in connection.execute(query.order_by(_usage.c.sequence).limit(min(limit, PAGE_MAX)))]
+    return _rows(connection, query.order_by(_usage.c.sequence).limit(min(limit, PAGE_MAX)))
 
 
 def get(connection: sa.Connection, request_id: str) -> UsageRow | None:
-    row = connection.execute(sa.select(_usage).where(_usage.c.request_id == request_id)).one_or_none()
-    return None if row is None else UsageRow(*row)
+    found = _rows(connection, sa.select(_usage).where(_usage.c.request_id == request_id))
+    return found[0] if found else None
+
+
+def _recomputed(connection: sa.Connection, which: Filter) -> dict[str, Recompute]:
+    """By the tier that caused it."""
+    sums = (sa.func.sum(_recompute.c.tokens), sa.func.sum(_recompute.c.device_s))
+    query = sa.select(_recompute.c.tier, *sums).join(_usage, _usage.c.request_id == _recompute.c.request_id)
+    rows = connection.execute(query.where(*which.conditions()).group_by(_recompute.c.tier))
+    return {tier: Recompute(int(tokens), device_s) for tier, tokens, device_s in rows}
+
+
+def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[UsageRow]:
+    """At most PAGE_MAX rows, each with what is beside it."""
+    rows = connection.execute(query).all()
+    beside: dict[str, dict[str, Recompute]] = {row.request_id: {} for row in rows}
+    costs = sa.select(_recompute).where(_recompute.c.request_id.in_(beside)).order_by(_recompute.c.tier)
+    for request_id, tier, tokens, device_s in connection.execute(costs):
+        beside[request_id][tier] = Recompute(tokens, device_s)
+    return [UsageRow(**row._mapping, recomputed=beside[row.request_id]) for row in rows]

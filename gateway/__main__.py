@@ -16,6 +16,7 @@ from gateway.app import create_app
 from gateway.listen import serve
 from gateway.routes.admin import admin_router
 from gateway.services import Services
+from gateway.siblings import Place
 
 _log = logging.getLogger("gateway.main")
 
@@ -26,14 +27,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--config", type=Path, default=None, help="laneway.toml; default: $LANEWAY_CONFIG, ./laneway.toml"
     )
+    parser.add_argument("--workers", type=int, default=1, help="how many processes share the port; default: 1")
+    parser.add_argument("--worker", type=int, default=0, help="which of them this is, from 0")
     arguments = parser.parse_args(argv)
+    if not 0 <= arguments.worker < arguments.workers:
+        parser.error(f"--worker is {arguments.worker}; of {arguments.workers} they are 0 to {arguments.workers - 1}")
     # Read by `tokenizers`: each prompt is encoded alone, so its pool of threads would be a detour.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     log.configure()
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         config = configuration.load(arguments.config)
-        services = Services(config, configuration.server_secret(config))
+        place = Place(arguments.worker, arguments.workers)
+        services = Services(config, configuration.server_secret(config), place)
     except (configuration.ConfigError, OSError, ValueError) as error:
         _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2

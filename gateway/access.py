@@ -22,6 +22,7 @@ async def admit(
     InvalidApiKey, InsufficientScope, NotFound."""
     line = line_of(request)
     if not services.watch.fresh:
+        services.watch.note_refused()
         raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.")
     authorization = request.headers.get("authorization") if api_key is None else f"Bearer {api_key}"
     caller = await services.callers.identify(authorization)

@@ -6,7 +6,7 @@ every other rule is where the thing itself is: in billing, in keys, in the regis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,34 @@ import msgspec
 import sqlalchemy as sa
 
 from adapters.store import AdapterStore, StoredAdapter
-from billing import budgets, prices, revision, tenants
+from billing import budgets, prices, revision, tenants, webhooks
 from billing.budgets import Budget, BudgetState
 from billing.clock import Period
+from billing.counters import Kind as BudgetKind
 from billing.counters import Scope, Unit
 from billing.errors import InvalidValue, NotFound
 from billing.prices import PriceVersion, SubjectKind
-from billing.tenants import Tenant
-from gateway import audit, keys, registry
+from billing.requests import REQUEST_TOKENS_MAX
+from billing.tenants import Project, Tenant
+from billing.webhooks import MadeWebhook, Webhook
+from gateway import allowances, audit, keys, registry
+from gateway.allowances import LimitsChange, OwnLimits
 from gateway.config import Config
+from gateway.errors import InvalidApiKey
 from gateway.keys import Key, Kind, MadeKey
+from gateway.limits import Scope as LimitScope
 from gateway.registry import Adapter
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who makes a change: a key's id, or audit.CLI; and by which request."""
+    """Who makes a change: a key's id and the request that it came with, or somebody on the host."""
 
     id: str
     request_id: str | None = None
+
+    @property
+    def is_key(self) -> bool:
+        return self.id.startswith("key_")
 
 
 class Administration:
@@ -54,6 +64,8 @@ class Administration:
         name: str | None = None,
         currency: str = "USD",
         default_max_tokens: int | None = None,
+        share_weight: float = 1.0,
+        time_zone: str = "UTC",
     ) -> Tenant:
         revision.bump(connection)
         self._check_tier(tier)
@@ -64,8 +76,10 @@ class Administration:
             tier=tier,
             currency=currency,
             default_max_tokens=default_max_tokens,
+            share_weight=share_weight,
+            time_zone=time_zone,
         )
-        self._record(connection, "tenant.create", tenant.id, after=tenant)
+        self._record(connection, "tenant.create", tenant.id, tenant.id, after=tenant)
         return tenant
 
     def update_tenant(
@@ -77,17 +91,53 @@ class Administration:
         tier: str | None = None,
         status: tenants.Status | None = None,
         default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+        share_weight: float | None = None,
+        time_zone: str | None = None,
     ) -> Tenant:
         """Change what is given. A suspended tenant's keys are refused from then on."""
         revision.bump(connection)
         if tier is not None:
             self._check_tier(tier)
         before = tenant_of(connection, tenant_id)
-        after = tenants.update(connection, tenant_id, name=name, tier=tier, default_max_tokens=default_max_tokens)
+        after = tenants.update(
+            connection,
+            tenant_id,
+            name=name,
+            tier=tier,
+            default_max_tokens=default_max_tokens,
+            share_weight=share_weight,
+            time_zone=time_zone,
+        )
         if status is not None:
             change = tenants.suspend if status == "suspended" else tenants.resume
             after = change(connection, tenant_id)
-        self._record(connection, "tenant.update", tenant_id, before=before, after=after)
+        self._record(connection, "tenant.update", tenant_id, tenant_id, before=before, after=after)
+        return after
+
+    def create_project(
+        self, connection: sa.Connection, *, tenant_id: str, name: str, default_max_tokens: int | None = None
+    ) -> Project:
+        revision.bump(connection)
+        tenant_of(connection, tenant_id)
+        project = tenants.create_project(
+            connection, tenant_id=tenant_id, name=name, default_max_tokens=default_max_tokens
+        )
+        self._record(connection, "project.create", project.id, tenant_id, after=project)
+        return project
+
+    def update_project(
+        self,
+        connection: sa.Connection,
+        project_id: str,
+        *,
+        name: str | None = None,
+        default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> Project:
+        """Change what is given."""
+        revision.bump(connection)
+        before = tenants.get_project(connection, project_id)
+        after = tenants.update_project(connection, project_id, name=name, default_max_tokens=default_max_tokens)
+        self._record(connection, "project.update", project_id, after.tenant_id, before=before, after=after)
         return after
 
     def create_key(
@@ -96,6 +146,7 @@ class Administration:
         *,
         name: str,
         tenant_id: str | None,
+        project: str | None = None,
         kind: Kind = "live",
         tier: str | None = None,
         scopes: list[str] | None = None,
@@ -103,18 +154,19 @@ class Administration:
         default_max_tokens: int | None = None,
         secret: str | None = None,
     ) -> MadeKey:
-        """`expires_at` in Unix seconds. An admin key belongs to the operator, every other key to a tenant."""
+        """`expires_at` in Unix seconds. An admin key belongs to the operator, every other key to a tenant, in a
+        project (by id or name) or its default one."""
         revision.bump(connection)
         if kind == "admin" and tenant_id is not None:
             raise InvalidValue("an admin key is the operator's: it belongs to no tenant", "tenant")
         if tier is not None:
             self._check_tier(tier)
-        if default_max_tokens is not None and default_max_tokens < 1:
-            raise InvalidValue("must be at least 1", "default_max_tokens")
+        if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
+            raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
         project_id = None
         if tenant_id is not None:
             tenant_of(connection, tenant_id)
-            project_id = tenants.default_project(connection, tenant_id).id
+            project_id = project_of(connection, tenant_id, project or tenants.DEFAULT_PROJECT).id
         made = keys.create(
             connection,
             tenant_id=tenant_id,
@@ -127,21 +179,35 @@ class Administration:
             default_max_tokens=default_max_tokens,
             secret=secret,
         )
-        self._record(connection, "key.create", made.key.id, after=made.key)
+        self._record(connection, "key.create", made.key.id, tenant_id, after=made.key)
         return made
 
     def rotate_key(self, connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
         revision.bump(connection)
         before = key_of(connection, key_id)
         made = keys.rotate(connection, key_id, overlap_s=overlap_s)
-        self._record(connection, "key.rotate", key_id, before=before, after=made.key)
+        after = key_of(connection, key_id)
+        self._record(connection, "key.rotate", key_id, before.tenant_id, before=before, after=after)
+        self._record(connection, "key.create", made.key.id, before.tenant_id, after=made.key)
+        moved = budgets.move(connection, key_id, made.key.id)
+        if moved and overlap_s:
+            raise InvalidValue(
+                f"overlap_s is {overlap_s}, and {key_id} has {len(moved)} budgets of its own, which only one key can "
+                "keep: rotate with an overlap of 0",
+                "overlap_s",
+            )
+        for old, new in moved:
+            self._record(connection, "budget.move", old.id, old.tenant_id, before=old, after=new)
+        own = allowances.copy(connection, key_id, to=made.key.id)
+        if own is not None:
+            self._record(connection, "limits.set", own.id, before.tenant_id, after=own)
         return made
 
     def revoke_key(self, connection: sa.Connection, key_id: str) -> Key:
         revision.bump(connection)
         before = key_of(connection, key_id)
         after = keys.revoke(connection, key_id)
-        self._record(connection, "key.revoke", key_id, before=before, after=after)
+        self._record(connection, "key.revoke", key_id, before.tenant_id, before=before, after=after)
         return after
 
     def publish_price(
@@ -188,20 +254,19 @@ class Administration:
         unit: Unit,
         period: Period,
         limit_amount: int,
+        project: str | None = None,
         key_id: str | None = None,
+        kind: BudgetKind | None = None,
+        thresholds: Sequence[int] | None = None,
     ) -> Budget:
-        """The tenant's one budget of this unit and period, or a key's: made, or its limit changed. Tokens or picos."""
+        """The one budget of this unit and period that a tenant, its project (by id or name) or its key has: made, or
+        changed in what is given. Tokens or picos; thresholds in percent."""
         revision.bump(connection)
         tenant_of(connection, tenant_id)
-        scope: Scope = "tenant"
-        if key_id is not None:
-            scope = "key"
-            if key_of(connection, key_id).tenant_id != tenant_id:
-                raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
-        scope_id = key_id or tenant_id
+        scope, scope_id = self._scope(connection, tenant_id, project, key_id)
         same = [b for b in budgets.listing(connection, scope_id=scope_id) if (b.unit, b.period) == (unit, period)]
         if same:
-            budget = budgets.change_limit(connection, same[0].id, limit_amount)
+            budget = budgets.change(connection, same[0].id, limit_amount=limit_amount, kind=kind, thresholds=thresholds)
         else:
             budget = budgets.create(
                 connection,
@@ -211,9 +276,24 @@ class Administration:
                 unit=unit,
                 period=period,
                 limit_amount=limit_amount,
+                kind=kind or "hard",
+                thresholds=thresholds,
             )
-        self._record(connection, "budget.set", budget.id, before=same[0] if same else None, after=budget)
+        self._record(connection, "budget.set", budget.id, tenant_id, before=same[0] if same else None, after=budget)
         return budget
+
+    def _scope(
+        self, connection: sa.Connection, tenant_id: str, project: str | None, key_id: str | None
+    ) -> tuple[Scope, str]:
+        if project is not None and key_id is not None:
+            raise InvalidValue("a budget is a project's or a key's, not both's", "key_id")
+        if project is not None:
+            return "project", project_of(connection, tenant_id, project).id
+        if key_id is None:
+            return "tenant", tenant_id
+        if key_of(connection, key_id).tenant_id != tenant_id:
+            raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
+        return "key", key_id
 
     def remove_budget(self, connection: sa.Connection, budget_id: str) -> Budget:
         revision.bump(connection)
@@ -221,7 +301,48 @@ class Administration:
         if before is None or not before.active:
             raise NotFound(f"there is no budget {budget_id!r}")
         after = budgets.remove(connection, budget_id)
-        self._record(connection, "budget.remove", budget_id, before=before, after=after)
+        self._record(connection, "budget.remove", budget_id, before.tenant_id, before=before, after=after)
+        return after
+
+    def create_webhook(self, connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
+        """For the alerts of one tenant, or of all."""
+        revision.bump(connection)
+        if tenant_id is not None:
+            tenant_of(connection, tenant_id)
+        made = webhooks.create(connection, url=url, tenant_id=tenant_id)
+        self._record(connection, "webhook.create", made.webhook.id, tenant_id, after=made.webhook)
+        return made
+
+    def remove_webhook(self, connection: sa.Connection, webhook_id: str) -> Webhook:
+        revision.bump(connection)
+        before = webhooks.get(connection, webhook_id)
+        if before is None or not before.active:
+            raise NotFound(f"there is no webhook {webhook_id!r}")
+        after = webhooks.remove(connection, webhook_id)
+        self._record(connection, "webhook.remove", webhook_id, before.tenant_id, before=before, after=after)
+        return after
+
+    def set_limits(
+        self, connection: sa.Connection, *, tenant_id: str, key_id: str | None, change: LimitsChange
+    ) -> OwnLimits:
+        """Rate limits of the tenant's own, or of a key's of it."""
+        revision.bump(connection)
+        tenant_of(connection, tenant_id)
+        if key_id is not None and key_of(connection, key_id).tenant_id != tenant_id:
+            raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
+        scope: LimitScope = "tenant" if key_id is None else "key"
+        subject_id = key_id or tenant_id
+        before = allowances.of_subject(connection, subject_id)
+        after = allowances.change(connection, scope=scope, subject_id=subject_id, tenant_id=tenant_id, change=change)
+        self._record(connection, "limits.set", after.id, tenant_id, before=before, after=after)
+        return after
+
+    def remove_limits(self, connection: sa.Connection, limits_id: str) -> OwnLimits:
+        """The configuration's hold again."""
+        revision.bump(connection)
+        before = allowances.get(connection, limits_id)
+        after = allowances.remove(connection, limits_id)
+        self._record(connection, "limits.remove", limits_id, after.tenant_id, before=before, after=after)
         return after
 
     def store_adapter(self, source: Path, base_model: str) -> StoredAdapter:
@@ -247,7 +368,7 @@ class Administration:
             digest=digest,
             taken=[model.name for model in self._config.models],
         )
-        self._record(connection, "adapter.register", adapter.id, after=adapter)
+        self._record(connection, "adapter.register", adapter.id, tenant_id, after=adapter)
         return adapter
 
     def _check_tier(self, tier: str, param: str = "tier") -> None:
@@ -256,13 +377,24 @@ class Administration:
             raise InvalidValue(f"there is no tier {tier!r}; there are {there}", param)
 
     def _record(
-        self, connection: sa.Connection, action: str, object_id: str, *, before: Any = None, after: Any = None
+        self,
+        connection: sa.Connection,
+        action: str,
+        object_id: str,
+        tenant_id: str | None = None,
+        *,
+        before: Any = None,
+        after: Any = None,
     ) -> None:
+        # A slow request may outlive its key. The revision row is locked by now: who was revoked before is seen to be.
+        if self._actor.is_key and not keys.is_usable(connection, self._actor.id):
+            raise InvalidApiKey()
         audit.record(
             connection,
             actor=self._actor.id,
             action=action,
             object_id=object_id,
+            tenant_id=tenant_id,
             before=before,
             after=after,
             request_id=self._actor.request_id,
@@ -274,6 +406,14 @@ def tenant_of(connection: sa.Connection, tenant: str) -> Tenant:
     found = tenants.get(connection, tenant) or tenants.by_slug(connection, tenant)
     if found is None:
         raise NotFound(f"there is no tenant {tenant!r}", "tenant")
+    return found
+
+
+def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Project:
+    """A tenant's, by id or by name. Raises NotFound."""
+    found = tenants.project_of(connection, tenant_id, project)
+    if found is None:
+        raise NotFound(f"the tenant has no project {project!r}", "project")
     return found
 
 

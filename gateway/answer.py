@@ -29,6 +29,13 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     drawn: list[Drawn]
 
 
+class Cut(msgspec.Struct, frozen=True):
+    """Why an answer ends before its time: in a word, and for its caller."""
+
+    ending: str
+    error: ApiError
+
+
 class Text:
     """One of the answer's texts. Logprobs wait for the text that their ids show, or for the end."""
 
@@ -67,16 +74,36 @@ class Text:
 class Answer:
     """Written by one owner, read by one reader, on one event loop."""
 
-    __slots__ = ("_abort", "_changed", "_stream", "_waiter", "begun", "error", "left", "texts", "usage")
+    __slots__ = (
+        "_abort",
+        "_changed",
+        "_stream",
+        "_waiter",
+        "begun",
+        "body",
+        "cut",
+        "ended",
+        "error",
+        "granted",
+        "left",
+        "texts",
+        "usage",
+        "whole",
+    )
 
     def __init__(self, texts: int = 1, *, stream: bool) -> None:
         """Without `stream` the reader is woken by the end alone."""
         self._stream = stream
+        self.granted: int | None = None  # completion tokens of all texts, once they are held
         self.begun = False  # the first token is here
         self.left = False  # the reader is gone
+        self.cut: Cut | None = None  # it is to end, whoever reads
         self.texts = [Text(index) for index in range(texts)]
-        self.usage: Usage | None = None  # set after the settlement; then each text has its finish_reason
+        self.usage: Usage | None = None  # of an answer that ends well; then each text has its finish_reason
         self.error: ApiError | None = None
+        self.ended = False  # settled, or failed
+        self.whole: Callable[[Answer], bytes] | None = None  # makes the body, where it is kept before the settlement
+        self.body: bytes | None = None  # what `whole` made
         self._changed: dict[int, None] = {}  # indexes of the texts with something to read, in order
         self._waiter: asyncio.Future[None] | None = None
         self._abort: Callable[[], None] | None = None
@@ -84,9 +111,9 @@ class Answer:
     # ---- the owner's side
 
     def on_leave(self, abort: Callable[[], None]) -> None:
-        """What to do when the reader leaves; done at once when it has left already."""
+        """What to do when the reader leaves or the answer is cut; done at once when that was already."""
         self._abort = abort
-        if self.left:
+        if self.left or self.cut is not None:
             abort()
 
     def add(self, index: int, text: str, drawn: Sequence[Drawn] = ()) -> None:
@@ -97,6 +124,13 @@ class Answer:
         if self._stream:
             self.wake()
 
+    def spell(self, usage: Usage) -> bytes:
+        """The body of an answer that will end well, for whoever keeps it; its reader is not told yet."""
+        assert self.whole is not None
+        self.usage = usage
+        self.body = self.whole(self)
+        return self.body
+
     def finish(self, usage: Usage) -> None:
         self.usage = usage
         self._end()
@@ -106,14 +140,11 @@ class Answer:
         self._end()
 
     def _end(self) -> None:
-        self._abort = None  # it knows us: a circle that only a collector would break
+        self._abort = self.whole = None  # they know us: circles that only a collector would break
+        self.ended = True
         self.wake()
 
     # ---- the reader's side
-
-    @property
-    def ended(self) -> bool:
-        return self.usage is not None or self.error is not None
 
     def take(self) -> list[Piece]:
         """What came since the last call, of each text that has something new."""
@@ -122,8 +153,8 @@ class Answer:
         return [texts[index].take(ended) for index in changed]
 
     def take_all(self) -> list[Piece]:
-        """After the end: all that was not taken, of every text."""
-        assert self.ended
+        """When no more comes: all that was not taken, of every text."""
+        assert self.usage is not None or self.error is not None
         self._changed.clear()
         return [text.take(True) for text in self.texts]
 
@@ -144,9 +175,12 @@ class Answer:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def stop(self) -> None:
-        """The process ends: stop the generation, whoever reads."""
-        if self._abort is not None and not self.ended:
+    def stop(self, cut: Cut | None = None) -> None:
+        """Stop the generation, whoever reads: because the process ends, or for what `cut` says."""
+        if self.ended:
+            return
+        self.cut = self.cut or cut
+        if self._abort is not None:
             self._abort()
 
     def leave(self) -> None:

@@ -10,24 +10,54 @@ from litestar.types import ASGIApp
 
 from gateway.asked import Asked
 from gateway.callers import Caller
+from gateway.errors import InvalidRequest
 from gateway.http import line_of
 from gateway.inflight import InFlight
+from gateway.replays import HEADER, First, Replayed
 from gateway.services import Services
-from gateway.sse import Shape, StreamedAnswer, Waits, WholeAnswer
+from gateway.sse import ReplayedAnswer, Shape, StreamedAnswer, Waits, WholeAnswer
 
 
 async def answer(
     services: Services,
     request: Request[Any, Any, Any],
     caller: Caller,
+    body: bytes,
     asked: Asked,
     shape_of: Callable[[InFlight], Shape],
 ) -> ASGIApp:
-    """Raises ApiError while nothing is held yet; what is refused later is raised by the application."""
-    work = await services.generator.begin(caller, asked, line_of(request))
+    """`body`: what `asked` was read from. Raises ApiError while nothing is held yet; what is refused later is raised by
+    the application."""
+    line = line_of(request)
+    first = await _first(services, request, caller, body, asked)
+    if isinstance(first, Replayed):
+        line.record.replay_of = first.request_id
+        return ReplayedAnswer(first.body)
+    try:
+        work = await services.generator.begin(caller, asked, line, first)
+    except BaseException:
+        if first is not None:
+            await first.forget()
+        raise
     shape = shape_of(work)
     if not asked.stream:
-        return WholeAnswer(work.answer, work.admission, shape)
+        if first is not None:
+            work.answer.whole = shape.whole
+        return WholeAnswer(work.answer, work.admission, shape, kept=first is not None)
     settings = services.config.gateway
     waits = Waits(settings.first_token_wait_s, settings.keep_alive_s)
     return StreamedAnswer(work.answer, work.admission, shape, waits)
+
+
+async def _first(
+    services: Services, request: Request[Any, Any, Any], caller: Caller, body: bytes, asked: Asked
+) -> First | Replayed | None:
+    """None without an Idempotency-Key. Raises ApiError when it cannot be kept, or when this call may not run now."""
+    name = request.headers.get(HEADER)
+    if name is None:
+        return None
+    if asked.stream:
+        raise InvalidRequest(f"{HEADER!r} is not supported for a call that streams.", param=HEADER)
+    route = str(request.scope["route_handler"].opt["route"])
+    request_id = line_of(request).record.request_id
+    return await services.replays.begin(key_id=caller.key_id, name=name, route=route, body=body, request_id=request_id)

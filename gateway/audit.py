@@ -1,10 +1,12 @@
 """The audit log: who changed what, from what to what, written in the transaction of the change itself.
 
-It never holds a secret; what is given as `before` and `after` is what may be shown.
+It never holds a secret: what is given as `before` and `after` is what may be shown. Triggers keep its lines unchanged.
 """
 
 from __future__ import annotations
 
+import os
+import pwd
 from typing import Any
 
 import msgspec
@@ -13,7 +15,40 @@ import sqlalchemy as sa
 from billing import clock
 from gateway.tables import audit_log
 
-CLI = "cli"  # the actor of a command on the host
+LIST_MAX = 1000
+
+
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One administrative write. `at` in microseconds UTC; `tenant_id` None: of something that is the operator's."""
+
+    id: int
+    at: int
+    actor: str
+    action: str
+    object_id: str
+    tenant_id: str | None
+    request_id: str | None
+    before: Any
+    after: Any
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Every given value must match; `start` ≤ at < `end`, in microseconds UTC."""
+
+    tenant_id: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    object_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+def host_actor() -> str:
+    """Who runs a command on this host."""
+    try:
+        return f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
+    except KeyError:  # a user id without a name, as in a container
+        return f"cli:{os.getuid()}"
 
 
 def record(
@@ -22,19 +57,38 @@ def record(
     actor: str,
     action: str,
     object_id: str,
+    tenant_id: str | None = None,
     before: Any = None,
     after: Any = None,
     request_id: str | None = None,
 ) -> None:
-    """Add one line. `actor` is a key id or CLI; `before` and `after` are structs or plain JSON data."""
+    """Add one line. `actor` is a key id or `host_actor`; `before` and `after` are structs or plain JSON data."""
     connection.execute(
         sa.insert(audit_log).values(
             at=clock.database_now(connection),
             actor=actor,
             action=action,
             object_id=object_id,
+            tenant_id=tenant_id,
             request_id=request_id,
             before=msgspec.to_builtins(before),
             after=msgspec.to_builtins(after),
         )
     )
+
+
+def listing(
+    connection: sa.Connection, which: Filter, *, before: int | None = None, limit: int = 100
+) -> list[AuditLine]:
+    """The newest first; a page begins below the line with the id `before`."""
+    query = sa.select(audit_log).order_by(audit_log.c.id.desc()).limit(min(limit, LIST_MAX))
+    for name in ("tenant_id", "actor", "action", "object_id"):
+        if getattr(which, name) is not None:
+            query = query.where(audit_log.c[name] == getattr(which, name))
+    if which.start is not None:
+        query = query.where(audit_log.c.at >= which.start)
+    if which.end is not None:
+        query = query.where(audit_log.c.at < which.end)
+    if before is not None:
+        query = query.where(audit_log.c.id < before)
+    return [AuditLine(**row._mapping) for row in connection.execute(query)]

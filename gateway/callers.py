@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
 from billing import clock
-from billing.database import Database
-from billing.tables import tenants
+from billing.bulk import Query, among
+from billing.database import Database, DatabaseUnavailable
+from billing.tables import projects, tenants
 from gateway import keys as key_rules
+from gateway.allowances import NAMES
 from gateway.errors import InvalidApiKey, Overloaded
-from gateway.tables import keys
+from gateway.limits import Allowance, Scope, Subject
+from gateway.tables import keys, rate_limits
 
 # Usable keys remembered, and as many unusable ones, apart: a flood of wrong keys pushes no right one out.
 CACHE_MAX = 10_000
@@ -26,10 +29,21 @@ CACHE_MAX = 10_000
 # it a key that is not remembered is turned away.
 LOOK_UPS_AT_ONCE = 8
 LOOK_UPS_MAX = 1000
+LOOK_UP_WAIT_S = 5.0  # of a database that hangs
 # A key's last use is written once in this time at most.
 USED_FLUSH_S = 60.0
 
 T = TypeVar("T")
+
+_USABLE = Query(
+    sa.select(keys.c.id)
+    .select_from(keys.outerjoin(tenants, keys.c.tenant_id == tenants.c.id))
+    .where(
+        among(keys.c.id, "key_ids"),
+        keys.c.revoked_at.is_(None),
+        sa.or_(keys.c.tenant_id.is_(None), tenants.c.status == "active"),
+    )
+)
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +55,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str | None
     tier: str
     scopes: frozenset[str]
-    default_max_tokens: int | None  # the key's, else the tenant's
+    default_max_tokens: int | None  # the key's, else its project's, else the tenant's
+    share_weight: float  # the tenant's, inside a tier
+    subjects: tuple[Subject, ...]  # of rate limits: the key, and its tenant
     expires_at: int | None
+    age: int  # of the cache when it was read; a change since may concern it
 
 
 class Callers:
@@ -52,12 +69,14 @@ class Callers:
         self,
         database: Database,
         tiers: Sequence[str],
+        defaults: Mapping[Scope, Allowance],
         *,
         wall_clock: Callable[[], float] = time.time,
         cache_max: int = CACHE_MAX,
     ) -> None:
-        """`tiers`: names from high to low."""
+        """`tiers`: names from high to low. `defaults`: the limits of who has none of its own."""
         self._database = database
+        self._defaults = defaults
         self._ranks = {name: rank for rank, name in enumerate(tiers)}
         self._wall_clock = wall_clock
         self._cache_max = cache_max
@@ -85,6 +104,14 @@ class Callers:
         self._used[caller.key_id] = now
         return caller
 
+    async def confirm(self, caller: Caller) -> None:
+        """That somebody who was identified a while ago still may ask. Raises InvalidApiKey, DatabaseUnavailable."""
+        age = caller.age
+        while age != self._age:  # it may move while this reads
+            age = self._age
+            if await self._database.read(lambda connection: unusable(connection, [caller.key_id])):
+                raise InvalidApiKey
+
     def clear(self) -> None:
         self._known.clear()
         self._unusable.clear()
@@ -106,12 +133,16 @@ class Callers:
                 raise Overloaded("Too many keys are being looked up. Try again in a moment.")
             look_up = looking_up[digest] = asyncio.create_task(self._read(digest))
             look_up.add_done_callback(lambda _: looking_up.pop(digest))
-        return await asyncio.shield(look_up)
+        try:
+            async with asyncio.timeout(LOOK_UP_WAIT_S):
+                return await asyncio.shield(look_up)
+        except TimeoutError:
+            raise DatabaseUnavailable(f"a key could not be looked up within {LOOK_UP_WAIT_S:g} s") from None
 
     async def _read(self, digest: str) -> Caller | None:
         async with self._places:
             age = self._age
-            caller = await self._database.read(lambda connection: _load(connection, digest, self._ranks))
+            caller = await self._database.read(lambda c: _load(c, digest, self._ranks, self._defaults, age))
         if age == self._age:
             if caller is None:
                 self._remember(self._unusable, digest, None)
@@ -125,7 +156,18 @@ class Callers:
         cache[digest] = value
 
 
-def _load(connection: sa.Connection, digest: str, ranks: dict[str, int]) -> Caller | None:
+def unusable(connection: sa.Connection, key_ids: Collection[str]) -> set[str]:
+    """Of these keys, those that are revoked or whose tenant is suspended."""
+    usable = _USABLE.rows(connection, {"key_ids": list(key_ids)})
+    return set(key_ids) - {key_id for (key_id,) in usable}
+
+
+_OF_KEY, _OF_TENANT = rate_limits.alias("of_key"), rate_limits.alias("of_tenant")
+
+
+def _load(
+    connection: sa.Connection, digest: str, ranks: Mapping[str, int], defaults: Mapping[Scope, Allowance], age: int
+) -> Caller | None:
     row = connection.execute(
         sa.select(
             keys,
@@ -133,8 +175,17 @@ def _load(connection: sa.Connection, digest: str, ranks: dict[str, int]) -> Call
             tenants.c.tier.label("tenant_tier"),
             tenants.c.status.label("tenant_status"),
             tenants.c.default_max_tokens.label("tenant_default"),
+            tenants.c.share_weight,
+            projects.c.default_max_tokens.label("project_default"),
+            *(_OF_KEY.c[name].label(f"key_{name}") for name in NAMES),
+            *(_OF_TENANT.c[name].label(f"tenant_{name}") for name in NAMES),
         )
-        .select_from(keys.outerjoin(tenants, keys.c.tenant_id == tenants.c.id))
+        .select_from(
+            keys.outerjoin(tenants, keys.c.tenant_id == tenants.c.id)
+            .outerjoin(projects, keys.c.project_id == projects.c.id)
+            .outerjoin(_OF_KEY, _OF_KEY.c.subject_id == keys.c.id)
+            .outerjoin(_OF_TENANT, _OF_TENANT.c.subject_id == keys.c.tenant_id)
+        )
         .where(keys.c.hash == digest)
     ).one_or_none()
     if row is None or row.revoked_at is not None or row.tenant_status not in (None, "active"):
@@ -149,6 +200,20 @@ def _load(connection: sa.Connection, digest: str, ranks: dict[str, int]) -> Call
         project_id=row.project_id,
         tier=max(candidates, key=ranks.__getitem__, default=lowest),
         scopes=frozenset(row.scopes),
-        default_max_tokens=row.default_max_tokens or row.tenant_default,
+        default_max_tokens=row.default_max_tokens or row.project_default or row.tenant_default,
+        share_weight=1.0 if row.share_weight is None else row.share_weight,
+        subjects=_subjects(row, defaults),
         expires_at=None if row.expires_at is None else row.expires_at // clock.SECOND,
+        age=age,
     )
+
+
+def _subjects(row: sa.Row[Any], defaults: Mapping[Scope, Allowance]) -> tuple[Subject, ...]:
+    def subject(scope: Scope, id_: str) -> Subject:
+        own = [getattr(row, f"{scope}_{name}") for name in NAMES]
+        default = msgspec.structs.astuple(defaults[scope])
+        limits = [fallback if one is None else one for one, fallback in zip(own, default, strict=True)]
+        return Subject(scope, id_, row.tenant_id or row.id, Allowance(*limits))
+
+    key = subject("key", row.id)
+    return (key,) if row.tenant_id is None else (key, subject("tenant", row.tenant_id))

@@ -23,6 +23,7 @@ AWAY = "The engine cannot take this request now. Try again in a moment."
 # Of several texts, the ending that tells the most names the request's.
 ENDINGS = ("client_left", "length", "stop")
 NO_USAGE = protocol.Usage()
+NO_RECOMPUTE = protocol.Recompute()
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +120,22 @@ class Choices:
             if choice.generation is not None:
                 choice.generation.abort()
 
+    def cut_off(self) -> Outcome:
+        """What there is until now, when the process ends and waits no longer. `run` must have been cancelled."""
+        self.stop()
+        for choice in self.all:
+            if choice.end is None:
+                choice.end = self._cut_short(choice, NO_USAGE)
+                if choice.end.error is not None and self._failure is None:
+                    self._failure = choice.end
+        return self._sum_up()
+
+    def recorded(self) -> None:
+        """What was made is in the books."""
+        for choice in self.all:
+            if choice.generation is not None and choice.end is not None and choice.end.made:
+                choice.generation.recorded()
+
     async def _after_the_first(self, choice: Choice) -> None:
         first = self.all[choice.index - choice.number]
         if choice is not first:
@@ -211,12 +228,14 @@ class Choices:
         return End("engine_lost", None, error, made, usage)
 
     def _cut_short(self, choice: Choice, usage: protocol.Usage) -> End:
-        """Stopped by us: because another text failed, the caller left, or the process ends."""
+        """Stopped by us: because another text failed, the caller left, the answer is cut, or the process ends."""
         made = max(usage.completion_tokens, choice.text.tokens)
         if self._failure is not None:
             return msgspec.structs.replace(self._failure, made=made, usage=usage, refused=False)
         if self._work.answer.left:
             return End("client_left", "stop", None, made, usage)
+        if (cut := self._work.answer.cut) is not None:
+            return End(cut.ending, None, cut.error, made, usage)
         return End("shutdown", None, errors.EngineAway("This server is stopping."), made, usage)
 
     def _refused(self, refused: protocol.Refused) -> End:
@@ -268,7 +287,19 @@ def _summed(usages: Sequence[protocol.Usage]) -> protocol.Usage:
         device_s=sum([usage.device_s for usage in usages]),
         preemptions=sum([usage.preemptions for usage in usages]),
         recomputed_tokens=sum([usage.recomputed_tokens for usage in usages]),
+        recomputed=_by_cause(usages),
+        swapped_tokens=sum([usage.swapped_tokens for usage in usages]),
     )
+
+
+def _by_cause(usages: Sequence[protocol.Usage]) -> dict[str, protocol.Recompute]:
+    """What preemption cost all of them, by the tier that caused it."""
+    summed: dict[str, protocol.Recompute] = {}
+    for usage in usages:
+        for tier, cost in usage.recomputed.items():
+            before = summed.get(tier, NO_RECOMPUTE)
+            summed[tier] = protocol.Recompute(before.tokens + cost.tokens, before.device_s + cost.device_s)
+    return summed
 
 
 def _refusal(work: InFlight, refused: protocol.Refused) -> errors.ApiError:
@@ -280,4 +311,4 @@ def _refusal(work: InFlight, refused: protocol.Refused) -> errors.ApiError:
         return errors.ContextLengthExceeded(f"The engine cannot fit this request: {refused.message}.")
     if refused.code == "bad_request":
         return errors.InvalidRequest(f"The engine refuses this request: {refused.message}.")
-    return errors.EngineAway(AWAY)
+    return errors.EngineAway(AWAY, retry_after_s=refused.retry_after_s or 1.0)

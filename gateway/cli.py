@@ -10,14 +10,17 @@ from pathlib import Path
 import click
 
 from gateway.commands.adapters import adapters_group
+from gateway.commands.alerts import audit_command, webhooks_group
 from gateway.commands.bench import bench_command
 from gateway.commands.config import config_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
 from gateway.commands.keys import keys_group
+from gateway.commands.limits import limits_group
 from gateway.commands.money import budgets_group, prices_group
 from gateway.commands.run import engine_command, gateway_command, serve_command
-from gateway.commands.tenants import tenants_group
+from gateway.commands.simulate import simulate_command
+from gateway.commands.tenants import projects_group, tenants_group
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -40,12 +43,17 @@ for command in (
     engine_command,
     db_group,
     tenants_group,
+    projects_group,
     keys_group,
     budgets_group,
+    webhooks_group,
+    limits_group,
     prices_group,
     adapters_group,
+    audit_command,
     config_group,
     bench_command,
+    simulate_command,
 ):
     main.add_command(command)
 

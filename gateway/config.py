@@ -10,21 +10,26 @@ import contextlib
 import os
 import secrets
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gateway.limits import LIMIT_MAX, Allowance
+
 DEFAULT_FILE = "laneway.toml"
 # sockaddr_un.sun_path holds 108 bytes with the closing zero.
 SOCKET_PATH_BYTES_MAX = 107
 DEMO_MODEL = "smollm2-135m-instruct"
+# `service_tier` values that name no tier of their own: OpenAI's, and Anthropic's for its standard tier.
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
+RESERVED_SERVICE_TIERS = ("auto", "standard_only")
 NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,127}$"
 
 Name = Annotated[str, Meta(pattern=NAME)]
-Count = Annotated[int, Meta(ge=1, le=2**31)]
+Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
 Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
 
 
@@ -48,11 +53,13 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
+    end_streams_on_revoke: bool = True
 
 
 class EngineSection(Section, frozen=True, kw_only=True):
     socket: str = ""  # empty: <data_dir>/engine.sock
     arena_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024, le=2**48)] = 512 * 1024 * 1024
+    host_pool_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0  # 0: who is preempted computes all again
     step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
     prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
     sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 64
@@ -60,6 +67,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     adapters_max: Annotated[int, Meta(ge=1, le=65536)] = 1024  # with cuda: in the arena at once
     adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # with cuda
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # 0: as many as the machine has cores
+    still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 120.0  # 0: for ever
 
     def __post_init__(self) -> None:
         if self.prefill_tokens_min > self.step_tokens_max:
@@ -93,16 +101,48 @@ class TierSection(Section, frozen=True, kw_only=True):
     ttft_per_1k_prompt_tokens_ms: Milliseconds = 1000.0
     inter_token_ms: Milliseconds = 100.0
     preemptible: bool = True
-    queue_max: Count = 256
+    queue_max: Annotated[int, Meta(ge=1)] = 256
     queue_target_ms: Milliseconds | None = None  # None: bounded by queue_max alone
+    prefill_weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    decode_weight: Annotated[float, Meta(gt=0, le=1000)] = 2.0
+    ageing_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
+    crowd_prefill: Annotated[float, Meta(gt=0, le=1)] = 0.25
+    preemptions_max: Annotated[int, Meta(ge=1, le=1000)] = 3
+
+    def __post_init__(self) -> None:
+        if self.service_tier in RESERVED_SERVICE_TIERS:
+            raise ValueError(f"service_tier is {self.service_tier!r}, which callers write for the tier of their key")
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
-    """For each key, in this gateway; over it, 429."""
+    """For each key that has none of its own; over it, 429."""
 
     requests_per_minute: Count = 6000
     tokens_per_minute: Count = 10_000_000
     concurrency: Count = 256
+
+    @property
+    def allowance(self) -> Allowance:
+        return Allowance(self.requests_per_minute, self.tokens_per_minute, self.concurrency)
+
+
+class TenantLimitsSection(LimitsSection, frozen=True, kw_only=True):
+    """For each tenant that has none of its own, over all its keys."""
+
+    requests_per_minute: Count = 60_000
+    tokens_per_minute: Count = 100_000_000
+    concurrency: Count = 2560
+
+
+class RedisSection(Section, frozen=True, kw_only=True):
+    """Where gateways share their rate limits. Nothing else is kept there, and nothing that may not be lost."""
+
+    url: str = ""  # empty: each gateway limits by itself, to its part
+    answer_ms: Annotated[float, Meta(ge=1, le=5000)] = 50.0
+
+    def __post_init__(self) -> None:
+        if self.url and not self.url.startswith(REDIS_SCHEMES):
+            raise ValueError(f"url is {safe_url(self.url)!r}; it must begin with {', '.join(REDIS_SCHEMES)}")
 
 
 class LeaseSection(Section, frozen=True, kw_only=True):
@@ -117,6 +157,29 @@ class LeaseSection(Section, frozen=True, kw_only=True):
             raise ValueError(
                 f"renew_s is {self.renew_s:g}, over a third of length_s, which is {self.length_s:g}: "
                 "a lease must survive two lost renewals"
+            )
+
+
+class JournalSection(Section, frozen=True, kw_only=True):
+    """Where settlements lie while the database is away: one file a gateway in <data_dir>/journal."""
+
+    bytes_max: Annotated[int, Meta(ge=64 * 1024, le=2**30)] = 16 * 1024 * 1024
+    disk_free_min_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 64 * 1024 * 1024
+    settle_wait_s: Annotated[float, Meta(ge=0.05, le=60)] = 2.0
+
+
+class WebhooksSection(Section, frozen=True, kw_only=True):
+    """How alerts are told. `retry_s` is until the second attempt; `billing.alerts` has the rest of the waits."""
+
+    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 5.0
+    retry_s: Annotated[float, Meta(ge=0.2, le=3600)] = 15.0
+    private_addresses: bool = False
+
+    def __post_init__(self) -> None:
+        if self.timeout_s >= self.retry_s:
+            raise ValueError(
+                f"timeout_s is {self.timeout_s:g}; its limit is below retry_s, {self.retry_s:g}: "
+                "an attempt must be over before the next one is due"
             )
 
 
@@ -136,7 +199,11 @@ class Config(Section, frozen=True, kw_only=True):
     models: Annotated[tuple[ModelSection, ...], Meta(max_length=64)] = ()  # none: the demo model
     tiers: Annotated[tuple[TierSection, ...], Meta(min_length=1, max_length=16)] = DEFAULT_TIERS
     limits: LimitsSection = LimitsSection()
+    tenant_limits: TenantLimitsSection = TenantLimitsSection()
+    redis: RedisSection = RedisSection()
     lease: LeaseSection = LeaseSection()
+    journal: JournalSection = JournalSection()
+    webhooks: WebhooksSection = WebhooksSection()
 
     def __post_init__(self) -> None:
         _unique("models.name", [model.name for model in self.models])
@@ -144,7 +211,9 @@ class Config(Section, frozen=True, kw_only=True):
         _unique("tiers.service_tier", [tier.service_tier for tier in self.tiers])
         floors = sum(tier.floor for tier in self.tiers)
         if floors > 1:
-            raise ValueError(f"the floors of all tiers add up to {floors:g}; the limit is 1, the whole arena")
+            each = ", ".join(f"{tier.name} {tier.floor:g}" for tier in self.tiers)
+            raise ValueError(f"tiers.floor: all tiers' add up to {floors:g} ({each}); the limit is 1, the whole arena")
+        _check_targets(self.tiers)
 
     @property
     def data_dir(self) -> Path:
@@ -169,6 +238,11 @@ class Config(Section, frozen=True, kw_only=True):
         """Root of the content-addressed adapter store."""
         return self.data_dir / "adapters"
 
+    @property
+    def journal_dir(self) -> Path:
+        """Of this host's gateways, the living and the dead."""
+        return self.data_dir / "journal"
+
     def model(self, name: str) -> ModelSection | None:
         return next((model for model in self.models if model.name == name), None)
 
@@ -182,11 +256,25 @@ def _unique(field: str, values: list[str]) -> None:
             raise ValueError(f"{field} must be unique; {value!r} is there {values.count(value)} times")
 
 
+def _check_targets(tiers: Sequence[TierSection]) -> None:
+    """A first token takes a step, and so does whoever waits for one; no step is planned to be shorter than the
+    strictest inter-token target of all."""
+    strictest = min(tiers, key=lambda tier: tier.inter_token_ms)
+    for index, tier in enumerate(tiers):
+        for field in ("ttft_base_ms", "queue_target_ms"):
+            target = getattr(tier, field)
+            if target is not None and target < strictest.inter_token_ms:
+                raise ValueError(
+                    f"tiers[{index}].{field} is {target:g}, and a step may take {strictest.inter_token_ms:g} ms, the "
+                    f"inter_token_ms of tier {strictest.name!r}, which is the strictest: it cannot be less"
+                )
+
+
 def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in `file`; without one in `$LANEWAY_CONFIG`, else ./laneway.toml, else the defaults.
 
-    LANEWAY_PORT and LANEWAY_DATABASE_URL override the file. Relative paths are taken from the file's folder.
-    Raises ConfigError."""
+    LANEWAY_PORT, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file. Relative paths are taken from the file's
+    folder. Raises ConfigError."""
     chosen = locate(file, environ)
     if chosen is None:
         return parse(b"", Path.cwd(), "the defaults", environ)
@@ -234,7 +322,13 @@ def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
         gateway = msgspec.structs.replace(gateway, port=int(port))
     if url := environ.get("LANEWAY_DATABASE_URL"):
         gateway = msgspec.structs.replace(gateway, database_url=url)
-    return msgspec.structs.replace(config, gateway=gateway)
+    redis = config.redis
+    if url := environ.get("LANEWAY_REDIS_URL"):
+        try:
+            redis = RedisSection(url=url)
+        except ValueError as error:
+            raise ConfigError(f"LANEWAY_REDIS_URL: {error}") from error
+    return msgspec.structs.replace(config, gateway=gateway, redis=redis)
 
 
 def _resolved(config: Config, base: Path) -> Config:
@@ -276,7 +370,7 @@ def _database_url(url: str, base: Path, data_dir: Path) -> str:
 
 
 def safe_url(url: str) -> str:
-    """A database URL without its password, fit to be shown."""
+    """A database's or Redis's URL without its password, fit to be shown."""
     scheme, separator, rest = url.partition("://")
     credentials, at, place = rest.rpartition("@")
     user, _, password = credentials.partition(":")
@@ -284,9 +378,10 @@ def safe_url(url: str) -> str:
 
 
 def as_dict(config: Config) -> dict[str, Any]:
-    """All of it as plain data, without the database's password."""
+    """All of it as plain data, without passwords."""
     data: dict[str, Any] = msgspec.to_builtins(config)
     data["gateway"]["database_url"] = safe_url(config.database_url)
+    data["redis"]["url"] = safe_url(config.redis.url)
     return data
 
 
@@ -294,7 +389,7 @@ def write_engine_file(config: Config) -> Path:
     """Write the engine's own configuration (`engine.config.EngineConfig`) into the data directory: what it serves and
     how large it may grow, and nothing about people or money."""
     engine: dict[str, Any] = msgspec.to_builtins(config.engine)
-    del engine["socket"]
+    del engine["socket"], engine["still_s_max"]  # of whoever keeps it
     engine["models"] = [{"name": model.name, "path": model.path, "dtype": model.dtype} for model in config.models]
     engine["tiers"] = msgspec.to_builtins(config.tiers)
     path = config.data_dir / "engine.json"

@@ -75,6 +75,16 @@ class InvalidApiKey(ApiError):
         super().__init__("Incorrect API key provided. Send a valid key as 'Authorization: Bearer <key>'.")
 
 
+class AccessEnded(ApiError):
+    """Of a request that ran while its key was revoked or its tenant suspended."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("This key was revoked, or its tenant suspended, while the request ran.")
+
+
 class InsufficientScope(ApiError):
     status = 403
     type = "permission_error"
@@ -109,6 +119,35 @@ class Conflict(ApiError):
 
     status = 409
     should_retry = False
+
+
+class IdempotencyInFlight(ApiError):
+    status = 409
+    code = "idempotency_in_flight"
+    should_retry = False
+
+    def __init__(self) -> None:
+        super().__init__("A request with this Idempotency-Key is in flight. Ask again when it has been answered.")
+
+
+class AnswerNotKept(ApiError):
+    """It ran and was charged; there is nothing to replay, and it must not run again."""
+
+    status = 409
+    code = "idempotency_not_kept"
+    should_retry = False
+
+    def __init__(self) -> None:
+        super().__init__("The request with this Idempotency-Key was answered, and its answer could not be kept.")
+
+
+class IdempotencyMismatch(ApiError):
+    status = 422
+    code = "idempotency_mismatch"
+    should_retry = False
+
+    def __init__(self) -> None:
+        super().__init__("This Idempotency-Key came before with another body. Use a new key for another request.")
 
 
 class RequestTooLarge(ApiError):

@@ -10,28 +10,35 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import msgspec
 
+from billing.database import DatabaseUnavailable
 from billing.ledger import Held, HoldRefused, HoldRequest, Ledger, LedgerUnavailable, Settlement
-from billing.requests import REQUEST_TOKENS_MAX
+from billing.requests import REQUEST_TOKENS_MAX, Recompute
+from billing.settler import Settler
 from engine import protocol
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
 from gateway import errors, wire
-from gateway.answer import Answer
+from gateway.answer import Answer, Cut
 from gateway.asked import Asked, Prompt
-from gateway.callers import Caller
+from gateway.callers import Caller, Callers
 from gateway.choices import AWAY, Choice, Choices, Outcome
 from gateway.inflight import InFlight, ServedModel
-from gateway.limits import Allowance, Limiter
+from gateway.limiter import Limiter
 from gateway.loader import AdapterLoader
-from gateway.log import RequestLine
+from gateway.log import RequestLine, Seldom
 from gateway.metrics import Metrics
 from gateway.prompts import Counted, PromptCounter
 from gateway.registry import Registry
+from gateway.replays import First
 from gateway.sampling import check_ids
 from gateway.tiers import Tiers
+
+JOURNAL_RETRY_S = 5.0
+# A database that hangs keeps nobody waiting for longer; what it held after that is voided.
+HOLD_WAIT_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +53,11 @@ class Generator:
         registry: Registry,
         tiers: Tiers,
         limiter: Limiter,
-        allowance: Allowance,
         ledger: Ledger,
+        settler: Settler,
         engine: EngineClient,
         loader: AdapterLoader,
+        callers: Callers,
         metrics: Metrics,
         secret: bytes,
     ) -> None:
@@ -57,21 +65,24 @@ class Generator:
         self._registry = registry
         self._tiers = tiers
         self._limiter = limiter
-        self._allowance = allowance
         self._ledger = ledger
+        self._settler = settler
         self._engine = engine
         self._loader = loader
+        self._callers = callers
         self._metrics = metrics
         self._secret = secret
         self._owners: dict[asyncio.Task[None], InFlight] = {}
+        self._admitting = 0
         self._stopping = False
         self._counter = PromptCounter()
+        self._unrecordable = Seldom(_log, "admission.unrecordable")
 
     # ---- before admission: whoever is refused here has taken nothing
 
-    async def begin(self, caller: Caller, asked: Asked, line: RequestLine) -> InFlight:
-        """Resolve, count, admit, and hand over to an owner. Raises ApiError; what is refused later, by the ledger or
-        the engine, comes as the answer's error."""
+    async def begin(self, caller: Caller, asked: Asked, line: RequestLine, first: First | None = None) -> InFlight:
+        """Resolve, count, admit, and hand over to an owner, who has `first` from then on. Raises ApiError; what is
+        refused later, by the ledger or the engine, comes as the answer's error."""
         if self._stopping:
             raise errors.EngineAway("This server is stopping.")
         target = self._registry.resolve(caller.tenant_id, asked.model)
@@ -87,6 +98,12 @@ class Generator:
         texts = len(prompts) * asked.n
         prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
         line.record.prompt_tokens, line.record.texts = prompt_tokens, texts
+        self._check_journal()
+        self._admitting += 1  # who waits for the limits counts in the journal as those do who run
+        try:
+            admission = await self._limiter.admit(caller.subjects, prompt_tokens + texts * max_tokens)
+        finally:
+            self._admitting -= 1
         work = InFlight(
             request_id=line.record.request_id,
             caller=caller,
@@ -103,9 +120,10 @@ class Generator:
             stop_ids=asked.rules.all_stop_ids(model.tokenizer.eos_ids),
             stream=asked.stream,
             echo=asked.echo,
-            admission=self._limiter.admit(caller.key_id, self._allowance, prompt_tokens + texts * max_tokens),
+            admission=admission,
             line=line,
             answer=Answer(texts, stream=asked.stream),
+            first=first,
         )
         line.hold()
         owner = asyncio.create_task(self._own(work), name=work.request_id)
@@ -118,12 +136,20 @@ class Generator:
         ApiError."""
         target = self._registry.resolve(caller.tenant_id, model)
         info = self._engine_model(target.model)
-        admission = self._limiter.admit(caller.key_id, self._allowance, 0)
+        admission = await self._limiter.admit(caller.subjects, 0)
         try:
             [counted] = await self._counter.count(self._models[target.model].tokenizer, info, [prompt], param)
-        finally:
-            admission.finish(0)
+        except BaseException:
+            await admission.give_back()
+            raise
+        await admission.finish(0)
         return len(counted.ids)
+
+    def _check_journal(self) -> None:
+        """Whoever begins must be able to settle, come what may. Raises LedgerAway."""
+        if (why := self.unrecordable()) is not None:
+            self._unrecordable.warn(reason=why)
+            raise errors.LedgerAway("Usage cannot be recorded now. Try again later.", retry_after_s=JOURNAL_RETRY_S)
 
     def _engine_model(self, name: str) -> protocol.ModelInfo:
         """Raises EngineAway when no engine serves it now."""
@@ -140,7 +166,9 @@ class Generator:
         """Everything after admission, whatever becomes of the caller."""
         choices: Choices | None = None
         try:
+            await self._confirm(work)
             held = await self._hold(work)
+            work.answer.granted = held.max_tokens
             await self._load(work)
             choices = Choices(
                 work,
@@ -150,20 +178,24 @@ class Generator:
                 first_token=self._first_token,
             )
             with self._metrics.running.labels(work.tier).track_inprogress():
-                await self._close(work, await choices.run())
+                await self._close(work, choices, await choices.run())
         except errors.ApiError as error:
-            work.admission.give_back()
+            await work.admission.give_back()
             if error.status == 429:
                 error.limit_headers = work.admission.headers()
-            self._fail(work, error)
+            await self._fail(work, error)
+        except asyncio.CancelledError:
+            if choices is not None:
+                self._cut_off(work, choices.cut_off())
+            raise
         except Exception:  # noqa: BLE001 - the owner is a process edge: counted, logged, and the caller is told
             self._metrics.errors.inc()
             _log.exception("generation.failed", extra={"fields": {"request_id": work.request_id}})
             if choices is not None:
                 choices.stop()
             await self._void(work, "internal_error")  # unless it had its ending
-            work.admission.give_back()
-            self._fail(work, errors.InternalError())
+            await work.admission.give_back()
+            await self._fail(work, errors.InternalError())
         finally:
             work.line.release()
 
@@ -172,6 +204,14 @@ class Generator:
         if record.ttft_s is None:
             record.ttft_s = work.line.age_s()
             self._metrics.ttft.labels(work.tier).observe(record.ttft_s)
+
+    async def _confirm(self, work: InFlight) -> None:
+        """A body may take long to arrive: whether its key was revoked meanwhile. From here on `end` finds the request.
+        Raises InvalidApiKey, LedgerAway."""
+        try:
+            await self._callers.confirm(work.caller)
+        except DatabaseUnavailable:
+            raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.") from None
 
     async def _hold(self, work: InFlight) -> Held:
         """Committed before the engine hears of the request. Raises BudgetExceeded, LedgerAway."""
@@ -189,8 +229,9 @@ class Generator:
         )
         started = time.perf_counter()
         try:
-            answer = await self._ledger.hold(asked)
-        except LedgerUnavailable:
+            async with asyncio.timeout(HOLD_WAIT_S):
+                answer = await self._ledger.hold(asked)
+        except (LedgerUnavailable, TimeoutError):
             raise errors.LedgerAway("Budgets cannot be checked now. Try again in a moment.") from None
         self._metrics.hold.observe(time.perf_counter() - started)
         if isinstance(answer, HoldRefused):
@@ -231,14 +272,20 @@ class Generator:
             max_tokens=choice.max_tokens,
             sampling=sampling,
             stop_ids=work.stop_ids,
+            weight=work.caller.share_weight,
         )
 
-    async def _close(self, work: InFlight, outcome: Outcome) -> None:
+    async def _close(self, work: InFlight, choices: Choices, outcome: Outcome) -> None:
         """Settle what is billed, or void when nothing was made; then end the answer. The prompt is billed with the
         first completion token, and once, however many texts it got. Raises ApiError for a request that never ran."""
         record, metrics = work.line.record, self._metrics
+        details = wire.PromptTokensDetails(cached_tokens=outcome.cached)
+        usage = wire.Usage(outcome.prompt, outcome.billed, outcome.prompt + outcome.billed, details)
         if outcome.made:
+            if work.first is not None and outcome.error is None:
+                await work.first.keep(work.answer.spell(usage))
             await self._settle(work, outcome)
+            choices.recorded()
         else:
             await self._void(work, outcome.ending)
             if outcome.refused and outcome.error is not None:
@@ -249,7 +296,10 @@ class Generator:
         record.ending = outcome.ending
         record.cached_tokens, record.shared_tokens = outcome.cached, outcome.shared
         record.completion_tokens, record.discarded_tokens = outcome.billed, discarded
-        work.admission.finish(work.prompt_tokens + outcome.made)
+        if outcome.made or outcome.error is None:
+            await work.admission.finish(work.prompt_tokens + outcome.made)
+        else:  # it came to nothing, and not by its caller: it takes nothing
+            await work.admission.give_back()
         metrics.endings.labels(work.tier, outcome.ending).inc()
         metrics.tokens.labels(work.tier, "prompt").inc(outcome.prompt)
         metrics.tokens.labels(work.tier, "cached").inc(outcome.cached)
@@ -258,56 +308,66 @@ class Generator:
             metrics.discarded.labels(outcome.discard_reason).inc(discarded)
         metrics.total.labels(work.tier).observe(work.line.age_s())
         if outcome.error is not None:
-            self._fail(work, outcome.error)
-            return
-        details = wire.PromptTokensDetails(cached_tokens=outcome.cached)
-        total = outcome.prompt + outcome.billed
-        work.answer.finish(wire.Usage(outcome.prompt, outcome.billed, total, details))
+            await self._fail(work, outcome.error)
+        else:
+            work.answer.finish(usage)
 
     async def _settle(self, work: InFlight, outcome: Outcome) -> None:
-        """Raises LedgerAway when the ledger stayed away for its whole patience; the log has the settlement then."""
-        usage = outcome.usage
-        settlement = Settlement(
-            request_id=work.request_id,
-            prompt_tokens=outcome.prompt,
-            cached_tokens=outcome.cached,
-            completion_tokens=outcome.billed,
-            made_tokens=outcome.made,
-            ending=outcome.ending,
-            discarded_tokens=outcome.made - outcome.billed,
-            discard_reason=outcome.discard_reason,
-            queue_s=usage.queue_s,
-            ttft_s=usage.ttft_s,
-            device_s=usage.device_s,
-            preemptions=usage.preemptions,
-            recomputed_tokens=usage.recomputed_tokens,
-        )
+        """Raises LedgerAway when neither the database nor the journal took it; the log has the settlement then."""
+        settlement = _settlement(work, outcome)
         started = time.perf_counter()
         try:
-            ended = await self._ledger.settle(settlement)
+            ended = await self._settler.settle(settlement)
         except LedgerUnavailable:
             self._metrics.unsettled.inc()
             _log.critical("settlement.lost", extra={"fields": {"settlement": msgspec.to_builtins(settlement)}})
             raise errors.LedgerAway("The answer was made and could not be accounted for; it is not charged.") from None
         self._metrics.settle.observe(time.perf_counter() - started)
         work.line.record.cost_picos = ended.cost_picos
-        if ended.outcome != "settled":
+        if ended.outcome == "journaled":
+            self._metrics.journaled.inc()
+        elif ended.outcome != "settled":
             fields = {"request_id": work.request_id, "outcome": ended.outcome}
             _log.error("settlement.too_late", extra={"fields": fields})
 
+    def _cut_off(self, work: InFlight, outcome: Outcome) -> None:
+        """The process ends and waits no longer: what was made counts all the same. A request that had its ending keeps
+        that one."""
+        record = work.line.record
+        record.ending, record.completion_tokens = outcome.ending, outcome.billed
+        if outcome.made:
+            self._settler.keep(_settlement(work, outcome))
+
     async def _void(self, work: InFlight, reason: str) -> None:
+        """Raises nothing: who waits for the answer is told how it ended, come what may."""
         work.line.record.ending = reason
         try:
-            await self._ledger.void(work.request_id, reason)
-        except LedgerUnavailable as error:  # the audit expires it with this gateway's lease
-            fields = {"request_id": work.request_id, "reason": str(error)}
+            await self._settler.void(work.request_id, reason)
+        except Exception as error:  # noqa: BLE001 - the audit expires it with this gateway's lease
+            fields = {"request_id": work.request_id, "reason": str(error) or repr(error)}
             _log.error("void.lost", extra={"fields": fields})
 
-    def _fail(self, work: InFlight, error: errors.ApiError) -> None:
+    async def _fail(self, work: InFlight, error: errors.ApiError) -> None:
         work.line.record.code = error.code
+        if work.first is not None:
+            await work.first.forget()
         work.answer.fail(error)
 
-    # ---- the end of the process
+    # ---- ends that come from elsewhere
+
+    def key_ids(self) -> set[str]:
+        """Whose requests run now."""
+        return {work.caller.key_id for work in self._owners.values()}
+
+    def end(self, key_ids: Container[str]) -> None:
+        """End the requests of these keys: they are billed for what their callers have got."""
+        for work in list(self._owners.values()):
+            if work.caller.key_id in key_ids:
+                work.answer.stop(Cut("revoked", errors.AccessEnded()))
+
+    def unrecordable(self) -> str | None:
+        """Why usage of one request more could not be recorded for sure; None: it could."""
+        return self._settler.refuses(len(self._owners) + self._admitting)
 
     def running(self) -> int:
         return len(self._owners)
@@ -322,8 +382,8 @@ class Generator:
             await asyncio.wait(list(self._owners), timeout=patience_s)
 
     async def stop(self, patience_s: float) -> None:
-        """Stop what still runs and see it settled, for at most `patience_s`; what is left then is cancelled, and its
-        holds expire with the lease."""
+        """Stop what still runs and see it settled, for at most `patience_s`; what is left then is cancelled: what it
+        made goes to the journal, and holds of those that made nothing expire with the lease."""
         self._stopping = True
         for work in list(self._owners.values()):
             work.answer.stop()
@@ -333,6 +393,27 @@ class Generator:
             owner.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         self._counter.close()
+
+
+def _settlement(work: InFlight, outcome: Outcome) -> Settlement:
+    usage = outcome.usage
+    return Settlement(
+        request_id=work.request_id,
+        prompt_tokens=outcome.prompt,
+        cached_tokens=outcome.cached,
+        completion_tokens=outcome.billed,
+        made_tokens=outcome.made,
+        ending=outcome.ending,
+        discarded_tokens=outcome.made - outcome.billed,
+        discard_reason=outcome.discard_reason,
+        queue_s=usage.queue_s,
+        ttft_s=usage.ttft_s,
+        device_s=usage.device_s,
+        preemptions=usage.preemptions,
+        recomputed_tokens=usage.recomputed_tokens,
+        recomputed={tier: Recompute(cost.tokens, cost.device_s) for tier, cost in usage.recomputed.items()},
+        swapped_tokens=usage.swapped_tokens,
+    )
 
 
 def _bound(caller: Caller, model: ServedModel, info: protocol.ModelInfo, request: Asked, prompts: list[Counted]) -> int:

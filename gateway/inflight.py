@@ -10,10 +10,11 @@ from engine.protocol import Sampling
 from engine.tokenizer import Tokenizer
 from gateway.answer import Answer
 from gateway.callers import Caller
-from gateway.limits import Admission
+from gateway.limiter import Admission
 from gateway.log import RequestLine
 from gateway.prompts import Counted
 from gateway.registry import Target
+from gateway.replays import First
 from gateway.sampling import TextRules
 
 
@@ -48,6 +49,7 @@ class InFlight(msgspec.Struct, frozen=True):
     admission: Admission
     line: RequestLine
     answer: Answer
+    first: First | None  # of the calls with its Idempotency-Key
 
     @property
     def texts(self) -> int:

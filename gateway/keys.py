@@ -174,6 +174,17 @@ def list_keys(
     return [_key(row) for row in connection.execute(query)]
 
 
+def is_usable(connection: sa.Connection, key_id: str) -> bool:
+    """It is there, not revoked and not expired, by the database's clock."""
+    expires_at = keys.c.expires_at
+    query = sa.select(keys.c.id).where(
+        keys.c.id == key_id,
+        keys.c.revoked_at.is_(None),
+        sa.or_(expires_at.is_(None), expires_at > clock.database_now(connection)),
+    )
+    return connection.execute(query).one_or_none() is not None
+
+
 def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
     """Make a key like this one and let the old one expire after `overlap_s` seconds. Raises KeyRefused."""
     if not 0 <= overlap_s <= OVERLAP_S_MAX:

@@ -1,173 +1,207 @@
-"""Rate limits of one key inside this process: requests and tokens a minute, and requests at once.
+"""Rate limits: requests and tokens a minute, and requests at once, of a key and of its tenant; all of them or none.
 
-Admission is all or nothing, in one step without an await; a later refusal gives everything back. The windows slide:
-what a minute allows flows in evenly. It must never know what a request contains.
+GCRA, as the continuous-state leaky bucket: what was taken flows out evenly, a minute's worth a minute. This is the
+arithmetic, kept in this process; `shared_limits.py` does the same in Redis, number for number. Moments are integer
+microseconds of whichever clock the caller keeps. It must never know what a request contains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
 
 from gateway.errors import RateLimited
 
-MINUTE_S = 60.0
-# Keys remembered; above it, those with nothing taken are forgotten, which changes no answer.
-KEYS_MAX = 10_000
+MINUTE_US = 60_000_000.0
+LIMIT_MAX = 2**31  # of each of the three
+# Keys and tenants remembered; above it, whoever was not heard of for longest is forgotten, unless something of it runs.
+SUBJECTS_MAX = 20_000
+# When a place among the concurrent requests becomes free is not known; this is how soon to look again.
+PLACE_WAIT_S = 1.0
+
+Scope = Literal["key", "tenant"]
 
 
-@dataclass(slots=True, frozen=True)
-class Allowance:
-    """What one key may do."""
+class Allowance(msgspec.Struct, frozen=True):
+    """What one key or tenant may do."""
 
     requests_per_minute: int
     tokens_per_minute: int
     concurrency: int
 
+    def divided(self, gateways: int) -> Allowance:
+        """One gateway's part, at least 1 of each, when it cannot know what the others allow."""
+        if gateways <= 1:
+            return self
+        return Allowance(*(max(1, limit // gateways) for limit in msgspec.structs.astuple(self)))
 
-class _Window:
-    """A bucket of `limit` units that fills again within a minute. Time is the caller's."""
 
-    __slots__ = ("at", "limit", "taken")
+class Subject(msgspec.Struct, frozen=True):
+    """Who is limited. `family`: the tenant, whose subjects are kept together."""
 
-    def __init__(self, limit: int, now: float) -> None:
-        self.limit = limit
-        self.taken = 0.0
+    scope: Scope
+    id: str
+    family: str
+    allowance: Allowance
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a subject has taken and has not flowed out again; `running` are the requests that have a place."""
+
+    requests: float
+    tokens: float
+    running: int
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """`taken` of each subject: with this request when it is allowed, without it when not. `at`: the deciding clock."""
+
+    allowed: bool
+    at: int
+    taken: list[Taken]
+
+
+@dataclass(slots=True)
+class _Known:
+    requests: float = 0.0
+    tokens: float = 0.0
+    at: int = 0
+    places: dict[str, int] = field(default_factory=dict)  # by request: until when it has its place, unless renewed
+
+    def flow(self, allowance: Allowance, now: int) -> None:
+        self.requests = flowed(self.requests, self.at, allowance.requests_per_minute, now)
+        self.tokens = flowed(self.tokens, self.at, allowance.tokens_per_minute, now)
         self.at = now
 
-    def flow(self, now: float) -> None:
-        self.taken = max(0.0, self.taken - (now - self.at) * self.limit / MINUTE_S)
-        self.at = now
-
-    def wait_s(self, units: int) -> float:
-        """Until `units` more fit; 0 when they do now."""
-        return max(0.0, (self.taken + units - self.limit) * MINUTE_S / self.limit)
-
-    def remaining(self) -> int:
-        return max(0, math.floor(self.limit - self.taken))
-
-    def reset_s(self) -> float:
-        return self.taken * MINUTE_S / self.limit
+    def taken(self) -> Taken:
+        return Taken(self.requests, self.tokens, len(self.places))
 
 
-class _Key:
-    __slots__ = ("allowance", "requests", "running", "tokens")
-
-    def __init__(self, allowance: Allowance, now: float) -> None:
-        self.allowance = allowance
-        self.requests = _Window(allowance.requests_per_minute, now)
-        self.tokens = _Window(allowance.tokens_per_minute, now)
-        self.running = 0
-
-    def flow(self, now: float) -> None:
-        self.requests.flow(now)
-        self.tokens.flow(now)
-
-    def idle(self) -> bool:
-        return self.running == 0 and self.requests.taken == 0 and self.tokens.taken == 0
+def flowed(taken: float, at: int, limit: int, now: int) -> float:
+    """What is left at `now` of what was `taken` at `at`. A clock that went back lets nothing flow until it goes on."""
+    return max(0.0, taken - max(0.0, float(now - at)) * limit / MINUTE_US)
 
 
-class Admission:
-    """A place taken under the limits. End it once: `finish` when the request ran, `give_back` when it was refused."""
+class Rates:
+    """What was taken, in this process. Not for use by several threads."""
 
-    __slots__ = ("_clock", "_key", "_open", "_tokens")
+    def __init__(self, lease_us: int, subjects_max: int = SUBJECTS_MAX) -> None:
+        """`lease_us`: how long a place lasts that is not renewed."""
+        self._lease_us = lease_us
+        self._subjects_max = subjects_max
+        self._known: dict[str, _Known] = {}  # whoever was heard of last is last
 
-    def __init__(self, key: _Key, tokens: int, clock: Callable[[], float]) -> None:
-        self._key = key
-        self._tokens = tokens
-        self._clock = clock
-        self._open = True
+    def __len__(self) -> int:
+        return len(self._known)
 
-    def finish(self, tokens_used: int) -> None:
-        """Free the place and give back the tokens that were reserved and not used."""
-        self._end(requests=0, tokens=max(0, self._tokens - tokens_used))
+    def admit(
+        self, now: int, subjects: Sequence[Subject], tokens: int, place: str, *, decided: bool = False
+    ) -> Decision:
+        """Take one request, `tokens` tokens and one place of every subject, or nothing. `decided`: take it, because it
+        was allowed elsewhere."""
+        known = [self._flowed(subject, now) for subject in subjects]
+        allowed = decided or all(
+            one.requests + 1 <= subject.allowance.requests_per_minute
+            and one.tokens + tokens <= subject.allowance.tokens_per_minute
+            and len(one.places) + 1 <= subject.allowance.concurrency
+            for one, subject in zip(known, subjects, strict=True)
+        )
+        if allowed:
+            for one in known:
+                one.requests += 1
+                one.tokens += tokens
+                one.places[place] = now + self._lease_us
+        return Decision(allowed, now, [one.taken() for one in known])
 
-    def give_back(self) -> None:
-        """As if it had never been asked."""
-        self._end(requests=1, tokens=self._tokens)
+    def end(self, now: int, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int) -> list[Taken]:
+        """Free a place, and give back so much, where the place is still there."""
+        known = [self._flowed(subject, now) for subject in subjects]
+        for one in known:
+            if one.places.pop(place, None) is not None:
+                one.requests = max(0.0, one.requests - requests)
+                one.tokens = max(0.0, one.tokens - tokens)
+        return [one.taken() for one in known]
 
-    def _end(self, requests: int, tokens: int) -> None:
-        if not self._open:
-            return
-        self._open = False
-        key = self._key
-        key.running -= 1
-        key.flow(self._clock())
-        key.requests.taken = max(0.0, key.requests.taken - requests)
-        key.tokens.taken = max(0.0, key.tokens.taken - tokens)
+    def renew(self, now: int, subjects: Sequence[Subject], place: str) -> None:
+        """Whoever still runs keeps its place."""
+        for subject in subjects:
+            self._flowed(subject, now).places[place] = now + self._lease_us
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        return _headers(self._key)
+    def own(self, subject: Subject) -> tuple[float, float, int]:
+        """Requests and tokens that this process took, and when that was counted."""
+        known = self._known.get(subject.id)
+        return (0.0, 0.0, 0) if known is None else (known.requests, known.tokens, known.at)
 
+    def running(self, subject: Subject) -> int:
+        known = self._known.get(subject.id)
+        return 0 if known is None else len(known.places)
 
-class Limiter:
-    """The windows of all keys. Not for use by several threads."""
+    def _flowed(self, subject: Subject, now: int) -> _Known:
+        known = self._known.pop(subject.id, None)
+        if known is None:
+            self._forget()
+            known = _Known(at=now)
+        self._known[subject.id] = known
+        known.flow(subject.allowance, now)
+        for place in [place for place, until in known.places.items() if until <= now]:
+            del known.places[place]
+        return known
 
-    def __init__(self, clock: Callable[[], float], keys_max: int = KEYS_MAX) -> None:
-        self._clock = clock
-        self._keys_max = keys_max
-        self._keys: dict[str, _Key] = {}
-
-    def admit(self, key_id: str, allowance: Allowance, tokens: int) -> Admission:
-        """Take one request, `tokens` tokens (prompt and the most it may make) and one place, or nothing.
-        Raises RateLimited."""
-        now = self._clock()
-        key = self._key(key_id, allowance, now)
-        key.flow(now)
-        if tokens > allowance.tokens_per_minute:
-            raise _refused(key, "tokens", allowance.tokens_per_minute, 0, tokens, MINUTE_S)
-        if key.running >= allowance.concurrency:
-            raise _refused(key, "concurrent requests", allowance.concurrency, key.running, 1, 1.0)
-        if wait_s := key.requests.wait_s(1):
-            raise _refused(key, "requests", key.requests.limit, math.ceil(key.requests.taken), 1, wait_s)
-        if wait_s := key.tokens.wait_s(tokens):
-            raise _refused(key, "tokens", key.tokens.limit, math.ceil(key.tokens.taken), tokens, wait_s)
-        key.running += 1
-        key.requests.taken += 1
-        key.tokens.taken += tokens
-        return Admission(key, tokens, self._clock)
-
-    def _key(self, key_id: str, allowance: Allowance, now: float) -> _Key:
-        key = self._keys.get(key_id)
-        if key is None:
-            if len(self._keys) >= self._keys_max:
-                self._forget_idle(now)
-            key = self._keys[key_id] = _Key(allowance, now)
-        elif key.allowance != allowance:
-            key.allowance = allowance
-            key.requests.limit = allowance.requests_per_minute
-            key.tokens.limit = allowance.tokens_per_minute
-        return key
-
-    def _forget_idle(self, now: float) -> None:
-        for key_id, key in list(self._keys.items()):
-            key.flow(now)
-            if key.idle():
-                del self._keys[key_id]
+    def _forget(self) -> None:
+        """Make room for one."""
+        if len(self._known) >= self._subjects_max:
+            idle = next((id_ for id_, known in self._known.items() if not known.places), None)
+            if idle is not None:
+                del self._known[idle]
 
 
-def _refused(key: _Key, what: str, limit: int, used: int, requested: int, wait_s: float) -> RateLimited:
-    per = "at once" if what == "concurrent requests" else "per minute"
-    message = (
-        f"Rate limit reached for {what} {per}: limit {limit}, used {used}, requested {requested}. "
-        f"Try again in {duration(wait_s)}."
-    )
-    error = RateLimited(message, retry_after_s=wait_s)
-    error.limit_headers = _headers(key)
+def refusal(subjects: Sequence[Subject], taken: Sequence[Taken], tokens: int) -> RateLimited:
+    """Says which limit keeps the request out the longest."""
+    found: list[tuple[float, str]] = []
+    for subject, one in zip(subjects, taken, strict=True):
+        allowance = subject.allowance
+        requests_s = _wait_s(one.requests, 1, allowance.requests_per_minute)
+        tokens_s = _wait_s(one.tokens, tokens, allowance.tokens_per_minute)
+        place_s = PLACE_WAIT_S if one.running >= allowance.concurrency else 0.0
+        for wait_s, what, limit, used, requested in (
+            (place_s, "concurrent requests at once", allowance.concurrency, one.running, 1),
+            (requests_s, "requests per minute", allowance.requests_per_minute, math.ceil(one.requests), 1),
+            (tokens_s, "tokens per minute", allowance.tokens_per_minute, math.ceil(one.tokens), tokens),
+        ):
+            if wait_s > 0:
+                message = f"the {subject.scope}'s {what}: limit {limit}, used {used}, requested {requested}"
+                found.append((wait_s, message))
+    assert found, "a request was refused, and every limit has room for it"
+    wait_s, message = max(found, key=lambda pair: pair[0])
+    error = RateLimited(f"Rate limit reached for {message}. Try again in {duration(wait_s)}.", retry_after_s=wait_s)
+    error.limit_headers = headers(subjects, taken)
     return error
 
 
-def _headers(key: _Key) -> list[tuple[bytes, bytes]]:
-    requests, tokens = key.requests, key.tokens
-    return [
-        (b"x-ratelimit-limit-requests", b"%d" % requests.limit),
-        (b"x-ratelimit-limit-tokens", b"%d" % tokens.limit),
-        (b"x-ratelimit-remaining-requests", b"%d" % requests.remaining()),
-        (b"x-ratelimit-remaining-tokens", b"%d" % tokens.remaining()),
-        (b"x-ratelimit-reset-requests", duration(requests.reset_s()).encode()),
-        (b"x-ratelimit-reset-tokens", duration(tokens.reset_s()).encode()),
-    ]
+def headers(subjects: Sequence[Subject], taken: Sequence[Taken]) -> list[tuple[bytes, bytes]]:
+    """x-ratelimit-*: of the subject that has the least left."""
+    found: dict[str, bytes] = {}
+    for what in ("requests", "tokens"):
+        pairs = [
+            (getattr(subject.allowance, f"{what}_per_minute"), getattr(one, what))
+            for subject, one in zip(subjects, taken, strict=True)
+        ]
+        limit, used = min(pairs, key=lambda pair: pair[0] - pair[1])
+        found[f"limit-{what}"] = b"%d" % limit
+        found[f"remaining-{what}"] = b"%d" % max(0, math.floor(limit - used))
+        found[f"reset-{what}"] = duration(used * MINUTE_US / limit / 1e6).encode()
+    return [(f"x-ratelimit-{name}".encode(), value) for name, value in found.items()]
+
+
+def _wait_s(taken: float, units: int, limit: int) -> float:
+    """Until `units` more fit; 0 when they do now. What never fits is worth another look in a minute."""
+    if units > limit:
+        return MINUTE_US / 1e6
+    return max(0.0, (taken + units - limit) * MINUTE_US / limit / 1e6)
 
 
 def duration(seconds: float) -> str:

@@ -8,10 +8,13 @@ import asyncio
 import functools
 import gc
 import logging
+import os
 import signal
 import socket
+import sys
 from types import FrameType
 
+import msgspec
 import uvicorn
 from litestar.types import ASGIApp
 
@@ -42,10 +45,19 @@ class Server(uvicorn.Server):
             async with self._services.running():
                 _calm_collector()
                 await super().serve(sockets)
-        except (DatabaseUnavailable, GatewayRefused) as error:
+        except (DatabaseUnavailable, GatewayRefused, OSError) as error:
             if self.started:
                 raise
             _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """A worker shares its port, so who keeps it cannot ask it over HTTP: it says on stdout that it listens."""
+        await super().startup(sockets)
+        place = self._services.place
+        if self.started and not place.alone:
+            ready = {"event": "ready", "worker": place.number, "pid": os.getpid()}
+            sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
+            sys.stdout.flush()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """As uvicorn's own, but a stop that was asked for ends with status 0, not with the signal raised again."""
@@ -89,5 +101,23 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
         ),
         services,
     )
-    server.run()
+    try:
+        server.run(None if services.place.alone else [shared_socket(config.gateway.host, config.gateway.port)])
+    except OSError as error:
+        if server.started:
+            raise
+        _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})
     return server.started
+
+
+def shared_socket(host: str, port: int) -> socket.socket:
+    """A listening place beside those of other workers: the kernel spreads connections over them. Raises OSError."""
+    shared = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        shared.bind((host, port))
+    except OSError:
+        shared.close()
+        raise
+    return shared

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable
 
 import msgspec
 
 # Machines ask these all the time; their lines are for whoever looks for them.
 QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
+
+SELDOM_S = 5.0
 
 _requests = logging.getLogger("gateway.request")
 
@@ -38,6 +41,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     ttft_s: float | None = None
     total_s: float | None = None
     ending: str | None = None
+    replay_of: str | None = None  # the request whose answer this one got
     code: str | None = None
     message: str | None = None
 
@@ -65,6 +69,32 @@ class RequestLine:
 
     def age_s(self) -> float:
         return round(time.monotonic() - self.started, 6)
+
+
+class Seldom:
+    """A warning that may come with every request: one line in `every_s`, with how many there were since the last."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        event: str,
+        *,
+        every_s: float = SELDOM_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._event = event
+        self._every_s = every_s
+        self._clock = clock
+        self._said_at: float | None = None
+        self._count = 0
+
+    def warn(self, **fields: object) -> None:
+        self._count += 1
+        now = self._clock()
+        if self._said_at is None or now - self._said_at >= self._every_s:
+            self._logger.warning(self._event, extra={"fields": {**fields, "times": self._count}})
+            self._said_at, self._count = now, 0
 
 
 class JsonFormatter(logging.Formatter):

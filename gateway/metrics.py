@@ -44,8 +44,20 @@ class Metrics:
         self.settle = Histogram(
             "laneway_settle_seconds", "Time of one settlement in the ledger", buckets=_WRITE_SECONDS, registry=registry
         )
+        self.limits_shared = Gauge(
+            "laneway_limits_shared", "1 while rate limits are shared through Redis", registry=registry
+        )
         self.unsettled = Counter(
             "laneway_settlements_lost", "Settlements given up: the log has each of them whole", registry=registry
+        )
+        self.journaled = Counter(
+            "laneway_settlements_journaled", "Settlements that the journal took first", registry=registry
+        )
+        self.journal_bytes = Gauge(
+            "laneway_journal_bytes", "What waits in the journal for the database", registry=registry
+        )
+        self.deliveries = Counter(
+            "laneway_webhook_attempts", "Attempts to tell a webhook of an alert", ["outcome"], registry=registry
         )
         self.errors = Counter("laneway_internal_errors", "Faults of our own, each with a traceback", registry=registry)
 

@@ -9,29 +9,37 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapters.store import AdapterStore
+from billing import leases
 from billing.audit import Auditor
+from billing.clock import database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ids import new_id
 from billing.leases import Leases
 from billing.ledger import CLOSE_PATIENCE_S, Ledger
+from billing.settler import Settler
 from engine.client import EngineClient, EngineUnavailable
 from engine.tokenizer import Tokenizer
-from gateway.callers import USED_FLUSH_S, Callers
+from gateway.callers import USED_FLUSH_S, Callers, unusable
 from gateway.config import Config
+from gateway.deliveries import Deliverer
 from gateway.generation import Generator
 from gateway.inflight import ServedModel
-from gateway.limits import Allowance, Limiter
+from gateway.limiter import PLACE_S, Limiter
 from gateway.loader import AdapterLoader
 from gateway.metrics import Metrics
 from gateway.registry import Registry
+from gateway.replays import Replays
+from gateway.siblings import ALONE, Place, Siblings
 from gateway.tiers import Tiers
 from gateway.watch import RevisionWatch
+
+if TYPE_CHECKING:
+    from gateway.shared_limits import SharedRates
 
 # Of shutdown_grace_s: running answers may go on for the first share, then they are stopped and settled.
 FINISH_SHARE = 0.5
@@ -44,38 +52,64 @@ _log = logging.getLogger(__name__)
 class Services:
     """Made before the event loop runs; `running()` starts and stops what is inside."""
 
-    def __init__(self, config: Config, secret: bytes) -> None:
-        """`secret`: what cache namespaces are made from. Raises OSError or ValueError for a model that cannot be
-        used."""
+    def __init__(self, config: Config, secret: bytes, place: Place = ALONE) -> None:
+        """`secret`: what cache namespaces are made from. `place` among the workers of this host. Raises OSError or
+        ValueError for a model that cannot be used."""
         self.config = config
+        self.place = place
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
+        self.siblings = Siblings(config.data_dir, place, self.metrics.text)
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
         self.models = {model.name: _served(config, model.name) for model in config.models}
         self.database = Database(config.database_url)
-        self.ledger = Ledger(self.database, self.gateway_id, lease_s=config.lease.length_s)
+        # What the database cannot take at once goes to the journal.
+        self.ledger = Ledger(self.database, self.gateway_id, lease_s=config.lease.length_s, settle_patience_s=0.0)
+        self.settler = Settler(
+            self.ledger,
+            config.journal_dir,
+            self.gateway_id,
+            bytes_max=config.journal.bytes_max,
+            disk_free_min_bytes=config.journal.disk_free_min_bytes,
+            wait_s=config.journal.settle_wait_s,
+        )
+        self.metrics.journal_bytes.set_function(lambda: self.settler.bytes_used)
         self.leases = Leases(
             self.database, self.gateway_id, lease_s=config.lease.length_s, renew_s=config.lease.renew_s
         )
         self.auditor = Auditor(self.database, self.gateway_id, lease_s=config.lease.length_s)
-        self.callers = Callers(self.database, self.tiers.names)
+        self.deliverer = Deliverer(
+            self.database,
+            self.metrics,
+            timeout_s=config.webhooks.timeout_s,
+            retry_s=config.webhooks.retry_s,
+            private_addresses=config.webhooks.private_addresses,
+        )
+        # Whether a key has expired is asked of the database's clock, not of this host's.
+        self.callers = Callers(
+            self.database,
+            self.tiers.names,
+            {"key": config.limits.allowance, "tenant": config.tenant_limits.allowance},
+            wall_clock=lambda: self.watch.now_s(),
+        )
         self.registry = Registry(self.database, {name: model.created for name, model in self.models.items()})
         self.store = AdapterStore(config.adapters_dir)
+        self.replays = Replays(self.database, self.gateway_id)
         self.watch = RevisionWatch(self.database, self._changed)
         self.engine = EngineClient(config.socket_path)
+        self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
         self.loader = AdapterLoader(self.engine, self.store, self.registry.active)
         self.engine.on_connect = self.loader.on_connect
         self.generator = Generator(
             models=self.models,
             registry=self.registry,
             tiers=self.tiers,
-            limiter=Limiter(time.monotonic),
-            allowance=Allowance(
-                config.limits.requests_per_minute, config.limits.tokens_per_minute, config.limits.concurrency
-            ),
+            limiter=self.limiter,
             ledger=self.ledger,
+            settler=self.settler,
             engine=self.engine,
             loader=self.loader,
+            callers=self.callers,
             metrics=self.metrics,
             secret=secret,
         )
@@ -83,11 +117,15 @@ class Services:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Raises DatabaseUnavailable, or GatewayRefused when another gateway serves from this SQLite file."""
+        """Raises DatabaseUnavailable, OSError when there is no room for the journal, or GatewayRefused when another
+        gateway serves from this SQLite file."""
         tasks: list[asyncio.Task[None]] = []
         try:
             await self.leases.acquire()
+            await self.settler.start()
+            await self.siblings.start()
             await self.watch.poll()
+            await self.limiter.start()
             await self.engine.start()
             for name, work in self._background().items():
                 tasks.append(asyncio.create_task(work, name=name))
@@ -97,15 +135,28 @@ class Services:
             await self.generator.stop(self.config.gateway.shutdown_grace_s * SETTLE_SHARE)
             await _cancel(tasks + ([self._loading] if self._loading else []))
             await self.engine.close()
+            await self.siblings.close()
+            await self.limiter.close()
             await self._close_ledger()
+            await self.settler.close()
+            self.database.close()
 
     def _background(self) -> dict[str, Coroutine[Any, Any, None]]:
         return {
             "revision-watch": self.watch.run(),
             "lease": self.leases.run(),
+            "journal": self.settler.run(),
             "audit": self.auditor.run(self.config.lease.audit_s),
+            "webhooks": self.deliverer.run(self.config.lease.audit_s),
             "keys-used": self._flush_used(),
+            "limits": self.limiter.run(),
+            "replays": self.replays.run(self.config.lease.audit_s),
         }
+
+    async def _count_gateways(self) -> int:
+        """Raises DatabaseUnavailable."""
+        renew_s = self.config.lease.renew_s
+        return await self.database.read(lambda c: leases.live(c, database_now(c), renew_s))
 
     async def drain(self) -> None:
         """At the beginning of a stop: admit nothing, and after a while stop what still runs."""
@@ -117,6 +168,8 @@ class Services:
     async def _changed(self) -> None:
         """The revision moved: forget what was cached, and let the engine follow in its own time."""
         self.callers.clear()
+        if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids()):
+            self.generator.end(await self.database.read(lambda connection: unusable(connection, running)))
         await self.registry.reload()
         self._loading = asyncio.create_task(self._load_after(self._loading), name="adapters")
 
@@ -143,11 +196,20 @@ class Services:
             async with asyncio.timeout(rest_s):
                 # Its patience ends before ours: whoever waits for it is told, and the lease can still be released.
                 await self.ledger.close(patience_s=min(CLOSE_PATIENCE_S, rest_s * LEDGER_SHARE))
+                await self.settler.finish()
                 await self.callers.flush_used()
-                await self.leases.release()
+                if not self.settler.bytes_used:  # else the lease keeps its holds until the next start settles them
+                    await self.leases.release()
         except (DatabaseUnavailable, TimeoutError) as error:
             _log.error("stop.unclean", extra={"fields": {"reason": repr(error)}})
-        self.database.close()
+
+
+def _shared_rates(config: Config) -> SharedRates | None:
+    if not config.redis.url:
+        return None
+    from gateway.shared_limits import SharedRates  # its client takes a fifth of a second to load
+
+    return SharedRates(config.redis.url, round(PLACE_S * 1e6), config.redis.answer_ms / 1000)
 
 
 def _served(config: Config, name: str) -> ServedModel:

@@ -15,7 +15,7 @@ from litestar.types import Receive, Scope, Send
 
 from gateway.answer import Answer, Piece
 from gateway.errors import ApiError
-from gateway.limits import Admission
+from gateway.limiter import Admission
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -23,6 +23,7 @@ STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),  # nginx would collect the stream
 ]
 JSON_HEADERS = [(b"content-type", b"application/json")]
+GRANTED = b"x-laneway-max-tokens-granted"
 
 
 class Shape(Protocol):
@@ -67,30 +68,48 @@ async def watch_caller(receive: Receive, answer: Answer) -> None:
 
 
 class WholeAnswer:
-    """ASGI application: the answer as one JSON body. Raises its ApiError before anything is sent."""
+    """ASGI application: the answer as one JSON body. Raises its ApiError before anything is sent. One that is `kept`
+    is made to its end though the caller leaves, who may ask for it again."""
 
-    def __init__(self, answer: Answer, admission: Admission, shape: Shape) -> None:
+    def __init__(self, answer: Answer, admission: Admission, shape: Shape, *, kept: bool) -> None:
         self._answer = answer
         self._admission = admission
         self._shape = shape
+        self._kept = kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._answer
-        watch = asyncio.create_task(watch_caller(receive, answer))
+        watch = None if self._kept else asyncio.create_task(watch_caller(receive, answer))
         try:
             if not (answer.ended or answer.left):
                 await answer.changed()
         finally:
-            watch.cancel()
-            answer.leave()
+            if watch is not None:
+                watch.cancel()
+                answer.leave()
         if answer.error is not None:
             raise answer.error
         if answer.usage is None:
             return  # the caller left; the owner brings it to its end
-        body = self._shape.whole(answer)
-        headers = [*JSON_HEADERS, (b"content-length", str(len(body)).encode()), *self._admission.headers()]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        body = self._shape.whole(answer) if answer.body is None else answer.body
+        granted = (GRANTED, b"%d" % (answer.granted or 0))
+        await _send_json(send, body, [granted, *self._admission.headers()])
+
+
+class ReplayedAnswer:
+    """ASGI application: a body as it was sent before."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _send_json(send, self._body, [(b"idempotent-replayed", b"true")])
+
+
+async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    headers = [*JSON_HEADERS, (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 class StreamedAnswer:
@@ -111,7 +130,7 @@ class StreamedAnswer:
                 return
             if answer.error is not None and not answer.begun:
                 raise answer.error
-            headers = STREAM_HEADERS + self._admission.headers()
+            headers = [*STREAM_HEADERS, (GRANTED, b"%d" % (answer.granted or 0)), *self._admission.headers()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._stream(send)
         finally:
@@ -119,12 +138,16 @@ class StreamedAnswer:
             answer.leave()
 
     async def _first(self) -> None:
-        """Until something is known about the answer, or the wait for it is over."""
-        answer = self._answer
-        timer = asyncio.get_running_loop().call_later(self._waits.first_token_s, answer.wake)
+        """Until something is known about the answer, or the wait for it is over. What is granted, or that it is
+        refused, is known before the headers in any case."""
+        answer, loop = self._answer, asyncio.get_running_loop()
+        timer = loop.call_later(self._waits.first_token_s, answer.wake)
         try:
-            if not (answer.begun or answer.ended or answer.left):
+            while not (answer.begun or answer.ended or answer.left):
                 await answer.changed()
+                if answer.granted is not None:
+                    break
+                timer = loop.call_later(self._waits.first_token_s, answer.wake)
         finally:
             timer.cancel()
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -37,10 +38,16 @@ class CannotStart(Exception):
     """What stands in the way of a start, in one sentence for the person who typed the command."""
 
 
+class Pulse(Protocol):
+    async def lost(self) -> str:
+        """Wait until the child, which is alive and ready, stands still for too long; how."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """One process to keep. It is ready when /health/ready at `health` answers 200, or, without one, when it has
-    printed its ready line on stdout."""
+    """One process to keep. It is ready when it has printed its ready line on stdout, if it `speaks`, and
+    /health/ready at `health` answers 200, if it has one."""
 
     name: str
     argv: list[str]
@@ -48,6 +55,8 @@ class ChildSpec:
     stop_s: float
     orphan_signal: signal.Signals  # what the kernel sends it when its parent dies
     health: tuple[str, int] | None = None  # host, port
+    speaks: bool = False
+    pulse: Pulse | None = None  # one that lives and stands still is killed
 
 
 class Child:
@@ -70,11 +79,13 @@ class Child:
         self._changed = changed
         self._needs = needs
         self._process: asyncio.subprocess.Process | None = None
+        self._spoken = asyncio.Event()
         self._stopped = False
 
     async def live(self) -> str:
         """Start it once and wait for its end; return how it ended."""
-        piped = self.spec.health is None
+        piped = self.spec.speaks
+        self._spoken.clear()
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self.spec.argv,
@@ -91,16 +102,20 @@ class Child:
         self._changed()
         if self._stopped:  # while it was being started
             self.kill()
-        watch = asyncio.create_task(self._read_lines(process) if piped else self._probe_health())
+        becoming = asyncio.create_task(self._become_ready())
+        watching = asyncio.create_task(self._watch_pulse())
+        reading = asyncio.create_task(self._read_lines(process)) if piped else None
         try:
             return describe_exit(await process.wait())
         finally:
             self.ready.clear()
-            if piped:
-                await asyncio.wait([watch], timeout=1.0)  # what it said last
-            watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
+            if reading is not None:
+                await asyncio.wait([reading], timeout=1.0)  # what it said last
+            for watch in (becoming, watching, reading):
+                if watch is not None:
+                    watch.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await watch
 
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after the child's `stop_s`."""
@@ -132,16 +147,26 @@ class Child:
             if not line:
                 return
             if is_ready_line(line):
-                self.ready.set()
+                self._spoken.set()
             else:
                 sys.stdout.buffer.write(line)
                 sys.stdout.flush()
 
-    async def _probe_health(self) -> None:
-        for other in self._needs:
-            await other.ready.wait()
-        await self.until_healthy()
+    async def _become_ready(self) -> None:
+        if self.spec.speaks:
+            await self._spoken.wait()
+        if self.spec.health is not None:
+            for other in self._needs:
+                await other.ready.wait()
+            await self.until_healthy()
         self.ready.set()
+
+    async def _watch_pulse(self) -> None:
+        if self.spec.pulse is not None:
+            await self.ready.wait()
+            how = await self.spec.pulse.lost()
+            self._say(f"the {self.spec.name} {how} and is killed")
+            self.kill()
 
     async def until_healthy(self) -> None:
         assert self.spec.health is not None
@@ -158,9 +183,9 @@ class Supervisor:
     def __init__(
         self, specs: list[ChildSpec], say: Callable[[str], None], changed: Callable[[dict[str, int]], None]
     ) -> None:
-        speakers = [Child(spec, say, self._tell) for spec in specs if spec.health is None]
-        askers = [Child(spec, say, self._tell, speakers) for spec in specs if spec.health is not None]
-        self.children = [*askers, *speakers]
+        self._answerers = [Child(spec, say, self._tell) for spec in specs if spec.health is None]
+        self._askers = [Child(spec, say, self._tell, self._answerers) for spec in specs if spec.health is not None]
+        self.children = [*self._askers, *self._answerers]
         self._say = say
         self._changed = changed
         self._stopping = asyncio.Event()
@@ -200,8 +225,8 @@ class Supervisor:
         finally:
             self._stopping.set()
             all_ready.cancel()
-            for child in self.children:
-                await child.stop()
+            for children in (self._askers, self._answerers):
+                await asyncio.gather(*(child.stop() for child in children))
             await asyncio.gather(all_ready, stop, *keepers, return_exceptions=True)
 
     async def _all_ready(self) -> None:
@@ -257,7 +282,9 @@ class Supervisor:
                 await other.until_healthy()
 
 
-def engine_spec(socket_path: Path, config_file: Path, *, fake: bool, environ: dict[str, str]) -> ChildSpec:
+def engine_spec(
+    socket_path: Path, config_file: Path, *, fake: bool, environ: dict[str, str], pulse: Pulse | None = None
+) -> ChildSpec:
     """The engine says on stdout when it is ready. Alone it can do nothing useful, so it dies with its parent."""
     argv = [sys.executable, "-m", "engine", "--socket", str(socket_path), "--config", str(config_file)]
     return ChildSpec(
@@ -266,19 +293,30 @@ def engine_spec(socket_path: Path, config_file: Path, *, fake: bool, environ: di
         environ=environ,
         stop_s=STOP_ENGINE_S,
         orphan_signal=signal.SIGKILL,
+        speaks=True,
+        pulse=pulse,
     )
 
 
-def gateway_spec(host: str, port: int, *, grace_s: float, environ: dict[str, str]) -> ChildSpec:
-    """The gateway is ready when /health/ready says so. Orphaned, it may still settle what it has."""
-    return ChildSpec(
-        name="gateway",
-        argv=[sys.executable, "-m", "gateway"],
-        environ=environ,
-        stop_s=grace_s + STOP_MARGIN_S,
-        orphan_signal=signal.SIGTERM,
-        health=(host, port),
-    )
+def gateway_specs(
+    workers: int, health: tuple[str, int] | None, *, grace_s: float, environ: dict[str, str]
+) -> list[ChildSpec]:
+    """The gateway's processes. With `health`, ready is when /health/ready there says so; of several, which answer at
+    one address, each also says itself that it listens. Orphaned, they may still settle what they have."""
+    argv = [sys.executable, "-m", "gateway"]
+    several = workers > 1
+    return [
+        ChildSpec(
+            name=f"gateway worker {number}" if several else "gateway",
+            argv=[*argv, "--workers", str(workers), "--worker", str(number)] if several else argv,
+            environ=environ,
+            stop_s=grace_s + STOP_MARGIN_S,
+            orphan_signal=signal.SIGTERM,
+            health=health,
+            speaks=several,
+        )
+        for number in range(workers)
+    ]
 
 
 def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
@@ -349,11 +387,11 @@ def check_port(host: str, port: int) -> None:
 
 
 @contextlib.contextmanager
-def only_one(data_dir: Path) -> Iterator[None]:
+def only_one(data_dir: Path, lock: str = "lock") -> Iterator[None]:
     """Hold the data directory: two Laneways over one engine socket and one SQLite file would be no service at all.
-    Raises CannotStart when another one holds it."""
+    Raises CannotStart when another one holds its file `lock`."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (data_dir / "lock").open("a+") as file:
+    with (data_dir / lock).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

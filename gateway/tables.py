@@ -1,4 +1,5 @@
-"""Tables of the gateway: API keys, the adapter registry and the audit log of administrative writes.
+"""Tables of the gateway: API keys, rate limits, replays, the adapter registry and the audit log of administrative
+writes.
 
 They share the metadata and the conventions of `billing.tables`: one database has one schema and one history, and
 moments (`…_at`) are integer microseconds UTC. Nothing about money lives here. Migrations alone alter tables.
@@ -34,6 +35,38 @@ keys = sa.Table(
 )
 sa.Index("ix_keys_tenant_id", keys.c.tenant_id)
 
+# Of a key's or a tenant's own; null: the configuration's.
+rate_limits = sa.Table(
+    "rate_limits",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # lim_…
+    sa.Column("scope", sa.String(16), nullable=False),
+    sa.Column("subject_id", sa.String(64), nullable=False, unique=True),  # the key's or the tenant's
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("requests_per_minute", sa.BigInteger, nullable=True),
+    sa.Column("tokens_per_minute", sa.BigInteger, nullable=True),
+    sa.Column("concurrency", sa.BigInteger, nullable=True),
+    sa.CheckConstraint("scope IN ('key', 'tenant')", name="scope"),
+    sa.CheckConstraint("requests_per_minute >= 1", name="requests_per_minute"),
+    sa.CheckConstraint("tokens_per_minute >= 1", name="tokens_per_minute"),
+    sa.CheckConstraint("concurrency >= 1", name="concurrency"),
+)
+sa.Index("ix_rate_limits_tenant_id", rate_limits.c.tenant_id)
+
+# Calls that came with an Idempotency-Key. What became of one is what the hold of its request says.
+replays = sa.Table(
+    "replays",
+    metadata,
+    sa.Column("key_id", sa.String(64), primary_key=True),
+    sa.Column("name", sa.String(255), primary_key=True),  # the caller's Idempotency-Key
+    sa.Column("fingerprint", sa.String(64), nullable=False),  # SHA-256 of route and body, hex
+    sa.Column("request_id", sa.String(64), nullable=False, unique=True),
+    sa.Column("gateway_id", sa.String(64), nullable=False),
+    sa.Column("answer", sa.LargeBinary, nullable=True),
+    sa.Column("begun_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=True),  # null: not answered yet
+)
+
 adapters = sa.Table(
     "adapters",
     metadata,
@@ -60,11 +93,13 @@ audit_log = sa.Table(
     metadata,
     sa.Column("id", Sequence, primary_key=True, autoincrement=True),
     sa.Column("at", sa.BigInteger, nullable=False),
-    sa.Column("actor", sa.String(80), nullable=False),  # a key id, or "cli"
+    sa.Column("actor", sa.String(80), nullable=False),  # a key id, or "cli:" and a user of the host
     sa.Column("action", sa.String(80), nullable=False),  # e.g. key.create
     sa.Column("object_id", sa.String(80), nullable=False),
     sa.Column("request_id", sa.String(80), nullable=True),
     sa.Column("before", sa.JSON, nullable=True),
     sa.Column("after", sa.JSON, nullable=True),
+    sa.Column("tenant_id", sa.String(64), nullable=True),  # whose the object is; null: the operator's
 )
 sa.Index("ix_audit_log_object_id", audit_log.c.object_id)
+sa.Index("ix_audit_log_tenant_id_id", audit_log.c.tenant_id, audit_log.c.id)

@@ -6,17 +6,20 @@ Plain answers made from billing's structs; nothing here reads a database. A key'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from billing.alerts import Alert, Delivery
 from billing.audit import Findings
 from billing.budgets import BudgetState
 from billing.clock import SECOND
 from billing.prices import PriceVersion, UnitPrices
-from billing.tenants import Tenant
+from billing.tenants import Project, Tenant
 from billing.usage import UsageRow
+from billing.webhooks import MadeWebhook, Webhook
 from engine.protocol import StatusReport
+from gateway.audit import AuditLine
 from gateway.keys import Key, MadeKey
 
 Source = TypeVar("Source")
@@ -31,11 +34,25 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     status: Literal["active", "suspended"]
     default_max_tokens: int | None
+    share_weight: float
+    time_zone: str
     created_at: int
 
     @classmethod
     def of(cls, tenant: Tenant) -> TenantView:
         return cls(**msgspec.structs.asdict(tenant) | {"created_at": tenant.created_at // SECOND})
+
+
+class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    tenant_id: str
+    name: str
+    default_max_tokens: int | None
+    created_at: int
+
+    @classmethod
+    def of(cls, project: Project) -> ProjectView:
+        return cls(**msgspec.structs.asdict(project) | {"created_at": project.created_at // SECOND})
 
 
 class NewKeyView(Key, frozen=True, kw_only=True):
@@ -66,14 +83,17 @@ class PriceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget in its present window. `limit_amount`, `used`, `held` and `left` are tokens or picos, by `unit`."""
+    """A budget in its present window. `limit_amount`, `used`, `held` and `left` are tokens or picos, by `unit`;
+    `thresholds` are percentages at which an alert is raised. A soft budget refuses nothing."""
 
     id: str
     tenant_id: str
-    scope: Literal["tenant", "key"]
+    scope: Literal["tenant", "project", "key"]
     scope_id: str
     unit: Literal["tokens", "money"]
     period: Literal["day", "month", "total"]
+    kind: Literal["hard", "soft"]
+    thresholds: tuple[int, ...]
     limit_amount: int
     used: int
     held: int
@@ -91,6 +111,8 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
             scope_id=budget.scope_id,
             unit=budget.unit,
             period=budget.period,
+            kind=budget.kind,
+            thresholds=budget.thresholds,
             limit_amount=budget.limit_amount,
             used=state.used,
             held=state.held,
@@ -98,6 +120,108 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
             resets_at=None if state.resets_at is None else state.resets_at // SECOND,
             created_at=budget.created_at // SECOND,
         )
+
+
+class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where alerts are told: one tenant's, or all (`tenant_id` null)."""
+
+    id: str
+    tenant_id: str | None
+    url: str
+    created_at: int
+
+    @classmethod
+    def of(cls, webhook: Webhook) -> WebhookView:
+        return cls(
+            id=webhook.id,
+            tenant_id=webhook.tenant_id,
+            url=webhook.url,
+            created_at=webhook.created_at // SECOND,
+        )
+
+
+class NewWebhookView(WebhookView, frozen=True, kw_only=True):
+    """A webhook and, this once, the secret that its deliveries are signed with."""
+
+    secret: str
+
+    @classmethod
+    def made(cls, made: MadeWebhook) -> NewWebhookView:
+        return cls(**msgspec.structs.asdict(WebhookView.of(made.webhook)), secret=made.secret)
+
+
+class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
+    """An alert on its way to one webhook, for the `attempts`th time."""
+
+    webhook_id: str
+    state: Literal["pending", "delivered", "failed"]
+    attempts: int
+    next_attempt_at: int | None
+    delivered_at: int | None
+    last_error: str | None
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> DeliveryView:
+        fields = msgspec.structs.asdict(delivery)
+        del fields["alert_id"]
+        for name in ("next_attempt_at", "delivered_at"):
+            fields[name] = None if fields[name] is None else fields[name] // SECOND
+        return cls(**fields)
+
+
+class AlertView(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget whose use reached `threshold` percent of its limit in the window that began at `window_start`. The
+    same object is what a webhook gets as `data`, without its deliveries."""
+
+    id: str
+    tenant_id: str
+    budget_id: str
+    scope: Literal["tenant", "project", "key"]
+    scope_id: str
+    unit: Literal["tokens", "money"]
+    period: Literal["day", "month", "total"]
+    kind: Literal["hard", "soft"]
+    window_start: int
+    threshold: int
+    limit_amount: int
+    used: int
+    crossed_at: int
+
+    @classmethod
+    def of(cls, alert: Alert) -> AlertView:
+        fields = msgspec.structs.asdict(alert)
+        del fields["sequence"]
+        return cls(**fields | {name: fields[name] // SECOND for name in ("window_start", "crossed_at")})
+
+
+class ListedAlertView(AlertView, frozen=True, kw_only=True):
+    """An alert and how the telling goes."""
+
+    deliveries: list[DeliveryView]
+
+    @classmethod
+    def told(cls, alert: Alert, deliveries: Sequence[Delivery]) -> ListedAlertView:
+        shown = [DeliveryView.of(delivery) for delivery in deliveries]
+        return cls(**msgspec.structs.asdict(AlertView.of(alert)), deliveries=shown)
+
+
+class AuditLineView(msgspec.Struct, frozen=True, kw_only=True):
+    """One administrative write: who (a key's id, or cli:USER), what, from what to what. `tenant_id` is whose the
+    object is; null: the operator's."""
+
+    id: int
+    at: int
+    actor: str
+    action: str
+    object_id: str
+    tenant_id: str | None
+    request_id: str | None
+    before: Any
+    after: Any
+
+    @classmethod
+    def of(cls, line: AuditLine) -> AuditLineView:
+        return cls(**msgspec.structs.asdict(line) | {"at": line.at // SECOND})
 
 
 class UsageView(UsageRow, frozen=True):

@@ -10,8 +10,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 
+import sqlalchemy as sa
+
 from billing import revision
+from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
+from gateway.log import Seldom
 
 INTERVAL_S = 0.25
 STALE_S = 1.0
@@ -38,11 +42,24 @@ class RevisionWatch:
         self._stale_s = stale_s
         self._clock = clock
         self._read_at: float | None = None
+        self._database_at_s = 0.0  # what the database's clock said then
+        self._unread = Seldom(_log, "revision.unread", clock=clock)
+        self._stale = Seldom(_log, "admission.stale", clock=clock)
 
     @property
     def fresh(self) -> bool:
         """Whether what was revoked up to `stale_s` ago is known here."""
         return self._read_at is not None and self._clock() - self._read_at <= self._stale_s
+
+    def now_s(self) -> float:
+        """Unix seconds by the database's clock, which is one for all gateways; to be asked once it was read."""
+        assert self._read_at is not None, "poll first"
+        return self._database_at_s + self._clock() - self._read_at
+
+    def note_refused(self) -> None:
+        """Somebody was turned away because it is not fresh: the log says so, whatever keeps the row unread."""
+        age_s = None if self._read_at is None else round(self._clock() - self._read_at, 3)
+        self._stale.warn(revision_age_s=age_s)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -50,14 +67,18 @@ class RevisionWatch:
             try:
                 await self.poll()
             except DatabaseUnavailable as error:
-                _log.warning("revision.unread", extra={"fields": {"reason": str(error)}})
+                self._unread.warn(reason=str(error))
             await asyncio.sleep(self._interval_s)
 
     async def poll(self) -> None:
         """Read the revision once. Raises DatabaseUnavailable."""
         started = self._clock()
-        seen = await self._database.read(revision.read)
+        seen, now = await self._database.read(_read)
         if seen != self.revision:
             await self._on_change()
             self.revision = seen
-        self._read_at = started
+        self._read_at, self._database_at_s = started, now / SECOND
+
+
+def _read(connection: sa.Connection) -> tuple[int, int]:
+    return revision.read(connection), database_now(connection)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from gateway_stack import Stack
+from redis_server import RedisServer
 
 # Before any test loads torch, as `python -m engine` has it: threads that wait sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -89,6 +90,16 @@ def redis_url() -> Iterator[str]:
     yield REDIS_URL
     client.flushdb()
     client.close()
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis of the test's own, that it may freeze, kill and start again."""
+    if not RedisServer.installed():
+        missing_service("Redis", "there is no redis-server to start")
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
 
 
 @pytest.fixture(scope="session")

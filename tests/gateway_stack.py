@@ -42,8 +42,13 @@ class Stack:
     engine_json: dict[str, Any] = field(default_factory=dict)
     gateway_toml: str = ""
     toml: str = ""
+    data_dir: str = "data"
+    workers: int = 1
+    environ: dict[str, str] = field(default_factory=dict)  # of the gateway, beside this process's own
     engine: subprocess.Popen[bytes] | None = None
     gateway: subprocess.Popen[bytes] | None = None
+    more_gateways: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)  # of every gateway
     tenants: dict[str, str] = field(default_factory=dict)  # slug → id
     keys: dict[str, str] = field(default_factory=dict)  # slug → secret
     key_ids: dict[str, str] = field(default_factory=dict)
@@ -52,21 +57,29 @@ class Stack:
     # ---- start and stop
 
     def start(self) -> None:
+        self.prepare()
+        self.start_engine()
+        self.start_gateway()
+        self.wait_ready()
+        self.urls.append(self.url)
+
+    def prepare(self) -> None:
+        """Files, tables and tenants; no process."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.config_file.write_text(
-            f'[gateway]\nport = {self.port}\ndata_dir = "data"\ndatabase_url = "{self.database_url}"\n'
+            f'[gateway]\nport = {self.port}\ndata_dir = "{self.data_dir}"\ndatabase_url = "{self.database_url}"\n'
             f'{self.gateway_toml}\n[[models]]\nname = "{MODEL}"\npath = "{self.model_dir}"\n{self.toml}'
         )
         self.config.data_dir.mkdir(exist_ok=True)
         upgrade(self.database_url)
         self.database = Database(self.database_url)
         self.seed()
-        self.start_engine()
-        self.start_gateway()
-        self.wait_ready()
+
+    def point_gateway_at(self, url: str) -> None:
+        """Another way to the same database, for the gateways that start from now on."""
+        text = self.config_file.read_text()
+        self.config_file.write_text(text.replace(f'"{self.database_url}"', f'"{url}"'))
 
     @property
     def config_file(self) -> Path:
@@ -125,19 +138,33 @@ class Stack:
             self.engine = subprocess.Popen(argv, stdout=log, stderr=log)
 
     def start_gateway(self) -> None:
+        argv = [sys.executable, "-m", "gateway", "--config", str(self.config_file)]
+        if self.workers > 1:
+            argv[2:] = ["gateway.cli", "--config", str(self.config_file), "gateway", "--workers", str(self.workers)]
         with self.log_file.open("ab") as log:
-            self.gateway = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "--config", str(self.config_file)], stdout=log, stderr=log
-            )
+            self.gateway = subprocess.Popen(argv, stdout=log, stderr=log, env={**os.environ, **self.environ})
 
-    def wait_ready(self, timeout_s: float = START_S_MAX) -> None:
+    def start_more_gateways(self, count: int) -> None:
+        """Beside the first, on ports of their own, with the same configuration: one database, one engine."""
+        for _ in range(count):
+            port = free_port()
+            argv = [sys.executable, "-m", "gateway", "--config", str(self.config_file)]
+            with (self.directory / f"gateway-{port}.log").open("ab") as log:
+                environ = {**os.environ, "LANEWAY_PORT": str(port)}
+                self.more_gateways.append(subprocess.Popen(argv, stdout=log, stderr=log, env=environ))
+            self.urls.append(f"http://127.0.0.1:{port}")
+        for url in self.urls[-count:]:
+            self.wait_ready(url=url)
+
+    def wait_ready(self, timeout_s: float = START_S_MAX, url: str = "") -> None:
         deadline = time.monotonic() + timeout_s
         why = "nothing listens"
         while time.monotonic() < deadline:
-            assert self.gateway is not None
-            assert self.gateway.poll() is None, self.log_file.read_text()
+            for gateway in (self.gateway, *self.more_gateways):
+                assert gateway is not None
+                assert gateway.poll() is None, self.log_file.read_text()
             try:
-                answer = httpx.get(f"{self.url}/health/ready", timeout=5)
+                answer = httpx.get(f"{url or self.url}/health/ready", timeout=5)
             except httpx.TransportError:
                 pass
             else:
@@ -148,10 +175,11 @@ class Stack:
         raise AssertionError(f"not ready: {why}\n{self.log_file.read_text()}")
 
     def stop(self) -> None:
-        for process in (self.gateway, self.engine):
+        processes = (self.gateway, *self.more_gateways, self.engine)
+        for process in processes:
             if process is not None and process.poll() is None:
                 process.terminate()
-        for process in (self.gateway, self.engine):
+        for process in processes:
             if process is not None:
                 process.wait(10)
         self.database.close()
@@ -235,6 +263,12 @@ class Stack:
         eventually(look)
         [line] = found
         return line
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def body(**fields: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import msgspec
 
 from adapters.header import AdapterRefused
 from billing.errors import BillingRefused
-from gateway import audit, registry
-from gateway.administration import Actor, Administration, tenant_of
+from gateway import registry
+from gateway.administration import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, write
 
@@ -39,7 +39,7 @@ def add_command(
             fail(f"--model is needed: one of {', '.join(model.name for model in models)}")
         base_model = models[0].name
     base = base_model
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
     try:
         stored = administration.store_adapter(directory, base)
     except (AdapterRefused, BillingRefused) as error:

@@ -14,7 +14,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 import msgspec
 
+from gateway import audit
 from gateway import config as configuration
+from gateway.administration import Actor, Administration
 from gateway.config import Config
 
 Row = Mapping[str, object]
@@ -47,6 +49,11 @@ class Console:
             except configuration.ConfigError as error:
                 fail(str(error))
         return self._config
+
+    @property
+    def administration(self) -> Administration:
+        """The writes of whoever runs this command."""
+        return Administration(self.config, Actor(audit.host_actor()))
 
 
 pass_console = click.make_pass_decorator(Console)

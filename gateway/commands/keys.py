@@ -7,8 +7,8 @@ import time
 import click
 import msgspec
 
-from gateway import audit, keys
-from gateway.administration import Actor, Administration, tenant_of
+from gateway import keys
+from gateway.administration import tenant_of
 from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.keys import Kind
@@ -25,6 +25,7 @@ def keys_group() -> None:
 
 @keys_group.command("create")
 @click.option("--tenant", help="A slug or an id. Only an admin key is without.")
+@click.option("--project", help="Of the tenant, an id or a name; without it: its default one.")
 @click.option("--name", default="cli", show_default=True)
 @click.option("--kind", type=click.Choice(keys.KINDS), default="live", show_default=True)
 @click.option("--tier", help="Lower than the tenant's; without it: the tenant's.")
@@ -36,6 +37,7 @@ def keys_group() -> None:
 def create_command(
     console: Console,
     tenant: str | None,
+    project: str | None,
     name: str,
     kind: Kind,
     tier: str | None,
@@ -45,13 +47,14 @@ def create_command(
     as_json: bool,
 ) -> None:
     """Make a key and show its secret, this once."""
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
     made = write(
         console,
         lambda c: administration.create_key(
             c,
             name=name,
             tenant_id=None if tenant is None else tenant_of(c, tenant).id,
+            project=project,
             kind=kind,
             tier=tier,
             scopes=list(scopes) or None,
@@ -85,7 +88,7 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 @pass_console
 def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool) -> None:
     """Make a key like KEY_ID, show its secret, and let the old one expire."""
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
     made = write(console, lambda c: administration.rotate_key(c, key_id, overlap_s=overlap_s))
     show_row(msgspec.to_builtins(NewKeyView.of(made)), as_json=as_json)
 
@@ -96,6 +99,6 @@ def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool)
 @pass_console
 def revoke_command(console: Console, key_id: str, as_json: bool) -> None:
     """End a key now. Gateways refuse it within a second."""
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
     key = write(console, lambda c: administration.revoke_key(c, key_id))
     show_row(msgspec.to_builtins(key), as_json=as_json)

@@ -13,9 +13,9 @@ import msgspec
 from billing import budgets, prices
 from billing.budgets import BudgetState
 from billing.clock import Period
+from billing.counters import Kind
 from billing.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
-from gateway import audit
-from gateway.administration import Actor, Administration, budget_state, tenant_of
+from gateway.administration import budget_state, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.views import BudgetView, PriceView
@@ -23,6 +23,7 @@ from gateway.views import BudgetView, PriceView
 MILLION = 10**6
 DIGITS_MAX = 40  # before and after the point
 PERIODS = ("day", "month", "total")
+KINDS = ("hard", "soft")
 
 
 def picos(per: int = 1) -> Callable[[click.Context, click.Parameter, str | None], int | None]:
@@ -85,7 +86,7 @@ def publish_command(
     """Publish prices of the model SUBJECT, in force at once. Versions never change; the newest holds."""
     factors = dict(_pair(text) for text in multipliers)
     kind: SubjectKind = "adapter" if adapter else "model"
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
     version = write(
         console,
         lambda c: administration.publish_price(
@@ -138,15 +139,24 @@ def _show_prices(versions: list[PriceVersion], *, as_json: bool) -> None:
 
 @click.group("budgets")
 def budgets_group() -> None:
-    """What a tenant or a key may use."""
+    """What a tenant, a project or a key may use."""
 
 
 @budgets_group.command("set")
 @click.argument("tenant")
-@click.option("--period", type=click.Choice(PERIODS), required=True, help="Days and months are UTC's.")
+@click.option("--period", type=click.Choice(PERIODS), required=True, help="Of the tenant's time zone.")
 @click.option("--money", metavar="AMOUNT", callback=picos(), help="The limit, in the tenant's currency.")
 @click.option("--tokens", type=click.IntRange(0, PICOS_MAX), help="The limit, in tokens.")
+@click.option("--project", help="For this project of the tenant alone, an id or a name.")
 @click.option("--key", "key_id", help="For this key of the tenant alone.")
+@click.option("--kind", type=click.Choice(KINDS), help="A soft one only warns. Without it: as it is, or hard.")
+@click.option(
+    "--threshold",
+    "thresholds",
+    multiple=True,
+    type=click.IntRange(1, budgets.THRESHOLD_MAX),
+    help="An alert at so many percent. May be given more than once; without it: as they are.",
+)
 @json_option
 @pass_console
 def set_command(
@@ -155,14 +165,17 @@ def set_command(
     period: Period,
     money: int | None,
     tokens: int | None,
+    project: str | None,
     key_id: str | None,
+    kind: Kind | None,
+    thresholds: tuple[int, ...],
     as_json: bool,
 ) -> None:
     """Set the one budget of TENANT (a slug or an id) of this period and unit."""
     limit = tokens if money is None else money
     if limit is None or (money is not None and tokens is not None):
         fail("one of --money and --tokens is needed")
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
 
     def change(connection: Any) -> BudgetState:
         budget = administration.set_budget(
@@ -171,7 +184,10 @@ def set_command(
             unit="tokens" if money is None else "money",
             period=period,
             limit_amount=limit,
+            project=project,
             key_id=key_id,
+            kind=kind,
+            thresholds=thresholds or None,
         )
         return budget_state(connection, budget)
 
@@ -185,7 +201,19 @@ def set_command(
 def list_budgets_command(console: Console, tenant: str | None, as_json: bool) -> None:
     """Budgets with what is used, held and left of them now. Money is in picos."""
     found = read(console, lambda c: budgets.states(c, tenant_id=None if tenant is None else tenant_of(c, tenant).id))
-    columns = ("id", "scope", "scope_id", "unit", "period", "limit_amount", "used", "held", "left")
+    columns = (
+        "id",
+        "scope",
+        "scope_id",
+        "unit",
+        "period",
+        "kind",
+        "thresholds",
+        "limit_amount",
+        "used",
+        "held",
+        "left",
+    )
     show_rows([msgspec.to_builtins(BudgetView.of(state)) for state in found], columns, as_json=as_json)
 
 
@@ -194,6 +222,6 @@ def list_budgets_command(console: Console, tenant: str | None, as_json: bool) ->
 @pass_console
 def remove_command(console: Console, budget_id: str) -> None:
     """Stop enforcing a budget."""
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
     write(console, lambda c: administration.remove_budget(c, budget_id))
     click.echo(f"{budget_id} is no longer enforced")

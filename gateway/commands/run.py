@@ -14,16 +14,31 @@ from gateway import supervisor
 from gateway.commands.console import Console, fail, pass_console
 from gateway.commands.database import upgrade
 from gateway.config import Config
+from gateway.pulse import EnginePulse
+from gateway.siblings import socket_path
 
+WORKERS_MAX = 32
+
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=1,
+    show_default=True,
+    help="Gateway processes on the one port. More than one need PostgreSQL.",
+)
 fake_option = click.option("--fake", is_flag=True, help="An engine without a model: its words mean nothing.")
 
 
 @click.command("serve")
 @click.option("--demo", is_flag=True, help="With a demo model, example adapters, three tenants and their keys.")
 @fake_option
+@workers_option
 @pass_console
-def serve_command(console: Console, demo: bool, fake: bool) -> None:
+def serve_command(console: Console, demo: bool, fake: bool, workers: int) -> None:
     """Run the engine and the gateway, and start again whichever dies. Ctrl-C stops both."""
+    _check_workers(console.config, workers)
+    if demo and workers > 1:
+        fail(f"--demo runs one gateway process, not --workers {workers}")
     try:
         with supervisor.only_one(console.config.data_dir):
             if demo:
@@ -31,30 +46,46 @@ def serve_command(console: Console, demo: bool, fake: bool) -> None:
 
                 Demo(console.config, say=click.echo).run(specs(console.config, console.file, fake=fake))
             else:
-                _serve(console, fake=fake)
+                _serve(console, fake=fake, workers=workers)
     except supervisor.CannotStart as error:
         fail(str(error))
 
 
-def _serve(console: Console, *, fake: bool) -> None:
+def _check_workers(config: Config, workers: int) -> None:
+    """What several processes of one gateway need is refused here, in one sentence."""
+    if workers == 1:
+        return
+    if config.database_url.startswith("sqlite"):
+        fail(f"--workers {workers} needs PostgreSQL (gateway.database_url): SQLite carries one gateway process")
+    longest = socket_path(config.data_dir, WORKERS_MAX - 1)
+    if len(os.fsencode(longest)) > configuration.SOCKET_PATH_BYTES_MAX:
+        fail(f"gateway.data_dir: {longest} is over {configuration.SOCKET_PATH_BYTES_MAX} bytes, a Unix socket's limit")
+
+
+def _serve(console: Console, *, fake: bool, workers: int) -> None:
     config = console.config
     supervisor.check_port(config.gateway.host, config.gateway.port)
     upgrade(config)
     asyncio.run(
-        supervisor.Supervisor(specs(config, console.file, fake=fake), click.echo, changed=lambda pids: None).run(
-            on_ready=lambda: click.echo(f"Laneway serves at {config.base_url}; Ctrl-C stops it.")
-        )
+        supervisor.Supervisor(
+            specs(config, console.file, fake=fake, workers=workers), click.echo, changed=lambda pids: None
+        ).run(on_ready=lambda: click.echo(f"Laneway serves at {config.base_url}; Ctrl-C stops it."))
     )
 
 
-def specs(config: Config, file: Path | None, *, fake: bool) -> list[supervisor.ChildSpec]:
+def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1) -> list[supervisor.ChildSpec]:
     """The gateway and the engine of this configuration, in the order in which they stop."""
     environ = child_environ(file)
+    health = (config.gateway.host, config.gateway.port)
     return [
-        supervisor.gateway_spec(
-            config.gateway.host, config.gateway.port, grace_s=config.gateway.shutdown_grace_s, environ=environ
+        *supervisor.gateway_specs(workers, health, grace_s=config.gateway.shutdown_grace_s, environ=environ),
+        supervisor.engine_spec(
+            config.socket_path,
+            configuration.write_engine_file(config),
+            fake=fake,
+            environ=environ,
+            pulse=EnginePulse(config.socket_path, still_s) if (still_s := config.engine.still_s_max) else None,
         ),
-        supervisor.engine_spec(config.socket_path, configuration.write_engine_file(config), fake=fake, environ=environ),
     ]
 
 
@@ -65,11 +96,33 @@ def child_environ(file: Path | None) -> dict[str, str]:
 
 
 @click.command("gateway")
+@workers_option
 @pass_console
-def gateway_command(console: Console) -> None:
-    """Run a gateway alone. It takes requests once an engine answers on the socket."""
-    _ = console.config  # a bad file is refused here, in one sentence
+def gateway_command(console: Console, workers: int) -> None:
+    """Run a gateway alone. It takes requests once an engine answers on the socket. Of several workers, one that dies is
+    started again."""
+    config = console.config  # a bad file is refused here, in one sentence
+    _check_workers(config, workers)
+    if workers > 1:
+        _keep_workers(config, console.file, workers)
+        return
     os.execve(sys.executable, [sys.executable, "-m", "gateway"], child_environ(console.file))
+
+
+def _keep_workers(config: Config, file: Path | None, workers: int) -> None:
+    try:
+        with supervisor.only_one(config.data_dir, "gateway-lock"):
+            supervisor.check_port(config.gateway.host, config.gateway.port)
+            kept = supervisor.gateway_specs(
+                workers, None, grace_s=config.gateway.shutdown_grace_s, environ=child_environ(file)
+            )
+            asyncio.run(
+                supervisor.Supervisor(kept, click.echo, changed=lambda pids: None).run(
+                    on_ready=lambda: click.echo(f"{workers} workers listen at {config.base_url}; Ctrl-C stops them.")
+                )
+            )
+    except supervisor.CannotStart as error:
+        fail(str(error))
 
 
 @click.command("engine")

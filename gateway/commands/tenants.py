@@ -1,19 +1,26 @@
-"""`laneway tenants list|create|suspend|resume`."""
+"""`laneway tenants list|create|set|suspend|resume` and `laneway projects list|create|set`."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 import msgspec
 import sqlalchemy as sa
 
 from billing import tenants
-from gateway import audit
-from gateway.administration import Actor, Administration, tenant_of
-from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
+from gateway.administration import project_of, tenant_of
+from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.views import TenantView
+from gateway.views import ProjectView, TenantView
 
-COLUMNS = ("slug", "tier", "status", "currency", "default_max_tokens", "created_at", "id", "name")
+COLUMNS = (
+    *("slug", "tier", "status", "currency", "time_zone", "default_max_tokens", "share_weight"),
+    *("created_at", "id", "name"),
+)
+PROJECT_COLUMNS = ("name", "default_max_tokens", "created_at", "id")
+
+WEIGHT_HELP = "Of two that wait in a tier, one with twice the weight is served twice as much."
 
 
 @click.group("tenants")
@@ -43,6 +50,8 @@ def _all(connection: sa.Connection) -> list[tenants.Tenant]:
 @click.option("--name", help="Without it: the slug.")
 @click.option("--currency", default="USD", show_default=True, help="For ever.")
 @click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@click.option("--share-weight", type=float, default=1.0, show_default=True, help=WEIGHT_HELP)
+@click.option("--time-zone", default="UTC", show_default=True, help="Where the days and months of its budgets begin.")
 @json_option
 @pass_console
 def create_command(
@@ -52,17 +61,48 @@ def create_command(
     name: str | None,
     currency: str,
     default_max_tokens: int | None,
+    share_weight: float,
+    time_zone: str,
     as_json: bool,
 ) -> None:
     """Make a tenant. SLUG is its name in /t/<slug>/v1."""
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
     tenant = write(
         console,
         lambda c: administration.create_tenant(
-            c, slug=slug, tier=tier, name=name, currency=currency, default_max_tokens=default_max_tokens
+            c,
+            slug=slug,
+            tier=tier,
+            name=name,
+            currency=currency,
+            default_max_tokens=default_max_tokens,
+            share_weight=share_weight,
+            time_zone=time_zone,
         ),
     )
     show_row(msgspec.to_builtins(TenantView.of(tenant)), as_json=as_json)
+
+
+@tenants_group.command("set")
+@click.argument("tenant")
+@click.option("--name")
+@click.option("--tier", help="The highest tier that its keys may have.")
+@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@click.option("--share-weight", type=float, help=WEIGHT_HELP)
+@click.option("--time-zone", help="Where the days and months of its budgets begin.")
+@json_option
+@pass_console
+def set_command(console: Console, /, tenant: str, as_json: bool, **options: Any) -> None:
+    """Change what is given of TENANT (a slug or an id). Gateways follow within a second."""
+    changes = _given(options)
+    administration = console.administration
+    changed = write(console, lambda c: administration.update_tenant(c, tenant_of(c, tenant).id, **changes))
+    show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in options.items() if value is not None}
+    return given or fail("nothing was given to change; see --help")
 
 
 @tenants_group.command("suspend")
@@ -84,6 +124,61 @@ def resume_command(console: Console, tenant: str, as_json: bool) -> None:
 
 
 def _set_status(console: Console, tenant: str, status: tenants.Status, as_json: bool) -> None:
-    administration = Administration(console.config, Actor(audit.CLI))
+    administration = console.administration
     changed = write(console, lambda c: administration.update_tenant(c, tenant_of(c, tenant).id, status=status))
     show_row(msgspec.to_builtins(TenantView.of(changed)), as_json=as_json)
+
+
+@click.group("projects")
+def projects_group() -> None:
+    """Groups of a tenant's keys, with budgets of their own."""
+
+
+@projects_group.command("list")
+@click.argument("tenant")
+@json_option
+@pass_console
+def list_projects_command(console: Console, tenant: str, as_json: bool) -> None:
+    """The projects of TENANT (a slug or an id), by name."""
+    found = read(console, lambda c: tenants.projects(c, tenant_of(c, tenant).id))
+    rows = [msgspec.to_builtins(ProjectView.of(project)) for project in found]
+    show_rows(rows, PROJECT_COLUMNS, as_json=as_json)
+
+
+@projects_group.command("create")
+@click.argument("tenant")
+@click.argument("name")
+@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@json_option
+@pass_console
+def create_project_command(
+    console: Console, tenant: str, name: str, default_max_tokens: int | None, as_json: bool
+) -> None:
+    """Make the project NAME of TENANT (a slug or an id)."""
+    administration = console.administration
+    project = write(
+        console,
+        lambda c: administration.create_project(
+            c, tenant_id=tenant_of(c, tenant).id, name=name, default_max_tokens=default_max_tokens
+        ),
+    )
+    show_row(msgspec.to_builtins(ProjectView.of(project)), as_json=as_json)
+
+
+@projects_group.command("set")
+@click.argument("tenant")
+@click.argument("project")
+@click.option("--name")
+@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@json_option
+@pass_console
+def set_project_command(console: Console, /, tenant: str, project: str, as_json: bool, **options: Any) -> None:
+    """Change what is given of a PROJECT (an id or a name) of TENANT (a slug or an id)."""
+    changes = _given(options)
+    administration = console.administration
+
+    def change(connection: sa.Connection) -> tenants.Project:
+        found = project_of(connection, tenant_of(connection, tenant).id, project)
+        return administration.update_project(connection, found.id, **changes)
+
+    show_row(msgspec.to_builtins(ProjectView.of(write(console, change))), as_json=as_json)

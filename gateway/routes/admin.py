@@ -21,9 +21,17 @@ from gateway.access import admit
 from gateway.administration import Actor, Administration
 from gateway.http import line_of, read_body
 from gateway.keys import ADMIN, KeyRefused
+from gateway.routes.admin_alerts import WebhookController, list_alerts
+from gateway.routes.admin_limits import LimitsController
 from gateway.routes.admin_money import BudgetController, PriceController
-from gateway.routes.admin_people import KeyController, TenantController
-from gateway.routes.admin_reports import audit_findings, engine_status, usage_requests, usage_totals
+from gateway.routes.admin_people import KeyController, ProjectController, TenantController
+from gateway.routes.admin_reports import (
+    audit_findings,
+    engine_status,
+    list_audit_log,
+    usage_requests,
+    usage_totals,
+)
 from gateway.services import Services
 
 BODY_BYTES_MAX = 64 * 1024
@@ -43,12 +51,17 @@ def admin_router(services: Services) -> Router:
         path="/v1/admin",
         route_handlers=[
             TenantController,
+            ProjectController,
             KeyController,
             PriceController,
             BudgetController,
+            WebhookController,
+            list_alerts,
+            LimitsController,
             usage_totals,
             usage_requests,
             audit_findings,
+            list_audit_log,
             engine_status,
         ],
         guards=[operators_only],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 import sqlalchemy as sa
@@ -11,15 +10,15 @@ from litestar import Controller, delete, get, post
 from msgspec import Meta
 
 from billing import budgets, prices
-from billing.budgets import BudgetState
+from billing.budgets import THRESHOLD_MAX, THRESHOLDS_MAX, BudgetState
 from billing.clock import SECOND
 from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
 from gateway.administration import Administration, budget_state, tenant_of
-from gateway.errors import InvalidRequest
-from gateway.routes.admin_people import PAGE_DEFAULT, After, Limit, TenantFilter
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
 from gateway.services import Services
 from gateway.views import BudgetView, Page, PriceView, page
 
+Threshold = Annotated[int, Meta(ge=1, le=THRESHOLD_MAX)]
 PicosPerToken = Annotated[int, Meta(ge=0, le=UNIT_PRICE_PICOS_MAX)]
 
 
@@ -38,31 +37,18 @@ class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BudgetSetting(msgspec.Struct, forbid_unknown_fields=True):
-    """The one budget of this unit and period that the tenant, or the key `key_id` of it, has. Tokens or picos."""
+    """The one budget of this unit and period that the tenant, a project of it (by id or name) or the key `key_id` has.
+    Tokens or picos. `thresholds`: percentages of the limit at which an alert is raised. Of a budget that is there,
+    what is left out stays; a new one is hard, and a new soft one has the thresholds 80 and 100."""
 
     tenant: str
     unit: Literal["tokens", "money"]
     period: Literal["day", "month", "total"]
     limit_amount: Annotated[int, Meta(ge=0, le=PICOS_MAX)]
+    project: str | None = None
     key_id: str | None = None
-
-
-class Identified(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-Listed = TypeVar("Listed", bound=Identified)
-
-
-def after_id(items: Sequence[Listed], after: str | None) -> Sequence[Listed]:
-    """Those behind the one with the id `after`. Raises InvalidRequest when it is not among them."""
-    if after is None:
-        return items
-    for index, item in enumerate(items):
-        if item.id == after:
-            return items[index + 1 :]
-    raise InvalidRequest(f"'page' is {after!r}, which is not on this list.", param="page")
+    kind: Literal["hard", "soft"] | None = None
+    thresholds: Annotated[list[Threshold], Meta(max_length=THRESHOLDS_MAX)] | None = None
 
 
 class PriceController(Controller):
@@ -101,7 +87,10 @@ class BudgetController(Controller):
                 unit=data.unit,
                 period=data.period,
                 limit_amount=data.limit_amount,
+                project=data.project,
                 key_id=data.key_id,
+                kind=data.kind,
+                thresholds=data.thresholds,
             )
             return budget_state(connection, budget)
 

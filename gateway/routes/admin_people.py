@@ -1,4 +1,4 @@
-"""/v1/admin/tenants and /v1/admin/keys."""
+"""/v1/admin/tenants, /v1/admin/projects and /v1/admin/keys."""
 
 from __future__ import annotations
 
@@ -14,39 +14,61 @@ from billing import tenants
 from gateway import keys
 from gateway.administration import Administration, key_of, tenant_of
 from gateway.keys import OVERLAP_S_MAX, Key, Kind
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
 from gateway.services import Services
-from gateway.views import NewKeyView, Page, TenantView, page
+from gateway.views import NewKeyView, Page, ProjectView, TenantView, page
 
-PAGE_DEFAULT, PAGE_MAX = 100, 500
-Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX)]
-After = Annotated[str | None, Parameter(query="page", description="`next_page` of the page before")]
-TenantFilter = Annotated[str | None, Parameter(query="tenant", description="an id or a slug")]
 Tokens = Annotated[int, Meta(ge=1, le=2**24)]
+Weight = Annotated[float, Meta(gt=0, le=tenants.SHARE_WEIGHT_MAX)]
 
 
 class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
-    """`slug` names it in /t/<slug>/v1; `tier` is the highest that its keys may have; the currency is for ever."""
+    """`slug` names it in /t/<slug>/v1; `tier` is the highest that its keys may have; the currency is for ever. The days
+    and months of its budgets begin at midnight of `time_zone`, an IANA name. Of two tenants that wait in a tier, one
+    with twice the `share_weight` is served twice as much."""
 
     slug: str
     tier: str
     name: str | None = None
     currency: str = "USD"
     default_max_tokens: Tokens | None = None
+    share_weight: Weight = 1.0
+    time_zone: str = "UTC"
 
 
 class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What is given changes. Keys of a suspended tenant are refused."""
+    """What is given changes. Keys of a suspended tenant are refused. With another time zone, budgets by day and month
+    go on in the windows that begin there."""
 
     name: str | None = None
     tier: str | None = None
     status: Literal["active", "suspended"] | None = None
     default_max_tokens: Tokens | UnsetType | None = UNSET
+    share_weight: Weight | None = None
+    time_zone: str | None = None
+
+
+class NewProject(msgspec.Struct, forbid_unknown_fields=True):
+    """`tenant`: an id or a slug. `default_max_tokens` is for requests that name none, where their key has none."""
+
+    tenant: str
+    name: str
+    default_max_tokens: Tokens | None = None
+
+
+class ProjectChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is given changes. The default project keeps its name."""
+
+    name: str | None = None
+    default_max_tokens: Tokens | UnsetType | None = UNSET
 
 
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
-    """`tenant`: an id or a slug; an admin key is without. `tier` may only lower the tenant's. `expires_at`: Unix s."""
+    """`tenant`: an id or a slug; an admin key is without. `project`: an id or a name; without it, the default one.
+    `tier` may only lower the tenant's. `expires_at`: Unix s."""
 
     tenant: str | None = None
+    project: str | None = None
     name: str = "api"
     kind: Kind = "live"
     tier: str | None = None
@@ -93,6 +115,43 @@ class TenantController(Controller):
             await services.database.write(
                 lambda c: administration.update_tenant(c, tenant_of(c, tenant_id).id, **fields)
             )
+        )
+
+
+class ProjectController(Controller):
+    path = "/projects"
+
+    @post("/", opt={"route": "/v1/admin/projects"})
+    async def create_project(self, services: Services, administration: Administration, data: NewProject) -> ProjectView:
+        """Make a project of a tenant."""
+        fields = msgspec.structs.asdict(data)
+        tenant = fields.pop("tenant")
+
+        def change(connection: sa.Connection) -> tenants.Project:
+            return administration.create_project(connection, tenant_id=tenant_of(connection, tenant).id, **fields)
+
+        return ProjectView.of(await services.database.write(change))
+
+    @get("/", opt={"route": "/v1/admin/projects"})
+    async def list_projects(
+        self,
+        services: Services,
+        tenant: Annotated[str, Parameter(query="tenant", description="an id or a slug")],
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[ProjectView]:
+        """A tenant's projects, by name."""
+        found = await services.database.read(lambda c: tenants.projects(c, tenant_of(c, tenant).id))
+        return page(after_id(found, after), limit, ProjectView.of, lambda project: project.id)
+
+    @patch("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
+    async def change_project(
+        self, services: Services, administration: Administration, project_id: str, data: ProjectChange
+    ) -> ProjectView:
+        """Change a project."""
+        fields = msgspec.structs.asdict(data)
+        return ProjectView.of(
+            await services.database.write(lambda c: administration.update_project(c, project_id, **fields))
         )
 
 

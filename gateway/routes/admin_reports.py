@@ -1,26 +1,23 @@
-"""/v1/admin/usage, audit and engine: what was used, whether the books add up, and what the engine is doing."""
+"""/v1/admin/usage, audit, audit_log and engine: what was used, whether the books add up, who changed what, and what the
+engine is doing."""
 
 from __future__ import annotations
-
-from typing import Annotated
 
 import msgspec
 import sqlalchemy as sa
 from litestar import get
-from litestar.params import Parameter
 
 from billing import audit, usage
 from billing.clock import SECOND
 from billing.usage import Filter, Totals, UsageRow
 from engine.client import EngineUnavailable
+from gateway import audit as audit_log
 from gateway.administration import tenant_of
-from gateway.errors import EngineAway, InvalidRequest
-from gateway.routes.admin_people import PAGE_DEFAULT, After, Limit, TenantFilter
+from gateway.audit import AuditLine
+from gateway.errors import EngineAway
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Moment, Name, TenantFilter, sequence
 from gateway.services import Services
-from gateway.views import AuditView, EngineView, Page, UsageView, page
-
-Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds")]
-Name = Annotated[str | None, Parameter(max_length=256)]
+from gateway.views import AuditLineView, AuditView, EngineView, Page, UsageView, page
 
 
 @get("/usage", opt={"route": "/v1/admin/usage"})
@@ -36,7 +33,7 @@ async def usage_totals(
 ) -> Totals:
     """Sums over settled requests; every given value must match; start_time ≤ finished < end_time. Cost in picos."""
     which = _filter(key_id, model, adapter, tier, start_time, end_time)
-    return await services.database.read(lambda c: usage.totals(c, _of_tenant(c, which, tenant)))
+    return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, tenant)))
 
 
 @get("/usage/requests", opt={"route": "/v1/admin/usage/requests"})
@@ -53,22 +50,51 @@ async def usage_requests(
     after: After = None,
 ) -> Page[UsageView]:
     """Settled requests, one by one, in the ledger's order."""
-    if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
-        raise InvalidRequest(f"'page' is {after!r}, which is no page.", param="page")
+    begin = sequence(after) or 0
     which = _filter(key_id, model, adapter, tier, start_time, end_time)
 
     def query(connection: sa.Connection) -> list[UsageRow]:
         narrowed = _of_tenant(connection, which, tenant)
-        return usage.page(connection, narrowed, after=int(after or 0), limit=limit + 1)
+        return usage.page(connection, narrowed, after=begin, limit=limit + 1)
 
-    found = await services.database.read(query)
+    found = await services.database.report(query)
     return page(found, limit, UsageView.of, lambda row: str(row.sequence))
 
 
 @get("/audit", opt={"route": "/v1/admin/audit"})
 async def audit_findings(services: Services) -> AuditView:
     """Compute every sum of the ledger again and say what differs."""
-    return AuditView.of(await services.database.read(audit.reconcile))
+    return AuditView.of(await services.database.report(audit.reconcile))
+
+
+@get("/audit_log", opt={"route": "/v1/admin/audit_log"})
+async def list_audit_log(
+    services: Services,
+    tenant: TenantFilter = None,
+    actor: Name = None,
+    action: Name = None,
+    object_id: Name = None,
+    start_time: Moment = None,
+    end_time: Moment = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[AuditLineView]:
+    """Administrative writes, the newest first; every given value must match; start_time ≤ at < end_time."""
+    before = sequence(after)
+
+    def query(connection: sa.Connection) -> list[AuditLine]:
+        which = audit_log.Filter(
+            tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
+            actor=actor,
+            action=action,
+            object_id=object_id,
+            start=None if start_time is None else start_time * SECOND,
+            end=None if end_time is None else end_time * SECOND,
+        )
+        return audit_log.listing(connection, which, before=before, limit=limit + 1)
+
+    found = await services.database.report(query)
+    return page(found, limit, AuditLineView.of, lambda line: str(line.id))
 
 
 @get("/engine", opt={"route": "/v1/admin/engine"})

@@ -23,5 +23,6 @@ from gateway.services import Services
 async def chat_completions(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
     """Create a chat completion."""
     caller = await admit(services, request)
-    chat = wire.parse_chat(await read_body(request, services.config.gateway.body_bytes_max))
-    return await answer(services, request, caller, chat.asked(), lambda work: ChatShape(work, chat.wants_usage()))
+    body = await read_body(request, services.config.gateway.body_bytes_max)
+    chat = wire.parse_chat(body)
+    return await answer(services, request, caller, body, chat.asked(), lambda work: ChatShape(work, chat.wants_usage()))

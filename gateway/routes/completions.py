@@ -19,6 +19,7 @@ from gateway.services import Services
 async def completions(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
     """Create completions of one or several prompts."""
     caller = await admit(services, request)
-    asked = parse_completion(await read_body(request, services.config.gateway.body_bytes_max))
-    include_usage = asked.wants_usage()
-    return await answer(services, request, caller, asked.asked(), lambda work: CompletionShape(work, include_usage))
+    body = await read_body(request, services.config.gateway.body_bytes_max)
+    asked = parse_completion(body)
+    wants_usage = asked.wants_usage()
+    return await answer(services, request, caller, body, asked.asked(), lambda work: CompletionShape(work, wants_usage))

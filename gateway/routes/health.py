@@ -33,5 +33,7 @@ def ready(services: Services) -> Response[Health]:
         problems["database"] = "the revision row was not read within the last second"
     elif not services.leases.held:
         problems["lease"] = "this gateway's lease has run out"
+    if (why := services.generator.unrecordable()) is not None:
+        problems["journal"] = why
     health = Health(ready=not problems, problems=problems)
     return Response(health, status_code=503 if problems else 200)

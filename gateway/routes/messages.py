@@ -19,8 +19,8 @@ from gateway.services import Services
 async def messages(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
     """Create a message."""
     caller = await admit(services, request, api_key=request.headers.get("x-api-key"))
-    asked = parse_messages(await read_body(request, services.config.gateway.body_bytes_max)).asked()
-    return await answer(services, request, caller, asked, MessageShape)
+    body = await read_body(request, services.config.gateway.body_bytes_max)
+    return await answer(services, request, caller, body, parse_messages(body).asked(), MessageShape)
 
 
 @post(

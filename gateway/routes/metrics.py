@@ -15,8 +15,9 @@ TEXT_FORMAT = "text/plain; version=0.0.4"  # the framework adds the charset
 
 @get("/metrics", media_type=TEXT_FORMAT)
 async def metrics(services: Services) -> Response[bytes]:
-    """Prometheus text format. Without an engine, the gateway's part alone."""
-    text = services.metrics.text()
+    """Prometheus text format. Without an engine, the gateway's part alone. Of several workers any tells all, each
+    series with the label `worker`."""
+    text = await services.siblings.metrics()
     try:
         async with asyncio.timeout(ENGINE_S_MAX):
             text += (await services.engine.status()).metrics

@@ -10,7 +10,7 @@ import msgspec
 from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
-from gateway import completions_wire, messages_wire, wire
+from gateway import completions_wire, messages_wire, replays, wire
 from gateway.dialects import AnthropicError, speaks_anthropic
 from gateway.errors import ErrorBody
 from gateway.parsing import Neutral
@@ -110,6 +110,14 @@ def _operation(path: str, operation: dict[str, Any], error: dict[str, Any]) -> d
     return described
 
 
+_IDEMPOTENCY_KEY = {
+    "name": replays.HEADER,
+    "in": "header",
+    "description": "Of a call that does not stream: asked again within ten minutes, it is answered as it was before.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\x21-\x7e]+$"},
+}
+
+
 def _with_body(operation: dict[str, Any], body: _Body, described: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     operation = operation | {
         "requestBody": {"required": True, "content": {"application/json": {"schema": described[body.request]}}}
@@ -117,6 +125,7 @@ def _with_body(operation: dict[str, Any], body: _Body, described: Mapping[Any, d
     if body.whole is not None:
         content = _either(described[body.whole], described[body.streamed])
         operation["responses"] = operation["responses"] | {"200": {"description": body.description, "content": content}}
+        operation["parameters"] = [*operation.get("parameters", []), _IDEMPOTENCY_KEY]
     return operation
 
 

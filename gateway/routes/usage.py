@@ -11,6 +11,7 @@ from litestar.params import Parameter
 
 from billing import budgets, usage
 from billing.clock import SECOND
+from billing.requests import Recompute
 from billing.usage import Filter
 from gateway.access import admit
 from gateway.services import Services
@@ -21,7 +22,7 @@ Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix secon
 
 class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over this key's settled requests with start_time ≤ finished < end_time; the cost by currency, in picos
-    (10⁻¹²)."""
+    (10⁻¹²). `device_s` is without what preemption cost: `recomputed` has that, by the tier that caused it."""
 
     object: Literal["usage"] = "usage"
     key_id: str
@@ -31,11 +32,16 @@ class OwnUsage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    device_s: float
+    preemptions: int
+    recomputed: dict[str, Recompute]
+    swapped_tokens: int
     cost_picos: dict[str, int]
 
 
 class OwnBudgets(msgspec.Struct, frozen=True, kw_only=True):
-    """The key's budgets and its tenant's, in their present windows: every one of them must cover a request."""
+    """The key's budgets, its project's and its tenant's, in their present windows: every hard one of them must cover a
+    request."""
 
     object: Literal["list"] = "list"
     data: list[BudgetView]
@@ -52,7 +58,7 @@ async def own_usage(
         start=None if start_time is None else start_time * SECOND,
         end=None if end_time is None else end_time * SECOND,
     )
-    totals = await services.database.read(lambda connection: usage.totals(connection, which))
+    totals = await services.database.report(lambda connection: usage.totals(connection, which))
     return OwnUsage(
         key_id=caller.key_id,
         start_time=start_time,
@@ -61,6 +67,10 @@ async def own_usage(
         prompt_tokens=totals.prompt_tokens,
         cached_tokens=totals.cached_tokens,
         completion_tokens=totals.completion_tokens,
+        device_s=totals.device_s,
+        preemptions=totals.preemptions,
+        recomputed=totals.recomputed,
+        swapped_tokens=totals.swapped_tokens,
         cost_picos=totals.cost_picos,
     )
 
@@ -71,7 +81,12 @@ async def own_budgets(request: Request[Any, Any, Any], services: Services) -> Ow
     caller = await admit(services, request)
 
     def query(connection: sa.Connection) -> list[budgets.BudgetState]:
-        scopes = [caller.key_id, *([] if caller.tenant_id is None else [caller.tenant_id])]
-        return [state for scope_id in scopes for state in budgets.states(connection, scope_id=scope_id)]
+        scopes = (caller.key_id, caller.project_id, caller.tenant_id)
+        return [
+            state
+            for scope_id in scopes
+            if scope_id is not None
+            for state in budgets.states(connection, scope_id=scope_id)
+        ]
 
-    return OwnBudgets(data=[BudgetView.of(state) for state in await services.database.read(query)])
+    return OwnBudgets(data=[BudgetView.of(state) for state in await services.database.report(query)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+import sqlalchemy as sa
 
 from billing import audit, budgets, prices, tenants
 from billing.clock import Period
@@ -13,6 +16,12 @@ from billing.database import Database
 from billing.requests import HoldRequest, Settlement
 
 INPUT, CACHED, OUTPUT = 100, 10, 400  # picos a token in tier standard
+# What makes each transaction of a PostgreSQL fail as a standby does, as without rights, and as without tables.
+CANNOT_SERVE = [
+    "SET TRANSACTION READ ONLY",
+    "SET LOCAL ROLE pg_read_all_settings",
+    "SET LOCAL search_path TO pg_catalog",
+]
 MULTIPLIERS = {"premium": "3", "standard": 1, "batch": "0.5"}
 
 
@@ -76,6 +85,20 @@ class Books:
         assert findings.sound, findings
         assert findings.overshot == []
         assert findings.open_holds == open_holds
+
+
+@contextlib.contextmanager
+def beginning_with(database: Database, setting: str) -> Iterator[None]:
+    """Each writing transaction of `database` begins with this statement."""
+
+    def begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(setting)
+
+    sa.event.listen(database._write_engine, "begin", begin)
+    try:
+        yield
+    finally:
+        sa.event.remove(database._write_engine, "begin", begin)
 
 
 def settlement(request: HoldRequest | str, completion: int, *, prompt: int = 10, cached: int = 0) -> Settlement:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from billing_books import Books, settlement
@@ -19,6 +23,9 @@ def moment(text: str) -> int:
     return from_datetime(datetime.fromisoformat(text).replace(tzinfo=UTC))
 
 
+UTC_ZONE = ZoneInfo("UTC")
+
+
 @pytest.mark.parametrize(
     ("period", "now", "start", "end"),
     [
@@ -29,14 +36,67 @@ def moment(text: str) -> int:
         ("month", "2031-01-01T00:00:00", "2031-01-01", "2031-02-01"),
     ],
 )
-def test_windows_are_utc_days_and_months(period: clock.Period, now: str, start: str, end: str) -> None:
-    assert window_start(period, moment(now)) == moment(start)
-    assert window_end(period, moment(start)) == moment(end)
+def test_windows_of_utc(period: clock.Period, now: str, start: str, end: str) -> None:
+    assert window_start(period, moment(now), UTC_ZONE) == moment(start)
+    assert window_end(period, moment(start), UTC_ZONE) == moment(end)
+
+
+@pytest.mark.parametrize(
+    ("zone", "period", "now", "start", "end"),
+    [
+        # A day of 23 hours, and one of 25.
+        ("Europe/Berlin", "day", "2026-03-29T12:00", "2026-03-28T23:00", "2026-03-29T22:00"),
+        ("Europe/Berlin", "day", "2026-10-25T00:30", "2026-10-24T22:00", "2026-10-25T23:00"),
+        # A month that begins in summer time and ends in winter time, and the last moment of one.
+        ("Europe/Berlin", "month", "2026-10-31T22:59:59", "2026-09-30T22:00", "2026-10-31T23:00"),
+        ("America/New_York", "month", "2026-11-01T03:59:59", "2026-10-01T04:00", "2026-11-01T04:00"),
+        ("America/New_York", "month", "2026-11-01T04:00", "2026-11-01T04:00", "2026-12-01T05:00"),
+        # Half an hour of daylight saving.
+        ("Australia/Lord_Howe", "day", "2026-04-04T14:00", "2026-04-04T13:00", "2026-04-05T13:30"),
+        # Midnight is skipped: the day begins at 01:00.
+        ("Africa/Cairo", "day", "2026-04-24T10:00", "2026-04-23T22:00", "2026-04-24T21:00"),
+        ("Africa/Cairo", "day", "2026-04-23T21:59:59", "2026-04-22T22:00", "2026-04-23T22:00"),
+        # Midnight comes twice: the day begins with the first.
+        ("America/Havana", "day", "2026-11-01T05:30", "2026-11-01T04:00", "2026-11-02T05:00"),
+        ("Pacific/Kiritimati", "month", "2026-12-31T10:00", "2026-12-31T10:00", "2027-01-31T10:00"),
+    ],
+)
+def test_windows_begin_at_the_tenants_midnight(zone: str, period: clock.Period, now: str, start: str, end: str) -> None:
+    assert window_start(period, moment(now), ZoneInfo(zone)) == moment(start)
+    assert window_end(period, moment(start), ZoneInfo(zone)) == moment(end)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin", "Africa/Cairo", "America/Havana"])
+def test_windows_of_a_year_follow_each_other_without_a_gap(zone: str) -> None:
+    for period in ("day", "month"):
+        at = window_start(period, moment("2026-01-01T12:00"), ZoneInfo(zone))
+        while at < moment("2027-01-01T12:00"):
+            end = window_end(period, at, ZoneInfo(zone))
+            assert end is not None
+            assert window_start(period, end - 1, ZoneInfo(zone)) == at
+            assert window_start(period, end, ZoneInfo(zone)) == end
+            at = end
+
+
+def test_time_zones_are_not_the_hosts(tmp_path: Path) -> None:
+    """A host whose own tables say otherwise, older ones for instance, counts in the same windows."""
+    (tmp_path / "Europe").mkdir()
+    with files("tzdata").joinpath("zoneinfo", "Asia", "Tokyo").open("rb") as file:
+        (tmp_path / "Europe" / "Berlin").write_bytes(file.read())
+    try:
+        zoneinfo.reset_tzpath([str(tmp_path)])
+        ZoneInfo.clear_cache()
+        noon = moment("2031-01-15T12:00")
+        assert window_start("day", noon, ZoneInfo("Europe/Berlin")) == moment("2031-01-14T15:00"), "the host's"
+        assert window_start("day", noon, clock.zone_of("Europe/Berlin")) == moment("2031-01-14T23:00")
+    finally:
+        zoneinfo.reset_tzpath()
+        ZoneInfo.clear_cache()
 
 
 def test_a_total_has_one_window() -> None:
-    assert window_start("total", moment("2031-01-01")) == 0
-    assert window_end("total", 0) is None
+    assert window_start("total", moment("2031-01-01"), UTC_ZONE) == 0
+    assert window_end("total", 0, UTC_ZONE) is None
 
 
 def test_moments_are_exact() -> None:
@@ -91,7 +151,7 @@ async def test_states_say_used_held_left_and_reset(books: Books) -> None:
     states = books.database.read_sync(lambda connection: budgets.states(connection, tenant_id=books.tenant.id))
     assert [state.budget for state in states] == [budget, total]
     assert [(state.used, state.held, state.left) for state in states] == [(17, 100, 883), (17, 100, 4_883)]
-    assert states[0].resets_at == window_end("month", states[0].window_start)
+    assert states[0].resets_at == window_end("month", states[0].window_start, UTC_ZONE)
     assert states[1].resets_at is None
 
 
@@ -134,7 +194,7 @@ def test_every_write_bumps_the_revision(books: Books) -> None:
 
     before = number()
     budget = books.budget(10)
-    books.database.write_sync(lambda connection: budgets.change_limit(connection, budget.id, 20))
+    books.database.write_sync(lambda connection: budgets.change(connection, budget.id, limit_amount=20))
     removed = books.database.write_sync(lambda connection: budgets.remove(connection, budget.id))
     assert number() == before + 3
     assert (removed.limit_amount, removed.active) == (20, False)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import sqlalchemy as sa
-from billing_books import Books
+from billing_books import CANNOT_SERVE, Books, beginning_with
 from cut_proxy import CutProxy
 
 from billing import revision
@@ -59,6 +59,15 @@ async def test_away_has_one_name(postgres_books: Books) -> None:
         proxy.restore()
         await database.write(revision.bump)
         database.close()
+
+
+@pytest.mark.parametrize("setting", CANNOT_SERVE)
+async def test_a_server_that_answers_and_cannot_serve_is_away(postgres_books: Books, setting: str) -> None:
+    database = Database(postgres_books.url)
+    with beginning_with(database, setting), pytest.raises(DatabaseUnavailable):
+        await database.write(revision.bump)
+    await database.write(revision.bump)
+    database.close()
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "postgresql://host/db"])

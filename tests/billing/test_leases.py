@@ -18,21 +18,16 @@ from billing.requests import Ended
 
 
 class Time:
-    """The database's clock and a process's own, both in the test's hand."""
+    """The database's clock, in the test's hand."""
 
     def __init__(self) -> None:
         self.now = 1_900_000_000 * SECOND
-        self.own = 1_000.0
 
     def clock(self, _connection: sa.Connection) -> int:
         return self.now
 
-    def monotonic(self) -> float:
-        return self.own
-
     def forward(self, seconds: float) -> None:
         self.now += round(seconds * SECOND)
-        self.own += seconds
 
 
 @pytest.fixture
@@ -59,6 +54,23 @@ async def test_lease_is_taken_renewed_and_given_up(books: Books, time: Time) -> 
     await lease.release()
     assert not lease.held
     assert books.database.read_sync(lambda connection: leases.live(connection, time.now)) == 0
+
+
+async def test_a_gateway_that_misses_renewals_is_no_longer_counted(postgres_books: Books, time: Time) -> None:
+    """Long before its lease and its holds expire: limits are divided by those that admit."""
+    for gateway_id in ("gw_dead", "gw_alive"):
+        await Leases(postgres_books.database, gateway_id, clock=time.clock).acquire()
+
+    def counted() -> int:
+        return postgres_books.database.read_sync(lambda connection: leases.live(connection, time.now, 5.0))
+
+    time.forward(14.9)
+    assert counted() == 2
+    await Leases(postgres_books.database, "gw_alive", clock=time.clock).renew()
+    time.forward(0.1)
+    assert counted() == 1
+    time.forward(15)
+    assert counted() == 0
 
 
 async def test_renewed_in_the_background_by_the_databases_clock(books: Books) -> None:
@@ -161,7 +173,7 @@ async def test_the_audit_waits_one_lease_after_its_start(postgres_books: Books, 
     books = postgres_books
     await Ledger(books.database, "gw_dead", clock=time.clock).hold(books.request())
     time.forward(3600)
-    auditor = Auditor(books.database, "gw_1", clock=time.clock, monotonic=time.monotonic)
+    auditor = Auditor(books.database, "gw_1", clock=time.clock)
     for _ in range(12):
         assert await auditor.run_once() == []
         time.forward(5)
@@ -170,13 +182,40 @@ async def test_the_audit_waits_one_lease_after_its_start(postgres_books: Books, 
     books.assert_sound()
 
 
+async def test_an_audit_that_starts_where_others_watched_does_not_wait(postgres_books: Books, time: Time) -> None:
+    """Gateways that are killed all the time keep no budget blocked: what their auditors saw outlives them."""
+    books = postgres_books
+    budget = books.budget(1_000)
+    await Auditor(books.database, "gw_0", clock=time.clock).run_once()
+    await Ledger(books.database, "gw_dead", clock=time.clock).hold(books.request())
+    for life in range(1, 13):
+        time.forward(5)
+        assert await Auditor(books.database, f"gw_{life}", clock=time.clock).run_once() == [] or life == 12
+    assert books.state(budget) == (0, 0), "a lease after its gateway died"
+    books.assert_sound()
+
+
+async def test_an_audit_that_starts_after_a_gap_waits(postgres_books: Books, time: Time) -> None:
+    books = postgres_books
+    for life in range(20):
+        await Auditor(books.database, f"gw_{life}", clock=time.clock).run_once()
+        time.forward(5)
+    await Ledger(books.database, "gw_dead", clock=time.clock).hold(books.request())
+    time.forward(61)
+    auditor = Auditor(books.database, "gw_new", clock=time.clock)
+    for _ in range(12):
+        assert await auditor.run_once() == []
+        time.forward(5)
+    assert len(await auditor.run_once()) == 1
+
+
 @pytest.mark.parametrize("jump", ["database away", "clock forward", "clock back"])
 async def test_the_audit_waits_one_lease_after_the_database_was_away(
     postgres_books: Books, time: Time, jump: str
 ) -> None:
     """Nobody could renew meanwhile, so everybody looks dead. A database clock that jumped looks the same."""
     books = postgres_books
-    auditor = Auditor(books.database, "gw_1", clock=time.clock, monotonic=time.monotonic)
+    auditor = Auditor(books.database, "gw_1", clock=time.clock)
     for _ in range(13):
         await auditor.run_once()
         time.forward(5)

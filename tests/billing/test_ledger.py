@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -213,7 +214,7 @@ async def test_refusal_says_what_was_used_held_and_needed(books: Books, ledger: 
     assert isinstance(refused, HoldRefused)
     assert refused.code == "key_budget_exceeded"
     now = books.database.read_sync(clock.database_now)
-    tomorrow = clock.window_start("day", now) + clock.DAY
+    tomorrow = clock.window_start("day", now, ZoneInfo("UTC")) + clock.DAY
     assert refused.resets_at == tomorrow
     assert refused.message == (
         "The key's token budget (day) does not cover this request: limit 120 tokens, used 50 tokens, held 60 tokens "
@@ -406,9 +407,9 @@ async def test_a_changed_budget_counts_for_the_next_hold(books: Books, ledger: L
     budget = books.budget(100)
     assert isinstance(await ledger.hold(books.request()), Held)
     assert isinstance(await ledger.hold(books.request()), HoldRefused)
-    await books.database.write(lambda connection: budgets.change_limit(connection, budget.id, 200))
+    await books.database.write(lambda connection: budgets.change(connection, budget.id, limit_amount=200))
     assert isinstance(await ledger.hold(books.request()), Held)
-    await books.database.write(lambda connection: budgets.change_limit(connection, budget.id, 50))
+    await books.database.write(lambda connection: budgets.change(connection, budget.id, limit_amount=50))
     assert isinstance(await ledger.hold(books.request()), HoldRefused)
     await books.database.write(lambda connection: budgets.remove(connection, budget.id))
     assert isinstance(await ledger.hold(books.request()), Held)

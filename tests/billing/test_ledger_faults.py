@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from billing_books import Books, settlement
 from cut_proxy import CutProxy
 
+from billing import ledger as ledgers
 from billing import tables
 from billing.audit import Auditor
 from billing.database import Database, DatabaseUnavailable
@@ -250,6 +251,27 @@ async def test_a_hold_that_failed_is_voided_if_it_was_committed(books: Books, mo
     await ledger.close()
     database.close()
     assert books.state(budget) == (0, 0)
+    books.assert_sound()
+
+
+async def test_whoever_leaves_in_the_moment_of_the_answer_leaves_no_hold(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a timeout that falls due in the tick of the commit: the answer is there, and the caller never sees it."""
+    budget = books.budget(1_000)
+    answer = ledgers._answer
+
+    def leave(waiter: asyncio.Future[object] | None, result: object) -> None:
+        answer(waiter, result)
+        holding.cancel()
+
+    async with gateway(books.url) as ledger:
+        with monkeypatch.context() as patched:
+            patched.setattr(ledgers, "_answer", leave)
+            holding = asyncio.create_task(ledger.hold(books.request()))
+            with pytest.raises(asyncio.CancelledError):
+                await holding
+        await until(lambda: books.state(budget) == (0, 0))
     books.assert_sound()
 
 

@@ -6,18 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from billing_books import Books, settlement
 
-import gateway.tables  # noqa: F401 - its tables are in the metadata too
-from billing import revision
+import gateway.audit
+import gateway.tables  # its tables are in the metadata too
+from billing import budgets, revision, tables, tenants
+from billing.budgets import Budget
 from billing.database import Database
 from billing.ledger import Held, Ledger
+from billing.requests import Recompute
 from billing.tables import metadata
-from migrations.upgrade import is_current, upgrade
+from migrations.upgrade import _migrating, configuration, is_current, upgrade
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -54,12 +60,13 @@ def test_command_makes_the_file_and_its_folder(tmp_path: Path) -> None:
     assert is_current(url)
 
 
-@pytest.mark.parametrize("table", ["entries", "usage", "price_versions", "unit_prices"])
+@pytest.mark.parametrize("table", tables.APPEND_ONLY)
 async def test_append_only(books: Books, table: str) -> None:
     ledger = Ledger(books.database, "gw_1")
     request = books.request()
     assert isinstance(await ledger.hold(request), Held)
-    await ledger.settle(settlement(request, 5))
+    await ledger.settle(msgspec.structs.replace(settlement(request, 5), recomputed={"premium": Recompute(1, 0.1)}))
+    books.database.write_sync(lambda c: gateway.audit.record(c, actor="me", action="a.b", object_id="x"))
     column = metadata.tables[table].columns.keys()[1]
     statements = [f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"]
     if not books.database.is_sqlite:
@@ -68,3 +75,43 @@ async def test_append_only(books: Books, table: str) -> None:
         with pytest.raises(sa.exc.DBAPIError, match="append-only"):
             books.database.write_sync(lambda connection, text=statement: connection.exec_driver_sql(text))
     books.assert_sound()
+
+
+def just_before(url: str, number: str) -> None:
+    """Bring the schema to the revision that `number` follows."""
+    revision_before = ScriptDirectory.from_config(configuration(None)).get_revision(number).down_revision
+    with _migrating(url) as connection:
+        command.upgrade(configuration(connection), str(revision_before))
+
+
+def test_budgets_that_were_there_stay_as_they_are(database_url: str) -> None:
+    """Revision 0004 makes SQLite's table of budgets anew, beneath the windows that point to it."""
+    just_before(database_url, "0004")
+    engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+    budget = "'bud_1', 'ten_1', 'tenant', 'ten_1', 'tokens', 'month', 500"
+    names = "id, tenant_id, scope, scope_id, unit, period, limit_amount, active, created_at"
+    with engine.begin() as connection:
+        for statement in (
+            "INSERT INTO tenants (id, slug, name, tier, currency, status, created_at) "
+            "VALUES ('ten_1', 'acme', 'Acme', 'premium', 'USD', 'active', 7)",
+            f"INSERT INTO budgets ({names}) VALUES ({budget}, true, 7)",
+            "INSERT INTO budget_windows (budget_id, window_start, held, posted) VALUES ('bud_1', 11, 5, 6)",
+        ):
+            connection.exec_driver_sql(statement)
+    upgrade(database_url)
+    database = Database(database_url)
+    [found] = database.read_sync(budgets.listing)
+    assert found == Budget("bud_1", "ten_1", "tenant", "ten_1", "tokens", "month", 500, True, 7, "hard", ())
+    assert database.read_sync(lambda c: tenants.get(c, "ten_1")).time_zone == "UTC"  # type: ignore[union-attr]
+    with engine.connect() as connection:
+        windows = connection.execute(sa.select(tables.budget_windows)).all()
+        assert [tuple(window) for window in windows] == [("bud_1", 11, 5, 6, 0)]
+        if database.is_sqlite:
+            assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
+    for column, value in (("scope", "galaxy"), ("kind", "firm"), ("limit_amount", -1), ("period", "week")):
+        with pytest.raises(sa.exc.IntegrityError):
+            database.write_sync(lambda c, v={column: value}: c.execute(sa.update(tables.budgets).values(v)))
+    with pytest.raises(sa.exc.IntegrityError):
+        database.write_sync(lambda c: c.execute(sa.delete(tables.budgets)))
+    database.close()
+    engine.dispose()

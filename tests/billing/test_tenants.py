@@ -43,6 +43,10 @@ def test_created_with_its_default_project(books: Books) -> None:
         {"currency": "EURO"},
         {"default_max_tokens": 0},
         {"default_max_tokens": 2**24 + 1},
+        {"share_weight": 0.0},
+        {"share_weight": -1.0},
+        {"share_weight": 1000.5},
+        {"share_weight": float("nan")},
     ],
 )
 def test_refused(books: Books, arguments: dict[str, Any]) -> None:
@@ -83,11 +87,16 @@ def test_changes(books: Books) -> None:
     assert (changed.name, changed.tier, changed.default_max_tokens) == ("Acme & Co", "batch", 100)
     assert write(name="Acme").default_max_tokens == 100, "what is not given stays"
     assert write(default_max_tokens=None).default_max_tokens is None
+    assert books.tenant.share_weight == 1.0
+    assert write(share_weight=2.5).share_weight == 2.5
+    assert write(name="Acme").share_weight == 2.5
     assert books.database.write_sync(lambda c: tenants.suspend(c, tenant_id)).status == "suspended"
     assert books.database.write_sync(lambda c: tenants.resume(c, tenant_id)).status == "active"
-    assert books.database.read_sync(revision.read) == before + 5
+    assert books.database.read_sync(revision.read) == before + 7
     with pytest.raises(InvalidValue):
         write(name="")
+    with pytest.raises(InvalidValue, match="is 0; it must be over 0 and at most 1000"):
+        write(share_weight=0.0)
     with pytest.raises(NotFound):
         books.database.write_sync(lambda c: tenants.suspend(c, "ten_none"))
-    assert books.database.read_sync(revision.read) == before + 5
+    assert books.database.read_sync(revision.read) == before + 7

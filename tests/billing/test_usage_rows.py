@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+import sqlalchemy as sa
 from billing_books import INPUT, OUTPUT, Books, settlement
 
-from billing import tenants, usage
+from billing import tables, tenants, usage
 from billing.ledger import Ledger
+from billing.requests import Recompute
 from billing.usage import Filter
 
 
@@ -63,3 +66,39 @@ def test_between_two_moments(books: Books, other: tenants.Tenant) -> None:
     after = books.database.read_sync(lambda connection: usage.page(connection, Filter(start=middle)))
     assert [row.request_id for row in before + after] == [row.request_id for row in rows]
     assert rows[4] in after
+
+
+async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) -> None:
+    ledger = Ledger(books.database, "gw_1")
+    costs = [
+        ("batch", 1.0, {"premium": Recompute(30, 0.25), "standard": Recompute(5, 0.125)}, 7),
+        ("batch", 2.0, {"premium": Recompute(10, 0.5)}, 0),
+        ("premium", 4.0, {}, 0),
+    ]
+    for tier, device_s, recomputed, swapped in costs:
+        request = books.request(tier=tier)
+        await ledger.hold(request)
+        settled = msgspec.structs.replace(
+            settlement(request, 5),
+            device_s=device_s,
+            preemptions=len(recomputed),
+            recomputed_tokens=sum(cost.tokens for cost in recomputed.values()),
+            recomputed=recomputed,
+            swapped_tokens=swapped,
+        )
+        first = await ledger.settle(settled)
+        assert await ledger.settle(settled) == first  # and nothing is written twice
+    which = Filter(tier="batch")
+    rows = books.database.read_sync(lambda connection: usage.page(connection, which))
+    assert [(row.device_s, row.recomputed, row.swapped_tokens) for row in rows] == [cost[1:] for cost in costs[:2]]
+    assert books.database.read_sync(lambda connection: usage.get(connection, rows[0].request_id)) == rows[0]
+    totals = books.database.read_sync(lambda connection: usage.totals(connection, which))
+    assert (totals.device_s, totals.preemptions, totals.swapped_tokens) == (3.0, 3, 7)
+    assert totals.recomputed == {"premium": Recompute(40, 0.75), "standard": Recompute(5, 0.125)}
+    # What a margin report sums: all device time, at the tier that caused it.
+    caused = sa.union_all(
+        *(sa.select(table.c.tier, table.c.device_s) for table in (tables.usage, tables.usage_recompute))
+    ).subquery()
+    query = sa.select(caused.c.tier, sa.func.sum(caused.c.device_s)).group_by(caused.c.tier)
+    by_cause = books.database.read_sync(lambda connection: connection.execute(query).all())
+    assert dict(map(tuple, by_cause)) == {"batch": 3.0, "premium": 4.75, "standard": 0.125}

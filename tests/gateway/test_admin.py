@@ -78,10 +78,12 @@ def test_an_operators_day(make_stack: Callable[..., Stack], database_url: str) -
     totals = admin.ok("GET", "usage", tenant="umbrella")
     used = answer.json()["usage"]
     assert totals["requests"] == 1
+    assert (totals["device_s"] > 0, totals["recomputed"], totals["swapped_tokens"]) == (True, {}, 0)
     assert (totals["prompt_tokens"], totals["completion_tokens"]) == (used["prompt_tokens"], 4)
     assert totals["cost_picos"] == {"USD": used["prompt_tokens"] * 50_000 + 4 * 200_000}
     row = admin.ok("GET", "usage/requests", tenant="umbrella")["data"][0]
     assert row["cost_picos"] == totals["cost_picos"]["USD"]
+    assert (row["recomputed"], row["swapped_tokens"]) == ({}, 0)
     assert row["request_id"] == answer.headers["x-request-id"]
     assert abs(row["finished_at"] - time.time()) < 60
     assert admin.ok("GET", "usage", tenant="umbrella", end_time=row["finished_at"] - 60)["requests"] == 0
@@ -104,6 +106,8 @@ def test_an_operators_day(make_stack: Callable[..., Stack], database_url: str) -
     admin.ok("PATCH", "tenants/umbrella", {"status": "suspended"})
     eventually(lambda: stack.chat("umbrella").status_code == 401, 2.0)
     assert admin.ok("GET", "tenants/umbrella")["status"] == "suspended"
+    assert admin.ok("PATCH", "tenants/umbrella", {"share_weight": 2})["share_weight"] == 2.0
+    admin.refused(400, "PATCH", "tenants/umbrella", {"share_weight": 0})
     admin.ok("PATCH", "tenants/umbrella", {"status": "active"})
     eventually(lambda: stack.chat("umbrella").status_code == 200, 2.0)
 
@@ -131,7 +135,7 @@ def test_an_operators_day(make_stack: Callable[..., Stack], database_url: str) -
 
     assert [line.action for line in admin.log()] == [
         *("tenant.create", "key.create", "budget.set", "budget.set", "budget.remove"),
-        *("tenant.update", "tenant.update", "key.rotate", "key.revoke", "price.publish"),
+        *(*["tenant.update"] * 3, "key.rotate", "key.create", "key.revoke", "price.publish"),
     ]
     assert all(line.request_id.startswith("req_") for line in admin.log())
     logged = json.dumps([[line.before, line.after] for line in admin.log()])
@@ -257,6 +261,42 @@ BAD: dict[str, tuple[int, str, str, Any, str | None]] = {
         {"tenant": "acme", "unit": "tokens", "period": "day", "limit_amount": 1, "key_id": "key_0"},
         "key_id",
     ),
+    "budget of a project and a key": (
+        400,
+        "POST",
+        "budgets",
+        {"tenant": "acme", "unit": "tokens", "period": "day", "limit_amount": 1, "key_id": "key_0", "project": "p"},
+        "key_id",
+    ),
+    "budget of no project": (
+        404,
+        "POST",
+        "budgets",
+        {"tenant": "acme", "unit": "tokens", "period": "day", "limit_amount": 1, "project": "p"},
+        "project",
+    ),
+    "a threshold of nothing": (
+        400,
+        "POST",
+        "budgets",
+        {"tenant": "acme", "unit": "tokens", "period": "day", "limit_amount": 1, "thresholds": [0]},
+        None,
+    ),
+    "a soft budget that does nothing": (
+        400,
+        "POST",
+        "budgets",
+        {"tenant": "acme", "unit": "tokens", "period": "day", "limit_amount": 1, "kind": "soft", "thresholds": []},
+        "thresholds",
+    ),
+    "bad time zone": (400, "PATCH", "tenants/acme", {"time_zone": "Mars/Olympus"}, "time_zone"),
+    "project of nobody": (404, "POST", "projects", {"tenant": "nobody", "name": "p"}, "tenant"),
+    "project taken": (409, "POST", "projects", {"tenant": "acme", "name": "default"}, "name"),
+    "no such project": (404, "PATCH", "projects/prj_0", {"name": "p"}, None),
+    "key of no project": (404, "POST", "keys", {"tenant": "acme", "project": "p"}, "project"),
+    "webhook of nobody": (404, "POST", "webhooks", {"url": "https://example.org/", "tenant": "nobody"}, "tenant"),
+    "webhook of no URL": (400, "POST", "webhooks", {"url": "gopher://example.org/"}, "url"),
+    "no such webhook": (404, "DELETE", "webhooks/whk_0", None, None),
     "no such budget": (404, "DELETE", "budgets/bud_0", None, None),
     "no such path": (404, "GET", "nothing", None, None),
     "no such method": (405, "PUT", "tenants", {}, None),
@@ -285,6 +325,11 @@ def test_a_bad_request_is_refused_and_changes_nothing(
         ("keys", {"page": "key_0"}, None),
         ("prices", {"page": "prv_0"}, "page"),
         ("budgets", {"page": "bud_0"}, "page"),
+        ("projects", {}, None),
+        ("projects", {"tenant": "acme", "page": "prj_0"}, "page"),
+        ("webhooks", {"page": "whk_0"}, "page"),
+        ("alerts", {"page": "x"}, "page"),
+        ("audit_log", {"start_time": -1}, "start_time"),
         ("usage/requests", {"page": "x"}, "page"),
         ("usage/requests", {"page": "9" * 30}, "page"),
         ("usage", {"start_time": "yesterday"}, "start_time"),

@@ -10,14 +10,17 @@ import sqlalchemy as sa
 
 from billing import tenants
 from billing.database import Database
+from gateway import allowances, keys
 from gateway import callers as module
-from gateway import keys
+from gateway.allowances import LimitsChange
 from gateway.callers import Callers
 from gateway.errors import InvalidApiKey, Overloaded
+from gateway.limits import Allowance, Scope
 from gateway.watch import RevisionWatch
 from migrations.upgrade import upgrade
 
 TIERS = ["premium", "standard", "batch"]
+LIMITS: dict[Scope, Allowance] = {"key": Allowance(10, 1000, 2), "tenant": Allowance(30, 3000, 6)}
 
 
 @pytest.fixture
@@ -43,10 +46,30 @@ def bearer(made: keys.MadeKey) -> str:
 
 async def test_what_a_key_says(database: Database) -> None:
     made = make_key(database, default_max_tokens=9)
-    caller = await Callers(database, TIERS).identify(bearer(made))
+    caller = await Callers(database, TIERS, LIMITS).identify(bearer(made))
     assert (caller.key_id, caller.tenant_id, caller.tier) == (made.key.id, made.key.tenant_id, "premium")
     assert caller.scopes == {"inference"}
     assert caller.default_max_tokens == 9
+
+
+async def test_who_is_limited_and_how(database: Database) -> None:
+    made = make_key(database)
+    tenant_id = made.key.tenant_id
+    assert tenant_id is not None
+    callers = Callers(database, TIERS, LIMITS)
+    key, tenant = (await callers.identify(bearer(made))).subjects
+    assert (key.scope, key.id, key.family, key.allowance) == ("key", made.key.id, tenant_id, LIMITS["key"])
+    assert (tenant.scope, tenant.id, tenant.family, tenant.allowance) == ("tenant", *[tenant_id] * 2, LIMITS["tenant"])
+
+    def run(connection: sa.Connection) -> None:
+        of_key, of_tenant = LimitsChange(concurrency=7), LimitsChange(requests_per_minute=8, tokens_per_minute=9)
+        allowances.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=of_key)
+        allowances.change(connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=of_tenant)
+
+    database.write_sync(run)
+    callers.clear()
+    key, tenant = (await callers.identify(bearer(made))).subjects
+    assert (key.allowance, tenant.allowance) == (Allowance(10, 1000, 7), Allowance(8, 9, 6))
 
 
 @pytest.mark.parametrize(
@@ -61,11 +84,11 @@ async def test_what_a_key_says(database: Database) -> None:
 async def test_the_tier_of_a_key(database: Database, tenant: str, key: str | None, served: str) -> None:
     made = make_key(database, tenant)
     database.write_sync(lambda c: c.execute(sa.update(module.keys).values(tier=key)))
-    assert (await Callers(database, TIERS).identify(bearer(made))).tier == served
+    assert (await Callers(database, TIERS, LIMITS).identify(bearer(made))).tier == served
 
 
 async def test_the_cache_answers_until_it_is_cleared(database: Database) -> None:
-    made, callers = make_key(database), Callers(database, TIERS)
+    made, callers = make_key(database), Callers(database, TIERS, LIMITS)
     await callers.identify(bearer(made))
     database.write_sync(lambda c: keys.revoke(c, made.key.id))
     await callers.identify(bearer(made))
@@ -74,8 +97,20 @@ async def test_the_cache_answers_until_it_is_cleared(database: Database) -> None
         await callers.identify(bearer(made))
 
 
+async def test_who_was_identified_before_a_clear_is_asked_for_again(database: Database) -> None:
+    made, callers = make_key(database), Callers(database, TIERS, LIMITS)
+    caller = await callers.identify(bearer(made))
+    await callers.confirm(caller)
+    callers.clear()
+    await callers.confirm(caller)
+    database.write_sync(lambda c: keys.revoke(c, made.key.id))
+    callers.clear()
+    with pytest.raises(InvalidApiKey):
+        await callers.confirm(caller)
+
+
 async def test_what_was_read_before_a_clear_is_not_kept_after_it(database: Database) -> None:
-    made, callers = make_key(database), Callers(database, TIERS)
+    made, callers = make_key(database), Callers(database, TIERS, LIMITS)
     looking = asyncio.create_task(callers.identify(bearer(made)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # the look-up is on its way
@@ -87,7 +122,7 @@ async def test_what_was_read_before_a_clear_is_not_kept_after_it(database: Datab
 
 
 async def test_a_flood_of_wrong_keys_pushes_no_right_one_out(database: Database) -> None:
-    made, callers = make_key(database), Callers(database, TIERS, cache_max=5)
+    made, callers = make_key(database), Callers(database, TIERS, LIMITS, cache_max=5)
     await callers.identify(bearer(made))
     for _ in range(20):
         with pytest.raises(InvalidApiKey):
@@ -102,14 +137,14 @@ async def test_a_flood_of_wrong_keys_pushes_no_right_one_out(database: Database)
 
 
 async def test_a_burst_on_one_key_is_one_look_up(database: Database) -> None:
-    made, callers = make_key(database), Callers(database, TIERS)
+    made, callers = make_key(database), Callers(database, TIERS, LIMITS)
     found = await asyncio.gather(*(callers.identify(bearer(made)) for _ in range(2 * module.LOOK_UPS_MAX)))
     assert len(set(map(id, found))) == 1
 
 
 async def test_last_use_is_written(database: Database) -> None:
     made = make_key(database)
-    callers = Callers(database, TIERS, wall_clock=lambda: 1_900_000_000.9)
+    callers = Callers(database, TIERS, LIMITS, wall_clock=lambda: 1_900_000_000.9)
     await callers.identify(bearer(made))
     await callers.flush_used()
     key = database.read_sync(lambda c: keys.get(c, made.key.id))
@@ -119,7 +154,7 @@ async def test_last_use_is_written(database: Database) -> None:
 
 async def test_a_key_expires_to_the_second(database: Database) -> None:
     now = [1_900_000_000.0]
-    callers = Callers(database, TIERS, wall_clock=lambda: now[0])
+    callers = Callers(database, TIERS, LIMITS, wall_clock=lambda: now[0])
     made = make_key(database, expires_at=1_900_000_010)
     await callers.identify(bearer(made))
     now[0] += 9.9

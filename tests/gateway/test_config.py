@@ -45,6 +45,10 @@ BAD_SETTINGS = {
         "[engine]\nstep_tokens_max = 100\nprefill_tokens_min = 64\nsequences_max = 37",
         "engine: sequences_max is 37; its limit is step_tokens_max - prefill_tokens_min, 36",
     ),
+    "a webhook too patient": (
+        "[webhooks]\ntimeout_s = 15",
+        "webhooks: timeout_s is 15; its limit is below retry_s, 15",
+    ),
     "no sequences": ("[engine]\nsequences_max = 0", "engine.sequences_max: Expected `int` >= 1"),
     "fewer than no threads": ("[engine]\nthreads = -1", "engine.threads: Expected `int` >= 0"),
     "a model without a path": ("[[models]]\nname = 'm'", r"models\[0\]: .*missing required field `path`"),
@@ -57,12 +61,40 @@ BAD_SETTINGS = {
     "a floor over the arena": (TIER + "floor = 1.1", r"tiers\[0\].floor: Expected `float` <= 1"),
     "floors over the arena": (
         TIER + "floor = 0.6\n" + "[[tiers]]\nname = 'b'\nservice_tier = 'y'\nfloor = 0.6",
-        "floors of all tiers add up to 1.2; the limit is 1",
+        r"tiers.floor: all tiers' add up to 1.2 \(a 0.6, b 0.6\); the limit is 1",
     ),
+    "a floor that is no number": (TIER + "floor = nan", r"tiers\[0\].floor: Expected `float` >= 0"),
+    "a field that tiers have not": (TIER + "flor = 0.1", r"tiers\[0\]: .*unknown field `flor`"),
+    "a negative weight": (TIER + "decode_weight = -1.0", r"tiers\[0\].decode_weight: Expected `float` > 0"),
+    "a weight of nothing": (TIER + "prefill_weight = 0", r"tiers\[0\].prefill_weight: Expected `float` > 0"),
+    "ageing at once": (TIER + "ageing_s = 0", r"tiers\[0\].ageing_s: Expected `float` > 0"),
+    "no prefill for a crowd": (TIER + "crowd_prefill = 0", r"tiers\[0\].crowd_prefill: Expected `float` > 0"),
+    "endless preemption": (TIER + "preemptions_max = 0", r"tiers\[0\].preemptions_max: Expected `int` >= 1"),
+    "a first token sooner than a step": (
+        TIER + "ttft_base_ms = 50" + "\n[[tiers]]\nname = 'b'\nservice_tier = 'y'\ninter_token_ms = 80",
+        r"tiers\[0\].ttft_base_ms is 50, and a step may take 80 ms, the inter_token_ms of tier 'b'",
+    ),
+    "a wait shorter than a step": (
+        TIER + "queue_target_ms = 99.5",
+        r"tiers\[0\].queue_target_ms is 99.5, and a step may take 100 ms, the inter_token_ms of tier 'a'",
+    ),
+    "a reserved service tier": (TIER.replace("'x'", "'auto'"), r"tiers\[0\]: service_tier is 'auto'"),
+    "Anthropic's reserved service tier": (TIER.replace("'x'", "'standard_only'"), "service_tier is 'standard_only'"),
     "an endless queue": (TIER + "queue_max = 0", r"tiers\[0\].queue_max: Expected `int` >= 1"),
     "no requests": ("[limits]\nrequests_per_minute = 0", "limits.requests_per_minute: Expected `int` >= 1"),
     "no concurrency": ("[limits]\nconcurrency = 0", "limits.concurrency: Expected `int` >= 1"),
     "a lease renewed late": ("[lease]\nlength_s = 10\nrenew_s = 5", "lease: renew_s is 5, over a third of length_s"),
+    "a journal of nothing": ("[journal]\nbytes_max = 1000", "journal.bytes_max: Expected `int` >= 65536"),
+    "no wait for the database": ("[journal]\nsettle_wait_s = 0", "journal.settle_wait_s: Expected `float` >= 0.05"),
+    "an engine too patient": ("[engine]\nstill_s_max = 3601", "engine.still_s_max: Expected `float` <= 3600"),
+    "no requests of a tenant": (
+        "[tenant_limits]\nrequests_per_minute = 0",
+        "tenant_limits.requests_per_minute: Expected `int` >= 1",
+    ),
+    "a Redis that is none": (
+        "[redis]\nurl = 'http://u:hunter2@h'",
+        r"redis: url is 'http://u:\*\*\*@h'; it must begin with redis://, rediss://, unix://",
+    ),
     "no TOML": ("[gateway", "laneway.toml: not TOML"),
 }
 
@@ -89,6 +121,21 @@ def test_the_shipped_file_documents_every_setting_at_its_default() -> None:
     assert set(data["tiers"][0]) == set(configuration.TierSection.__struct_fields__)
     for field in configuration.ModelSection.__struct_fields__:
         assert field in text
+
+
+def test_a_tier_has_the_fields_and_limits_of_the_engines_own() -> None:
+    from engine.tiers import Tier
+
+    def described(kind: type[msgspec.Struct]) -> object:
+        _, components = msgspec.json.schema_components([kind])
+        return components[kind.__name__]["properties"]
+
+    assert described(configuration.TierSection) == described(Tier)
+
+
+def test_targets_as_short_as_the_strictest_step_are_kept() -> None:
+    tier = parse(TIER + "inter_token_ms = 20\nttft_base_ms = 20\nqueue_target_ms = 20").tiers[0]
+    assert (tier.ttft_base_ms, tier.queue_target_ms) == (20, 20)
 
 
 def test_the_engine_reads_what_the_gateway_writes(tmp_path: Path) -> None:
@@ -129,9 +176,17 @@ def test_which_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_environment_overrides_port_and_database() -> None:
     text = "[gateway]\nport = 1001\ndatabase_url = 'sqlite:////a.db'"
     assert (parse(text).gateway.port, parse(text).database_url) == (1001, "sqlite:////a.db")
-    config = parse(text, LANEWAY_PORT="1002", LANEWAY_DATABASE_URL="postgresql://u:hunter2@h/d")
+    config = parse(
+        text,
+        LANEWAY_PORT="1002",
+        LANEWAY_DATABASE_URL="postgresql://u:hunter2@h/d",
+        LANEWAY_REDIS_URL="redis://:hunter2@h/1",
+    )
+    assert config.redis.url == "redis://:hunter2@h/1"
     assert (config.gateway.port, config.database_url) == (1002, "postgresql+psycopg://u:hunter2@h/d")
     assert "hunter2" not in str(configuration.as_dict(config))
+    with pytest.raises(ConfigError, match="LANEWAY_REDIS_URL: url is 'h'; it must begin with"):
+        parse(text, LANEWAY_REDIS_URL="h")
     for bad in ("0", "65536", "-1", "http", "٣"):
         with pytest.raises(ConfigError, match=r"LANEWAY_PORT: .* 1 to 65535"):
             parse(text, LANEWAY_PORT=bad)

@@ -232,6 +232,35 @@ def test_a_reader_that_does_not_read_is_settled_all_the_same(slow: Stack) -> Non
     assert b'"completion_tokens":40' in data
 
 
+def test_a_database_that_only_reads(make_stack: Callable[..., Stack], postgres_url: str) -> None:
+    """As a standby: what runs ends as ever and is charged later, what comes is refused, and nobody hangs."""
+    stack = make_stack(database_url=postgres_url, fake={"step_ms": 20.0})
+    name = sa.make_url(postgres_url).database
+    admin = sa.create_engine(
+        sa.make_url(postgres_url).set(database="postgres"), isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool
+    )
+
+    def only_reads(value: str) -> None:
+        connection.execute(sa.text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {value}'))
+        connection.execute(
+            sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"), {"name": name}
+        )
+
+    with admin.connect() as connection, streaming(stack, max_tokens=50) as (answer, lines):
+        request_id = answer.headers["x-request-id"]
+        tokens_in(lines, 3)
+        only_reads("on")
+        refused = stack.chat()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "budget_unavailable")
+        assert [line for line in lines if line.startswith("data")][-1] == "data: [DONE]"
+        time.sleep(2)  # while it is tried again
+        assert stack.usage(request_id) is None
+        only_reads("off")
+        eventually(lambda: stack.usage(request_id) is not None, timeout_s=15)
+    assert used(stack, request_id).completion_tokens == 50
+    eventually(lambda: stack.open_holds() == 0, timeout_s=15)
+
+
 def test_a_gateway_that_is_told_to_stop(make_stack: Callable[..., Stack]) -> None:
     stack = make_stack(fake={"step_ms": 20.0})
     assert stack.gateway is not None
@@ -250,4 +279,22 @@ def test_a_gateway_that_is_told_to_stop(make_stack: Callable[..., Stack]) -> Non
     key = stack.read(lambda connection: keys.get(connection, stack.key_ids["acme"]))
     assert key is not None
     assert key.last_used_at is not None
+    assert stack.open_holds() == 0
+
+
+def test_a_gateway_that_is_told_to_stop_beside_an_engine_that_stands_still(make_stack: Callable[..., Stack]) -> None:
+    """It waits no longer than it may, and what its callers have got is charged."""
+    stack = make_stack(fake={"step_ms": 20.0}, gateway_toml="shutdown_grace_s = 1.0\n")
+    assert stack.gateway is not None
+    assert stack.engine is not None
+    with streaming(stack, max_tokens=1000) as (answer, lines):
+        request_id = answer.headers["x-request-id"]
+        tokens_in(lines, 3)
+        with stopped(stack.engine.pid):
+            stack.gateway.terminate()
+            assert stack.gateway.wait(10) == 0
+    row = used(stack, request_id)
+    assert row.ending == "shutdown"
+    assert row.completion_tokens >= 3
+    assert row.prompt_tokens > 0
     assert stack.open_holds() == 0

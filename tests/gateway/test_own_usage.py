@@ -9,7 +9,7 @@ import httpx
 import pytest
 from gateway_stack import MODEL, Stack
 
-from billing import budgets
+from billing import budgets, tenants
 
 
 def get(stack: Stack, path: str, secret: str) -> httpx.Response:
@@ -36,6 +36,10 @@ def test_usage_is_the_keys_own(stack: Stack) -> None:
         "prompt_tokens": usage["prompt_tokens"],
         "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
         "completion_tokens": 16,
+        "device_s": row.device_s,
+        "preemptions": 0,
+        "recomputed": {},
+        "swapped_tokens": 0,
         "cost_picos": {"USD": row.cost_picos},
     }
     now = int(time.time())
@@ -50,8 +54,9 @@ def test_a_moment_that_is_none(stack: Stack, query: str) -> None:
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_budgets_of_the_key_and_of_its_tenant(stack: Stack) -> None:
-    made = stack.new_key("initech")
+def test_budgets_of_the_key_its_project_and_its_tenant(stack: Stack) -> None:
+    project = stack.write(lambda c: tenants.create_project(c, tenant_id=stack.tenants["initech"], name="own"))
+    made = stack.new_key("initech", project_id=project.id)
     other = stack.new_key("initech")
     of_key = stack.budget(made.key, "tokens", 10_000)
     stack.budget(other.key, "tokens", 10_000)
@@ -66,15 +71,28 @@ def test_budgets_of_the_key_and_of_its_tenant(stack: Stack) -> None:
             limit_amount=10**15,
         )
     )
+    of_project = stack.write(
+        lambda connection: budgets.create(
+            connection,
+            tenant_id=stack.tenants["initech"],
+            scope="project",
+            scope_id=project.id,
+            unit="tokens",
+            period="month",
+            limit_amount=5,
+            kind="soft",
+        )
+    )
     time.sleep(0.3)
     stack.keys["bounded"] = made.secret
     answer = stack.chat("bounded")
     row = stack.usage(answer.headers["x-request-id"])
     assert row is not None
     body = get(stack, "/v1/budget", made.secret).json()
-    first, second = body["data"]
+    first, soft, second = body["data"]
     assert body["object"] == "list"
-    assert (first["id"], second["id"]) == (of_key.id, of_tenant.id)
+    assert (first["id"], soft["id"], second["id"]) == (of_key.id, of_project.id, of_tenant.id)
+    assert (soft["kind"], soft["thresholds"], soft["left"] < 0) == ("soft", [80, 100], True)
     used = row.prompt_tokens + row.completion_tokens
     assert (first["used"], first["held"], first["left"]) == (used, 0, 10_000 - used)
     assert (first["unit"], first["period"], first["resets_at"]) == ("tokens", "total", None)

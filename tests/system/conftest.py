@@ -79,6 +79,10 @@ class Serve:
         assert not [pid for pid in pids if alive(pid)]
         return took
 
+    def children(self) -> list[int]:
+        assert self.process is not None
+        return children(self.process.pid)
+
     @property
     def output(self) -> str:
         return self.output_file.read_text()

@@ -50,6 +50,27 @@ def test_an_engine_and_a_gateway_that_die_come_back(serve: Any) -> None:
     assert serve.stop() < 5.0
 
 
+@pytest.mark.parametrize(("still_s_max", "killed"), [(2.0, True), (0, False)])
+def test_an_engine_that_lives_and_stands_still(
+    make_serve: Callable[..., Any], still_s_max: float, killed: bool
+) -> None:
+    serve = make_serve(f"[engine]\nstill_s_max = {still_s_max}\n")
+    serve.start("--demo", "--fake")
+    frozen = serve.demo["pids"]["engine"]
+    os.kill(frozen, signal.SIGSTOP)
+    if killed:
+        serve.until(lambda: "the engine is back" in serve.output, 60.0)
+        assert "the engine did not answer for 2 s and is killed" in serve.output
+        assert serve.demo["pids"]["engine"] != frozen
+        assert serve.chat("acme").status_code == 200
+    else:
+        time.sleep(9)
+        assert "is killed" not in serve.output
+        os.kill(frozen, signal.SIGCONT)
+        serve.until(lambda: serve.chat("acme").status_code == 200, 30.0)
+    assert serve.stop() < 5.0
+
+
 def test_an_engine_that_keeps_dying_is_started_ever_later(serve: Any) -> None:
     serve.start("--demo", "--fake")
     settings = serve.data / "engine.json"

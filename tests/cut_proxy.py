@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -59,3 +62,39 @@ class CutProxy:
                     writer.write(data)
                     await writer.drain()
         writer.close()
+
+
+class ProxyThread:
+    """A CutProxy for tests that have no event loop: `with ProxyThread(url) as proxy`."""
+
+    def __init__(self, url: str) -> None:
+        self._proxy = CutProxy(url)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> ProxyThread:
+        self._thread.start()
+        self._do(self._proxy.__aenter__)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._proxy.__aexit__)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        return self._proxy.url
+
+    def cut(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.cut)
+
+    def mute(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.mute)
+
+    def restore(self) -> None:
+        self._loop.call_soon_threadsafe(self._proxy.restore)
+
+    def _do(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        asyncio.run_coroutine_threadsafe(work(), self._loop).result(5)

@@ -1,0 +1,208 @@
+"""Alerts of budgets and their outbox: written with the counters that crossed a threshold, delivered later by a gateway.
+
+A delivery is claimed for a while by whoever attempts it, so that one whose gateway dies is attempted again. It knows
+who is to be told and when, and must never know how anybody is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import tables
+from billing.clock import SECOND, Period, database_now
+from billing.counters import Crossing, Kind, Scope, Unit
+from billing.ids import new_id
+
+ATTEMPTS_MAX = 12
+RETRY_S_MAX = 3600.0
+CLAIM_MAX = 32
+ERROR_CHARS_MAX = 200
+LIST_MAX = 1000
+
+State = Literal["pending", "delivered", "failed"]
+Values = dict[str, object]
+
+_alerts = tables.alerts
+_budgets = tables.budgets
+_deliveries = tables.alert_deliveries
+_webhooks = tables.webhooks
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """A budget's window reached `threshold` percent of its limit. Amounts in tokens or picos, by `unit`."""
+
+    sequence: int
+    id: str
+    tenant_id: str
+    budget_id: str
+    window_start: int
+    threshold: int
+    limit_amount: int
+    used: int
+    crossed_at: int
+    scope: Scope
+    scope_id: str
+    unit: Unit
+    period: Period
+    kind: Kind
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """An alert on its way to one webhook. `next_attempt_at` of what is pending; moments in microseconds UTC."""
+
+    alert_id: str
+    webhook_id: str
+    state: State
+    attempts: int
+    next_attempt_at: int | None
+    delivered_at: int | None
+    last_error: str | None
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A delivery to attempt now: the `attempt`th time."""
+
+    alert: Alert
+    webhook_id: str
+    url: str
+    secret: str
+    attempt: int
+
+
+_ALERT = sa.select(
+    _alerts, _budgets.c.scope, _budgets.c.scope_id, _budgets.c.unit, _budgets.c.period, _budgets.c.kind
+).join(_budgets, _budgets.c.id == _alerts.c.budget_id)
+
+
+_DUE = (
+    sa.select(
+        *_ALERT.selected_columns,
+        *(_webhooks.c.id, _webhooks.c.url, _webhooks.c.secret, _webhooks.c.active, _deliveries.c.attempts),
+    )
+    .join_from(_deliveries, _webhooks, _webhooks.c.id == _deliveries.c.webhook_id)
+    .join(_alerts, _alerts.c.id == _deliveries.c.alert_id)
+    .join(_budgets, _budgets.c.id == _alerts.c.budget_id)
+    .where(_deliveries.c.state == "pending", _deliveries.c.next_attempt_at <= sa.bindparam("now"))
+    .order_by(_deliveries.c.next_attempt_at)
+    .with_for_update(skip_locked=True, of=_deliveries)
+)
+_SET = sa.update(_deliveries).where(
+    _deliveries.c.alert_id == sa.bindparam("of_alert"),
+    _deliveries.c.webhook_id == sa.bindparam("of_webhook"),
+    _deliveries.c.state == "pending",
+)
+
+
+def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -> None:
+    """Write an alert for each crossing, and its deliveries to the webhooks there are. The budgets' rows are locked."""
+    made: list[dict[str, object]] = [
+        {
+            "id": new_id("alr"),
+            "tenant_id": crossing.budget.tenant_id,
+            "budget_id": crossing.budget.id,
+            "window_start": crossing.window_start,
+            "threshold": crossing.threshold,
+            "limit_amount": crossing.budget.limit_amount,
+            "used": crossing.used,
+            "crossed_at": now,
+        }
+        for crossing in crossings
+    ]
+    connection.execute(sa.insert(_alerts), made)
+    query = sa.select(_webhooks.c.id, _webhooks.c.tenant_id).where(_webhooks.c.active)
+    told = [
+        {"alert_id": alert["id"], "webhook_id": webhook.id, "state": "pending", "attempts": 0, "next_attempt_at": now}
+        for webhook in connection.execute(query)
+        for alert in made
+        if webhook.tenant_id in (None, alert["tenant_id"])
+    ]
+    if told:
+        connection.execute(sa.insert(_deliveries), told)
+
+
+def listing(
+    connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = 100
+) -> list[Alert]:
+    """The newest first; a page begins below sequence `before`."""
+    query = _ALERT.order_by(_alerts.c.sequence.desc()).limit(min(limit, LIST_MAX))
+    if tenant_id is not None:
+        query = query.where(_alerts.c.tenant_id == tenant_id)
+    if before is not None:
+        query = query.where(_alerts.c.sequence < before)
+    return [Alert(*row) for row in connection.execute(query)]
+
+
+def deliveries(connection: sa.Connection, alert_ids: Sequence[str]) -> dict[str, list[Delivery]]:
+    """Of each alert."""
+    found: dict[str, list[Delivery]] = {alert_id: [] for alert_id in alert_ids}
+    query = sa.select(_deliveries).where(_deliveries.c.alert_id.in_(alert_ids))
+    for row in connection.execute(query.order_by(_deliveries.c.webhook_id)):
+        found[row.alert_id].append(Delivery(*row))
+    return found
+
+
+def any_due(connection: sa.Connection) -> bool:
+    """Whether `claim` would find something; this may be asked of a reader."""
+    now = database_now(connection)
+    due = sa.select(_deliveries.c.alert_id).where(
+        _deliveries.c.state == "pending", _deliveries.c.next_attempt_at <= now
+    )
+    return connection.execute(due.limit(1)).first() is not None
+
+
+def claim(connection: sa.Connection, *, retry_s: float, limit: int = CLAIM_MAX) -> list[Claimed]:
+    """Deliveries that are due, the longest overdue first, each counted as attempted. Unless `report` is called they
+    are due again after `retry_s`, doubled with each attempt up to RETRY_S_MAX; the last of ATTEMPTS_MAX has failed."""
+    now = database_now(connection)
+    rows = connection.execute(_DUE.limit(limit), {"now": now}).all()
+    claimed: list[Claimed] = []
+    over: list[Values] = []
+    for row in rows:
+        *of_alert, webhook_id, url, secret, active, attempts = row
+        alert = Alert(*of_alert)
+        if active and attempts < ATTEMPTS_MAX:
+            claimed.append(Claimed(alert, webhook_id, url, secret, attempts + 1))
+        else:
+            reason = "its last attempt was not reported" if active else "the webhook was removed"
+            over.append(_of(alert.id, webhook_id, state="failed", next_attempt_at=None, last_error=reason))
+    waits = [min(retry_s * 2 ** (one.attempt - 1), RETRY_S_MAX) for one in claimed]
+    attempted = [
+        _of(one.alert.id, one.webhook_id, attempts=one.attempt, next_attempt_at=now + round(wait_s * SECOND))
+        for one, wait_s in zip(claimed, waits, strict=True)
+    ]
+    _change(connection, attempted)
+    _change(connection, over)
+    return claimed
+
+
+def report(connection: sa.Connection, results: Iterable[tuple[Claimed, str | None]]) -> None:
+    """How attempts went: None is delivered. A failed one is due when `claim` said; after the last there is none."""
+    now = database_now(connection)
+    done: list[Values] = []
+    failed: list[Values] = []
+    over: list[Values] = []
+    for claimed, error in results:
+        key = (claimed.alert.id, claimed.webhook_id)
+        if error is None:
+            done.append(_of(*key, state="delivered", delivered_at=now, next_attempt_at=None, last_error=None))
+        elif claimed.attempt < ATTEMPTS_MAX:
+            failed.append(_of(*key, last_error=error[:ERROR_CHARS_MAX]))
+        else:
+            over.append(_of(*key, state="failed", next_attempt_at=None, last_error=error[:ERROR_CHARS_MAX]))
+    for rows in (done, failed, over):
+        _change(connection, rows)
+
+
+def _of(alert_id: str, webhook_id: str, **values: object) -> Values:
+    return {"of_alert": alert_id, "of_webhook": webhook_id, **values}
+
+
+def _change(connection: sa.Connection, rows: list[Values]) -> None:
+    """Set what the rows have, each the same columns. Of what is pending: one delivered meanwhile, by an attempt that
+    was thought dead, stays delivered."""
+    if rows:
+        connection.execute(_SET, rows)

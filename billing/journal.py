@@ -1,0 +1,230 @@
+"""Endings that the database could not take, safe on this host's disk until it can: one file, one writer.
+
+The file is made at its full size and of zeros, so that a full disk cannot stop it. A record is its length, its CRC-32
+and a JSON text; where a length is 0 the records end. All of it blocks: it is for a thread. It knows no database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from billing.requests import Settlement, Void
+
+# Of one record with its header: what each running request may still need.
+RECORD_BYTES_MAX = 4096
+READ_RECORDS_MAX = 256
+SUFFIX = ".journal"
+CREATE_TRIES = 3
+REJECTED = "endings.rejected"
+REJECTED_BYTES_MAX = 16 * 1024 * 1024
+
+_HEADER = struct.Struct(">II")  # bytes of the text, its CRC-32
+_ZEROS = bytes(1024 * 1024)
+
+_log = logging.getLogger("laneway.billing")
+_decoder = msgspec.json.Decoder(Settlement | Void)
+
+Kept = Settlement | Void
+
+
+class JournalFailed(Exception):
+    """It could not be written: it is full, or the disk refuses. What was to be kept is not."""
+
+
+class Journal:
+    """The file at `path`, locked by this process. `used` bytes of it hold records."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """For `create` and `adopt`."""
+        self.path = path
+        self.bytes_max = os.fstat(descriptor).st_size
+        self.used = 0
+        self._descriptor = descriptor
+        self.failed = ""  # why it can take nothing more, for good
+
+    @classmethod
+    def create(cls, path: Path, bytes_max: int) -> Journal:
+        """A new one with room for `bytes_max`. Raises OSError, for instance when the disk has not that much."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for _ in range(CREATE_TRIES):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if os.fstat(descriptor).st_nlink:
+                    _allocate(descriptor, bytes_max)
+                    _sync_folder(path.parent)
+                    return cls(path, descriptor)
+            except OSError:
+                path.unlink(missing_ok=True)
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # another process took it for a dead one's before it was locked, and removed it
+        raise OSError(f"{path} was removed {CREATE_TRIES} times while it was made")
+
+    @classmethod
+    def adopt(cls, path: Path) -> Journal | None:
+        """The journal of a process that is gone; None while its writer lives, or when somebody else was quicker.
+        Raises OSError."""
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                journal = cls(path, descriptor)
+                for _text, end in journal._records(0):
+                    journal.used = end
+                journal._report_torn()
+                return journal
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
+
+    def append(self, endings: Sequence[Kept]) -> None:
+        """On the disk when it returns. Raises JournalFailed; then none of them counts as kept."""
+        if self.failed:
+            raise JournalFailed(self.failed)
+        data = b"".join([_record(ending) for ending in endings])
+        if self.used + len(data) > self.bytes_max:
+            raise JournalFailed(f"{self.path} is full: {self.used} of {self.bytes_max} bytes are used")
+        try:
+            _write(self._descriptor, data, self.used)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            # What the disk has now is not known, and asked again it may say that all is well.
+            self.failed = f"{self.path}: {error.strerror}"
+            with contextlib.suppress(OSError):  # whoever adopts it must not charge what was said to be lost
+                _write(self._descriptor, bytes(_HEADER.size), self.used)
+            raise JournalFailed(self.failed) from error
+        self.used += len(data)
+
+    def read(self, start: int) -> tuple[list[Kept], int]:
+        """At most READ_RECORDS_MAX endings from offset `start`, and the offset behind them. Raises JournalFailed when
+        the next one cannot be read."""
+        endings: list[Kept] = []
+        for text, end in self._records(start):
+            if end > self.used or len(endings) == READ_RECORDS_MAX:
+                break
+            endings.append(_decoder.decode(text))
+            start = end
+        if not endings and start < self.used:
+            self.failed = f"{self.path}: what lies at {start} of {self.used} bytes cannot be read"
+            _log.critical("journal.unreadable", extra={"fields": {"reason": self.failed}})
+            raise JournalFailed(self.failed)
+        return endings, start
+
+    def clear(self, upto: int) -> bool:
+        """Forget everything, when nothing lies behind `upto`; else False. One that failed keeps what it has. Raises
+        JournalFailed."""
+        if self.used > upto:
+            return False
+        if not self.used or self.failed:
+            return True
+        try:
+            for start in range(0, self.used, len(_ZEROS)):
+                _write(self._descriptor, _ZEROS[: self.used - start], start)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self.failed = f"{self.path}: {error.strerror}"
+            raise JournalFailed(self.failed) from error
+        self.used = 0
+        return True
+
+    def close(self) -> None:
+        """Let it go; with nothing in it, the file goes too. Idempotent."""
+        if self._descriptor < 0:
+            return
+        if not self.used:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _records(self, start: int) -> Iterator[tuple[bytes, int]]:
+        """Whole records from `start`: the text of each, and the offset behind it."""
+        while len(header := os.pread(self._descriptor, _HEADER.size, start)) == _HEADER.size:
+            length, checksum = _HEADER.unpack(header)
+            if not 0 < length <= RECORD_BYTES_MAX - _HEADER.size:
+                return
+            text = os.pread(self._descriptor, length, start + _HEADER.size)
+            if len(text) < length or zlib.crc32(text) != checksum:
+                return
+            start += _HEADER.size + length
+            yield text, start
+
+    def _report_torn(self) -> None:
+        """What was being written when its process or the machine died was never promised to anybody."""
+        tail = os.pread(self._descriptor, RECORD_BYTES_MAX, self.used)
+        if tail.strip(b"\0"):
+            fields = {"journal": self.path.name, "at": self.used}
+            _log.warning("journal.torn", extra={"fields": fields})
+
+
+def paths(folder: Path) -> list[Path]:
+    """The journals in `folder`, of the living and the dead."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def reject(folder: Path, refused: Sequence[tuple[Kept, str]]) -> None:
+    """Append endings that can never be settled, each with its reason, to `folder`'s file of them, for a person to look
+    at: a JSON text a line. On the disk when it returns; past REJECTED_BYTES_MAX the log alone has them. Raises
+    OSError."""
+    rows = [{"reason": reason, "ending": ending} for ending, reason in refused]
+    data = b"".join([msgspec.json.encode(row) + b"\n" for row in rows])
+    descriptor = os.open(folder / REJECTED, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size + len(data) > REJECTED_BYTES_MAX:
+            _log.error("journal.rejected_full", extra={"fields": {"bytes": size, "endings": len(rows)}})
+            return
+        _write(descriptor, data, size)
+        os.fsync(descriptor)
+        _sync_folder(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _record(ending: Kept) -> bytes:
+    text = msgspec.json.encode(ending)
+    assert len(text) + _HEADER.size <= RECORD_BYTES_MAX, "an ending is a few numbers and words"
+    return _HEADER.pack(len(text), zlib.crc32(text)) + text
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Blocks of the disk for `size` zeros."""
+    os.truncate(descriptor, 0)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        for start in range(0, size, len(_ZEROS)):
+            _write(descriptor, _ZEROS[: size - start], start)
+    os.fsync(descriptor)
+
+
+def _write(descriptor: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, at)
+        view, at = view[written:], at + written
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,305 @@
+"""Endings that last: in the database, or in this host's journal until the database is back. Each counts once.
+
+While anything lies in the journal the database counts as away, and endings go there at once. Journals that dead
+gateways of this host left are settled too. It knows no engine and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from billing import journal as journals
+from billing.database import ROW_REFUSED, DatabaseUnavailable
+from billing.journal import RECORD_BYTES_MAX, Journal, JournalFailed, Kept
+from billing.ledger import Ledger, LedgerUnavailable
+from billing.requests import Ended, Settlement, Void
+
+SETTLE_WAIT_S = 2.0
+TURN_S = 1.0
+APPEND_MAX = 1024  # records written with one fsync
+# What the ledger will always answer to this ending. After anything else it is kept, and asked again.
+REFUSED = (AssertionError, LookupError, *ROW_REFUSED)
+
+T = TypeVar("T")
+_log = logging.getLogger("laneway.billing")
+
+
+def free_bytes(folder: Path) -> int:
+    """What this user may still write on the file system of `folder`."""
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+class Settler:
+    """One per gateway process, beside its ledger. `start` it before the first audit, `run` it, `close` it after the
+    ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        folder: Path,
+        name: str,
+        *,
+        bytes_max: int,
+        disk_free_min_bytes: int,
+        wait_s: float = SETTLE_WAIT_S,
+        turn_s: float = TURN_S,
+        free: Callable[[Path], int] = free_bytes,
+    ) -> None:
+        """`name` of this gateway's file in `folder`, where those of its host's other gateways lie too. `wait_s`: how
+        long an ending may wait for the database before the journal takes it."""
+        self._ledger = ledger
+        self._folder = folder
+        self._path = folder / (name + journals.SUFFIX)
+        self._bytes_max = bytes_max
+        self._disk_free_min_bytes = disk_free_min_bytes
+        self._wait_s = wait_s
+        self._turn_s = turn_s
+        self._free = free
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._journal: Journal | None = None
+        self._waiting: list[tuple[Kept, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+        self._away = False
+        self._drained = False  # the journal failed, and what could be read from it is settled
+        self._disk_free = 0
+        self._said = ""
+        self.journaled = 0
+        self.replayed = 0
+
+    # ---- for requests
+
+    def refuses(self, running: int) -> str | None:
+        """Why nothing new may run beside `running` requests, each of which may still need a record; None: it may."""
+        if failed := self._failed():
+            return f"the journal cannot be written: {failed}"
+        if self._disk_free < self._disk_free_min_bytes:
+            return f"the disk of {self._folder} has {self._disk_free} bytes left, under its mark"
+        if self.bytes_used + (running + 1) * RECORD_BYTES_MAX > self._bytes_max:
+            return f"the journal has {self.bytes_used} of {self._bytes_max} bytes, and {running} requests run"
+        return None
+
+    def _failed(self) -> str:
+        return "" if self._journal is None else self._journal.failed
+
+    @property
+    def bytes_used(self) -> int:
+        return 0 if self._journal is None else self._journal.used
+
+    async def settle(self, settlement: Settlement) -> Ended:
+        """Durable when it returns; "journaled" when the database is away. Raises LedgerUnavailable when the journal
+        could not take it either, and what Ledger.settle raises for our own mistakes."""
+        settlement.check()
+        return await self._end(settlement)
+
+    def keep(self, settlement: Settlement) -> None:
+        """As `settle`, for one who cannot wait, since the process ends: the journal takes it. A loss is in the log."""
+        settlement.check()
+        self._keep(settlement).cancel()
+
+    async def void(self, request_id: str, reason: str) -> Ended:
+        """As `settle`, for a request that made nothing."""
+        return await self._end(Void(request_id, reason))
+
+    async def _end(self, ending: Kept) -> Ended:
+        if not self._away or self._failed():
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    return await self._ask_ledger(ending)
+            except asyncio.CancelledError:  # nobody waits for it any more; it counts all the same
+                self._keep(ending).cancel()  # a loss is logged then
+                raise
+            except REFUSED:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever ails the database or us, it counts
+                self._begin_journal(error)
+        try:
+            await self._keep(ending)
+        except JournalFailed as error:
+            raise LedgerUnavailable(f"the database is away, and {error}") from error
+        self.journaled += 1
+        return Ended(ending.request_id, "journaled")
+
+    def _begin_journal(self, error: Exception) -> None:
+        if not self._away:
+            known = isinstance(error, TimeoutError | LedgerUnavailable)
+            reason = (str(error) or "the database is slow") if known else repr(error)
+            _log.warning("journal.begins", extra={"fields": {"reason": reason}})
+        self._away = True
+
+    async def _ask_ledger(self, ending: Kept) -> Ended:
+        if isinstance(ending, Settlement):
+            return await self._ledger.settle(ending)
+        return await self._ledger.void(ending.request_id, ending.reason)
+
+    # ---- the journal: one thread writes; what waits meanwhile goes with the next fsync
+
+    def _keep(self, ending: Kept) -> asyncio.Future[None]:
+        kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ending, kept))
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="journal")
+        return kept
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:APPEND_MAX], self._waiting[APPEND_MAX:]
+                failure: JournalFailed | None = None
+                try:
+                    assert self._journal is not None, "start it first"
+                    await self._in_thread(self._journal.append, [ending for ending, _ in batch])
+                except JournalFailed as error:
+                    failure = error
+                except Exception as error:  # noqa: BLE001 - whoever waits is told, whatever it was
+                    _log.critical("journal.broken", exc_info=True)
+                    failure = JournalFailed(repr(error))
+                for ending, kept in batch:
+                    _answer(ending, kept, failure)
+        finally:
+            self._writing = None
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    # ---- when the database is back
+
+    async def start(self) -> None:
+        """Make this gateway's journal, and settle what dead gateways of this host left, before an audit can expire
+        their holds. Raises OSError, DatabaseUnavailable."""
+        self._journal = await self._in_thread(Journal.create, self._path, self._bytes_max)
+        try:
+            await self.turn()
+        except (LedgerUnavailable, JournalFailed) as error:
+            raise DatabaseUnavailable(str(error)) from error
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._turn_s)
+            try:
+                await self.turn()
+            except (LedgerUnavailable, JournalFailed, OSError) as error:
+                self._say(f"{type(error).__name__}: {error}")
+            else:
+                self._say("")
+
+    async def turn(self) -> None:
+        """Look at the disk, and settle what lies in the journals of this gateway and of its host's dead ones. Raises
+        LedgerUnavailable, JournalFailed, OSError."""
+        assert self._journal is not None, "start it first"
+        self._disk_free = await self._in_thread(self._free, self._folder)
+        await self._drain(self._journal)
+        self._away = False
+        for path in await self._in_thread(journals.paths, self._folder):
+            left = None if path == self._path else await self._in_thread(Journal.adopt, path)
+            if left is not None:
+                try:
+                    await self._replay(left)
+                finally:
+                    await self._in_thread(left.close)
+
+    async def finish(self) -> None:
+        """Settle what this gateway kept, if the database is there, before its lease is given up. Raises
+        DatabaseUnavailable."""
+        await self._written()
+        if self._journal is None:
+            return
+        try:
+            await self._drain(self._journal)
+        except (LedgerUnavailable, JournalFailed, OSError) as error:
+            raise DatabaseUnavailable(str(error)) from error
+
+    async def close(self) -> None:
+        """Write what still waits. The file stays when something lies in it."""
+        await self._written()
+        if self._journal is not None:
+            await self._in_thread(self._journal.close)
+        self._thread.shutdown()
+
+    async def _written(self) -> None:
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    async def _drain(self, own: Journal) -> None:
+        """Settle what lies in this gateway's journal. One that failed takes nothing more: it is settled once, and keeps
+        what it has. Raises as `_replay` does."""
+        if self._drained:
+            return
+        try:
+            await self._replay(own)
+        except JournalFailed:
+            self._drained = True
+            raise
+        self._drained = bool(own.failed)
+
+    async def _replay(self, journal: Journal) -> None:
+        at = count = 0
+        refused: list[tuple[Kept, str]] = []
+        while True:
+            endings, at = await self._in_thread(journal.read, at)
+            if endings:
+                refused += await self._settle_all(endings)
+                count += len(endings)
+                continue
+            await self._reject(refused)
+            refused = []
+            if await self._in_thread(journal.clear, at):
+                break
+        if count:
+            _log.warning("journal.settled", extra={"fields": {"journal": journal.path.name, "endings": count}})
+
+    async def _reject(self, refused: list[tuple[Kept, str]]) -> None:
+        """Put away what can never be settled, before its journal forgets it. Raises OSError."""
+        if not refused:
+            return
+        await self._in_thread(journals.reject, self._folder, refused)
+        for ending, reason in refused:
+            _lost(ending, reason)
+
+    async def _settle_all(self, endings: list[Kept]) -> list[tuple[Kept, str]]:
+        """What the ledger refused for good, and why. Raises LedgerUnavailable."""
+        asked = [self._ask_ledger(ending) for ending in endings]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, LedgerUnavailable | asyncio.CancelledError):
+                raise answer  # all of them again, later: an ending counts once
+            if isinstance(answer, BaseException) and not isinstance(answer, REFUSED):
+                raise LedgerUnavailable(repr(answer)) from answer
+        refused: list[tuple[Kept, str]] = []
+        for ending, answer in zip(endings, answers, strict=True):
+            if isinstance(answer, BaseException):
+                refused.append((ending, repr(answer)))
+            elif isinstance(ending, Settlement) and answer.outcome != "settled":
+                fields = {"request_id": ending.request_id, "outcome": answer.outcome, "tokens": ending.made_tokens}
+                _log.error("settlement.too_late", extra={"fields": fields})
+        self.replayed += len(endings)
+        return refused
+
+    def _say(self, trouble: str) -> None:
+        """Once, however long it lasts."""
+        if trouble and trouble != self._said:
+            _log.warning("journal.waits", extra={"fields": {"reason": trouble, "bytes": self.bytes_used}})
+        self._said = trouble
+
+
+def _answer(ending: Kept, kept: asyncio.Future[None], failure: JournalFailed | None) -> None:
+    if kept.done():  # its request was cancelled
+        if failure is not None:
+            _lost(ending, str(failure))
+    elif failure is None:
+        kept.set_result(None)
+    else:
+        kept.set_exception(failure)
+
+
+def _lost(ending: Kept, reason: str) -> None:
+    _log.critical("ending.lost", extra={"fields": {"reason": reason, "ending": msgspec.to_builtins(ending)}})

@@ -1,0 +1,88 @@
+"""Webhooks: where an operator wants to be told of alerts. Every write bumps the revision. It opens no connection."""
+
+from __future__ import annotations
+
+import secrets
+from urllib.parse import urlsplit
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import revision, tables
+from billing.clock import database_now
+from billing.errors import InvalidValue, NotFound
+from billing.ids import new_id
+
+WEBHOOKS_MAX = 100  # active ones: each gets a row with every alert
+URL_CHARS_MAX = 2048
+SECRET_PREFIX = "whsec_"
+
+_webhooks = tables.webhooks
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """As it may be shown: without its secret. `tenant_id` None: alerts of all tenants."""
+
+    id: str
+    tenant_id: str | None
+    url: str
+    active: bool
+    created_at: int
+
+
+class MadeWebhook(msgspec.Struct, frozen=True):
+    """A new webhook and, this once, the secret that its deliveries are signed with."""
+
+    webhook: Webhook
+    secret: str
+
+
+_SELECT = sa.select(*(_webhooks.c[name] for name in Webhook.__struct_fields__))
+
+
+def create(connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
+    """Raises InvalidValue."""
+    check_url(url)
+    if len(listing(connection)) >= WEBHOOKS_MAX:
+        raise InvalidValue(f"there are {WEBHOOKS_MAX} webhooks already")
+    webhook = Webhook(new_id("whk"), tenant_id, url, True, database_now(connection))
+    secret = SECRET_PREFIX + secrets.token_urlsafe(32)
+    connection.execute(sa.insert(_webhooks).values(**msgspec.structs.asdict(webhook), secret=secret))
+    revision.bump(connection)
+    return MadeWebhook(webhook, secret)
+
+
+def get(connection: sa.Connection, webhook_id: str) -> Webhook | None:
+    row = connection.execute(_SELECT.where(_webhooks.c.id == webhook_id)).one_or_none()
+    return None if row is None else Webhook(*row)
+
+
+def listing(connection: sa.Connection) -> list[Webhook]:
+    """The active ones, oldest first."""
+    query = _SELECT.where(_webhooks.c.active).order_by(_webhooks.c.created_at, _webhooks.c.id)
+    return [Webhook(*row) for row in connection.execute(query)]
+
+
+def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
+    """Tell it nothing more; what is on its way fails. Raises NotFound."""
+    connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook_id).values(active=False))
+    webhook = get(connection, webhook_id)
+    if webhook is None:
+        raise NotFound(f"there is no webhook {webhook_id!r}")
+    revision.bump(connection)
+    return webhook
+
+
+def check_url(url: str) -> None:
+    """Raises InvalidValue for what is not a plain http or https address. Credentials in it would be shown in lists."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for one out of range
+    except ValueError as error:
+        raise InvalidValue(f"{error}", "url") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidValue("a webhook's URL begins with http:// or https:// and names a host", "url")
+    if parts.username is not None or parts.password is not None or parts.fragment:
+        raise InvalidValue("a webhook's URL has no user, password or fragment", "url")
+    if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidValue(f"a webhook's URL is at most {URL_CHARS_MAX} printable ASCII characters", "url")

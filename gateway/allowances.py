@@ -1,0 +1,100 @@
+"""Rate limits of a key's or a tenant's own, as functions over a connection; who has none has the configuration's.
+
+Every change bumps the revision, so that running gateways drop what they cached. Nothing here limits anything.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+from msgspec import UNSET, UnsetType
+
+from billing import revision
+from billing.errors import InvalidValue, NotFound
+from billing.ids import new_id
+from gateway.limits import LIMIT_MAX, Scope
+from gateway.tables import rate_limits
+
+NAMES = ("requests_per_minute", "tokens_per_minute", "concurrency")
+LIST_MAX = 1000
+
+
+class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one key or tenant, `subject_id`. Null: the configuration's."""
+
+    id: str
+    scope: Scope
+    subject_id: str
+    tenant_id: str
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    concurrency: int | None
+
+
+class LimitsChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What is given changes; null is the configuration's again."""
+
+    requests_per_minute: int | UnsetType | None = UNSET
+    tokens_per_minute: int | UnsetType | None = UNSET
+    concurrency: int | UnsetType | None = UNSET
+
+
+def get(connection: sa.Connection, limits_id: str) -> OwnLimits | None:
+    return _one(connection, rate_limits.c.id == limits_id)
+
+
+def of_subject(connection: sa.Connection, subject_id: str) -> OwnLimits | None:
+    return _one(connection, rate_limits.c.subject_id == subject_id)
+
+
+def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[OwnLimits]:
+    """Of all, or of one tenant and its keys; the first LIST_MAX by id."""
+    query = sa.select(rate_limits).order_by(rate_limits.c.id).limit(LIST_MAX)
+    if tenant_id is not None:
+        query = query.where(rate_limits.c.tenant_id == tenant_id)
+    return [OwnLimits(**row._mapping) for row in connection.execute(query)]
+
+
+def change(
+    connection: sa.Connection, *, scope: Scope, subject_id: str, tenant_id: str, change: LimitsChange
+) -> OwnLimits:
+    """Raises InvalidValue."""
+    given = {name: value for name in NAMES if (value := getattr(change, name)) is not UNSET}
+    for name, value in given.items():
+        if value is not None and not 1 <= value <= LIMIT_MAX:
+            raise InvalidValue(f"is {value}; it must be 1 to {LIMIT_MAX}", name)
+    nothing: dict[str, int | None] = dict.fromkeys(NAMES)
+    before = of_subject(connection, subject_id) or OwnLimits(
+        id=new_id("lim"), scope=scope, subject_id=subject_id, tenant_id=tenant_id, **nothing
+    )
+    return _put(connection, msgspec.structs.replace(before, **given))
+
+
+def copy(connection: sa.Connection, key_id: str, to: str) -> OwnLimits | None:
+    """A key that replaces another is limited as that was; None: as the configuration says."""
+    found = of_subject(connection, key_id)
+    if found is None:
+        return None
+    return _put(connection, msgspec.structs.replace(found, id=new_id("lim"), subject_id=to))
+
+
+def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
+    """What holds then. Raises NotFound."""
+    before = get(connection, limits_id)
+    if before is None:
+        raise NotFound(f"there are no limits {limits_id!r}")
+    connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == limits_id))
+    revision.bump(connection)
+    return msgspec.structs.replace(before, **dict.fromkeys(NAMES))
+
+
+def _put(connection: sa.Connection, own: OwnLimits) -> OwnLimits:
+    connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == own.id))
+    connection.execute(sa.insert(rate_limits).values(msgspec.structs.asdict(own)))
+    revision.bump(connection)
+    return own
+
+
+def _one(connection: sa.Connection, which: sa.ColumnElement[bool]) -> OwnLimits | None:
+    row = connection.execute(sa.select(rate_limits).where(which)).one_or_none()
+    return None if row is None else OwnLimits(**row._mapping)

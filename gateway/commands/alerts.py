@@ -1,0 +1,147 @@
+"""`laneway webhooks list|add|remove|alerts` and `laneway audit`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+import msgspec
+import sqlalchemy as sa
+
+from billing import alerts, webhooks
+from billing.clock import SECOND
+from gateway import audit
+from gateway.administration import tenant_of
+from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
+from gateway.commands.database import read, write
+from gateway.views import AuditLineView, ListedAlertView, NewWebhookView, WebhookView
+
+ALERT_COLUMNS = ("crossed_at", "scope", "scope_id", "unit", "period", "threshold", "used", "limit_amount", "told")
+AUDIT_COLUMNS = ("when_at", "actor", "action", "object_id", "tenant_id", "changed")
+VALUE_CHARS_MAX = 40
+
+tenant_option = click.option("--tenant", help="A slug or an id; without it: all.")
+
+
+@click.group("webhooks")
+def webhooks_group() -> None:
+    """Who is told when a budget reaches a threshold."""
+
+
+@webhooks_group.command("add")
+@click.argument("url")
+@click.option("--tenant", help="For the alerts of this tenant alone, a slug or an id.")
+@json_option
+@pass_console
+def add_command(console: Console, url: str, tenant: str | None, as_json: bool) -> None:
+    """Tell alerts to URL, and show the secret that deliveries are signed with, this once."""
+    administration = console.administration
+    made = write(
+        console,
+        lambda c: administration.create_webhook(
+            c, url=url, tenant_id=None if tenant is None else tenant_of(c, tenant).id
+        ),
+    )
+    show_row(msgspec.to_builtins(NewWebhookView.made(made)), as_json=as_json)
+
+
+@webhooks_group.command("list")
+@json_option
+@pass_console
+def list_command(console: Console, as_json: bool) -> None:
+    """Webhooks, oldest first, without their secrets."""
+    rows = [msgspec.to_builtins(WebhookView.of(webhook)) for webhook in read(console, webhooks.listing)]
+    show_rows(rows, ("id", "tenant_id", "created_at", "url"), as_json=as_json)
+
+
+@webhooks_group.command("remove")
+@click.argument("webhook_id")
+@pass_console
+def remove_command(console: Console, webhook_id: str) -> None:
+    """Tell it nothing more."""
+    administration = console.administration
+    write(console, lambda c: administration.remove_webhook(c, webhook_id))
+    click.echo(f"{webhook_id} is told nothing more")
+
+
+@webhooks_group.command("alerts")
+@tenant_option
+@click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True)
+@json_option
+@pass_console
+def alerts_command(console: Console, tenant: str | None, limit: int, as_json: bool) -> None:
+    """Thresholds that were reached, the newest first, and to how many webhooks each was told."""
+
+    def query(connection: sa.Connection) -> list[ListedAlertView]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        found = alerts.listing(connection, tenant_id=tenant_id, limit=limit)
+        told = alerts.deliveries(connection, [alert.id for alert in found])
+        return [ListedAlertView.told(alert, told[alert.id]) for alert in found]
+
+    rows = []
+    for alert in read(console, query):
+        told = sum(delivery.state == "delivered" for delivery in alert.deliveries)
+        rows.append({**msgspec.to_builtins(alert), "told": f"{told} of {len(alert.deliveries)}"})
+    show_rows(rows, ALERT_COLUMNS, as_json=as_json)
+
+
+@click.command("audit")
+@tenant_option
+@click.option("--actor", help="A key's id, or cli:USER.")
+@click.option("--action", help="For example key.revoke.")
+@click.option("--object", "object_id", help="The id of what was changed.")
+@click.option("--since", type=click.DateTime(), help="UTC.")
+@click.option("--until", type=click.DateTime(), help="UTC; before this moment.")
+@click.option("--before", type=click.IntRange(min=1), help="Lines older than the one with this id.")
+@click.option("--limit", type=click.IntRange(1, 500), default=100, show_default=True)
+@json_option
+@pass_console
+def audit_command(
+    console: Console,
+    tenant: str | None,
+    actor: str | None,
+    action: str | None,
+    object_id: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    before: int | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Who changed what, the newest first."""
+
+    def query(connection: sa.Connection) -> list[audit.AuditLine]:
+        which = audit.Filter(
+            tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
+            actor=actor,
+            action=action,
+            object_id=object_id,
+            start=_micros(since),
+            end=_micros(until),
+        )
+        return audit.listing(connection, which, before=before, limit=limit)
+
+    views = [AuditLineView.of(line) for line in read(console, query)]
+    if as_json:
+        show_rows([msgspec.to_builtins(view) for view in views], (), as_json=True)
+        return
+    rows = [{**msgspec.to_builtins(view), "when_at": view.at, "changed": changed(view)} for view in views]
+    show_rows(rows, AUDIT_COLUMNS, as_json=False)
+
+
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp()) * SECOND
+
+
+def changed(line: AuditLineView) -> str:
+    """What differs between before and after, in a line."""
+    before, after = line.before or {}, line.after or {}
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    if line.before is None:
+        return "made"
+    return ", ".join(f"{name}: {_short(before.get(name))} → {_short(after.get(name))}" for name in names) or "nothing"
+
+
+def _short(value: object) -> str:
+    text = "-" if value is None else str(value)
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"

@@ -1,0 +1,68 @@
+"""`laneway limits set|list|remove`: rate limits of a tenant's or a key's own."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from gateway import allowances
+from gateway.administration import tenant_of
+from gateway.allowances import NAMES, LimitsChange
+from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
+from gateway.commands.database import read, write
+from gateway.limits import LIMIT_MAX
+
+Count = click.IntRange(1, LIMIT_MAX)
+
+
+@click.group("limits")
+def limits_group() -> None:
+    """How much a tenant or a key may do in a minute and at once; without limits of its own, what laneway.toml says."""
+
+
+@limits_group.command("set")
+@click.argument("tenant")
+@click.option("--key", "key_id", help="For this key of the tenant alone.")
+@click.option("--requests-per-minute", type=Count)
+@click.option("--tokens-per-minute", type=Count)
+@click.option("--concurrency", type=Count, help="Requests at once.")
+@json_option
+@pass_console
+def set_command(
+    console: Console,
+    tenant: str,
+    key_id: str | None,
+    requests_per_minute: int | None,
+    tokens_per_minute: int | None,
+    concurrency: int | None,
+    as_json: bool,
+) -> None:
+    """Limit TENANT (a slug or an id) over all its keys, or one of them. What is not given stays."""
+    given = zip(NAMES, (requests_per_minute, tokens_per_minute, concurrency), strict=True)
+    change = LimitsChange(**{name: value for name, value in given if value is not None})
+    if change == LimitsChange():
+        fail("no limit was given; see: laneway limits set --help")
+    own = write(
+        console,
+        lambda c: console.administration.set_limits(c, tenant_id=tenant_of(c, tenant).id, key_id=key_id, change=change),
+    )
+    show_row(msgspec.to_builtins(own), as_json=as_json)
+
+
+@limits_group.command("list")
+@click.option("--tenant", help="A slug or an id; without it: all.")
+@json_option
+@pass_console
+def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
+    """Tenants and keys with limits of their own; - is what laneway.toml says."""
+    found = read(console, lambda c: allowances.listing(c, None if tenant is None else tenant_of(c, tenant).id))
+    show_rows([msgspec.to_builtins(own) for own in found], ("id", "scope", "subject_id", *NAMES), as_json=as_json)
+
+
+@limits_group.command("remove")
+@click.argument("limits_id")
+@pass_console
+def remove_command(console: Console, limits_id: str) -> None:
+    """What laneway.toml says holds again."""
+    write(console, lambda c: console.administration.remove_limits(c, limits_id))
+    click.echo(f"{limits_id} no longer hold")

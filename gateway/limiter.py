@@ -1,0 +1,203 @@
+"""Who is admitted under the rate limits: by Redis where there is one, else by what this gateway itself allowed.
+
+Without Redis each gateway allows its part: the limits divided by the gateways that live. What Redis allows is counted
+here too, so that neither its absence nor its forgetting begins a minute anew. It knows no request's contents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from billing.database import DatabaseUnavailable
+from billing.ids import new_id
+from gateway import limits
+from gateway.limits import Decision, Rates, Subject, Taken
+from gateway.metrics import Metrics
+from gateway.shared_limits import RedisAway, SharedRates
+
+# A place among the concurrent requests lasts so long unless it is renewed: a gateway that was killed gives them back.
+PLACE_S = 15.0
+RENEW_S = 5.0
+LOOK_S = 1.0  # between counts of the gateways, and looks whether Redis is back
+
+Shown = tuple[Sequence[Subject], list[Taken]]  # who is limited, by how much here, and what was taken
+
+
+def own_clock_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class Admission:
+    """A place taken under the limits. End it once: `finish` when the request ran, `give_back` when it was refused."""
+
+    __slots__ = ("_limiter", "_open", "_shown", "_tokens", "place", "shared", "subjects")
+
+    def __init__(
+        self, limiter: Limiter, subjects: Sequence[Subject], place: str, tokens: int, shown: Shown, *, shared: bool
+    ) -> None:
+        self._limiter = limiter
+        self._open = True
+        self._shown = shown
+        self._tokens = tokens
+        self.place = place
+        self.shared = shared  # Redis counted its tokens
+        self.subjects = subjects
+
+    async def finish(self, tokens_used: int) -> None:
+        """Free the place and give back the tokens that were reserved and not used."""
+        await self._end(requests=0, tokens=max(0, self._tokens - tokens_used))
+
+    async def give_back(self) -> None:
+        """As if it had never been asked."""
+        await self._end(requests=1, tokens=self._tokens)
+
+    async def _end(self, requests: int, tokens: int) -> None:
+        if self._open:
+            self._open = False
+            self._shown = await self._limiter.end(self, requests, tokens)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """As things stood when it was admitted, or, after its end, then."""
+        return limits.headers(*self._shown)
+
+
+class Limiter:
+    """`run()` it as a task. Not for use by several threads."""
+
+    def __init__(
+        self,
+        *,
+        shared: SharedRates | None = None,
+        count_gateways: Callable[[], Awaitable[int]] | None = None,
+        metrics: Metrics | None = None,
+        clock: Callable[[], int] = own_clock_us,
+    ) -> None:
+        """`count_gateways`: how many live, this one among them; it may raise DatabaseUnavailable. Without it: one."""
+        self._rates = Rates(round(PLACE_S * 1e6))
+        self._shared = shared
+        self._count_gateways = count_gateways
+        self._clock = clock
+        self._ahead_us = 0  # of our clock, Redis's
+        self._gateways = 1
+        self._open: dict[str, Admission] = {}
+        self._process = new_id("plc")
+        self._numbers = itertools.count()
+        self._forgot = asyncio.Event()  # Redis lacks places of ours
+        self._renewed_at = clock()
+        if metrics is not None:
+            metrics.limits_shared.set_function(lambda: float(shared is not None and not shared.away))
+
+    async def admit(self, subjects: Sequence[Subject], tokens: int) -> Admission:
+        """Take one request, `tokens` tokens (prompt and the most it may make) and one place, of every subject, or
+        nothing. Raises RateLimited."""
+        place = f"{self._process}:{next(self._numbers)}"
+        decision = await self._admit_shared(subjects, tokens, place)
+        shared, limited = decision is not None, subjects
+        if decision is None:
+            limited = self._parts(subjects)
+            decision = self._rates.admit(self._now(), limited, tokens, place)
+        elif decision.allowed:
+            self._rates.admit(decision.at, subjects, tokens, place, decided=True)
+        if not decision.allowed:
+            raise limits.refusal(limited, decision.taken, tokens)
+        shown = limited, decision.taken
+        admission = self._open[place] = Admission(self, subjects, place, tokens, shown, shared=shared)
+        return admission
+
+    async def end(self, admission: Admission, requests: int, tokens: int) -> Shown:
+        """How things stand then."""
+        self._open.pop(admission.place, None)
+        subjects, place, shared = admission.subjects, admission.place, self._shared
+        alone = shared is None or shared.away
+        limited = self._parts(subjects) if alone else subjects
+        shown = limited, self._rates.end(self._now(), limited, place, requests=requests, tokens=tokens)
+        if shared is None or alone:
+            return shown
+        if not admission.shared:  # it counted none of it, and may have the place by renewal
+            requests = tokens = 0
+        try:
+            asked = shared.end(subjects, place, requests=requests, tokens=tokens)
+            return subjects, (await shared.answer(asked)).taken
+        except RedisAway:  # the place ends with its lease, and tokens flow out within a minute
+            return shown
+
+    async def start(self) -> None:
+        """Know how many gateways there are, and whether Redis is there, before the first request."""
+        if self._shared is not None:
+            await self._shared.probe()
+        await self.look()
+
+    async def run(self) -> None:
+        """Keep the places of whoever runs, count the gateways, and look for Redis while it is away; until cancelled."""
+        while True:
+            await self.look()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._forgot.wait()
+
+    async def look(self) -> None:
+        """Once."""
+        if self._count_gateways is not None:
+            with contextlib.suppress(DatabaseUnavailable):  # it stays what it was; nobody is admitted meanwhile
+                self._gateways = max(1, await self._count_gateways())
+        shared = self._shared
+        if shared is not None and shared.away:
+            await shared.probe()
+        if self._forgot.is_set() or self._clock() - self._renewed_at >= RENEW_S * 1e6:
+            self._renew()
+
+    def _renew(self) -> None:
+        self._forgot.clear()
+        self._renewed_at = self._clock()
+        shared, now = self._shared, self._now()
+        for admission in list(self._open.values()):
+            alone = shared is None or shared.away
+            subjects = self._parts(admission.subjects) if alone else admission.subjects
+            self._rates.renew(now, subjects, admission.place)
+            if shared is not None and not alone:
+                shared.renew(admission.subjects, admission.place, self._rates)
+
+    async def close(self) -> None:
+        if self._shared is not None:
+            await self._shared.close()
+
+    async def _admit_shared(self, subjects: Sequence[Subject], tokens: int, place: str) -> Decision | None:
+        """None: Redis does not say, and this gateway decides."""
+        shared = self._shared
+        if shared is None or shared.away:
+            return None
+        asked = shared.admit(subjects, tokens, place, self._rates)
+        try:
+            decision = await shared.answer(asked)
+        except RedisAway:
+            asked.add_done_callback(lambda done: self._late(done, subjects, tokens, place))
+            return None
+        self._ahead_us = decision.at - self._clock()
+        if any(
+            one.running < self._rates.running(subject) for one, subject in zip(decision.taken, subjects, strict=True)
+        ):
+            self._forgot.set()
+        return decision
+
+    def _late(self, asked: asyncio.Future[Decision], subjects: Sequence[Subject], tokens: int, place: str) -> None:
+        """Redis allowed what was decided here meanwhile: it has counted it, or must have it back."""
+        if asked.cancelled() or asked.exception() is not None or not asked.result().allowed:
+            return
+        admission = self._open.get(place)
+        if admission is not None:
+            admission.shared = True
+        elif self._shared is not None:
+            self._shared.end(subjects, place, requests=1, tokens=tokens)
+
+    def _parts(self, subjects: Sequence[Subject]) -> list[Subject]:
+        return [
+            Subject(subject.scope, subject.id, subject.family, subject.allowance.divided(self._gateways))
+            for subject in subjects
+        ]
+
+    def _now(self) -> int:
+        return self._clock() + self._ahead_us

@@ -1,0 +1,71 @@
+"""/v1/admin/webhooks and /v1/admin/alerts: who is told when a budget reaches a threshold, and how the telling goes."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, delete, get, post
+
+from billing import alerts, webhooks
+from billing.webhooks import MadeWebhook
+from gateway.administration import Administration, tenant_of
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, sequence
+from gateway.services import Services
+from gateway.views import ListedAlertView, NewWebhookView, Page, WebhookView, page
+
+
+class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
+    """`url`: http or https. `tenant`: an id or a slug; without it, alerts of all tenants."""
+
+    url: str
+    tenant: str | None = None
+
+
+class WebhookController(Controller):
+    path = "/webhooks"
+
+    @post("/", opt={"route": "/v1/admin/webhooks"})
+    async def create_webhook(
+        self, services: Services, administration: Administration, data: NewWebhook
+    ) -> NewWebhookView:
+        """Name a place that is told of alerts. The answer has the secret that deliveries are signed with, this once."""
+
+        def change(connection: sa.Connection) -> MadeWebhook:
+            tenant_id = None if data.tenant is None else tenant_of(connection, data.tenant).id
+            return administration.create_webhook(connection, url=data.url, tenant_id=tenant_id)
+
+        return NewWebhookView.made(await services.database.write(change))
+
+    @get("/", opt={"route": "/v1/admin/webhooks"})
+    async def list_webhooks(
+        self, services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
+    ) -> Page[WebhookView]:
+        """Webhooks without their secrets, oldest first."""
+        found = await services.database.read(webhooks.listing)
+        return page(after_id(found, after), limit, WebhookView.of, lambda webhook: webhook.id)
+
+    @delete("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
+    async def remove_webhook(self, services: Services, administration: Administration, webhook_id: str) -> None:
+        """Tell it nothing more."""
+        await services.database.write(lambda c: administration.remove_webhook(c, webhook_id))
+
+
+@get("/alerts", opt={"route": "/v1/admin/alerts"})
+async def list_alerts(
+    services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
+) -> Page[ListedAlertView]:
+    """Thresholds that were reached, the newest first, each with its deliveries."""
+    before = sequence(after)
+
+    def query(connection: sa.Connection) -> Page[ListedAlertView]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        found = alerts.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
+        told = alerts.deliveries(connection, [alert.id for alert in found])
+        return page(
+            found,
+            limit,
+            lambda alert: ListedAlertView.told(alert, told[alert.id]),
+            lambda alert: str(alert.sequence),
+        )
+
+    return await services.database.read(query)

@@ -1,0 +1,252 @@
+"""The audit log has a line for every administrative write, through either door: who, what, before, after; no secret.
+
+The lists of writes here are held against what there is: a new write without a line fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import sqlalchemy as sa
+from gateway_stack import MODEL, Stack
+
+from billing import budgets
+from billing.database import Database
+from billing.errors import InvalidValue
+from gateway import audit, keys, tables
+from gateway.administration import Actor, Administration
+from gateway.allowances import LimitsChange
+from gateway.config import parse
+from gateway.errors import InvalidApiKey
+from migrations.upgrade import upgrade
+
+ACTOR = Actor("cli:operator", "req_1")
+READ_ONLY = {"store_adapter"}  # copies files; no row
+Made = dict[str, Any]
+Write = Callable[[Administration, sa.Connection, Made], Any]
+
+# In an order in which each finds what it needs; `made` has what the writes before answered, by their names.
+WRITES: dict[str, Write] = {
+    "create_tenant": lambda a, c, made: a.create_tenant(c, slug="acme", tier="premium"),
+    "update_tenant": lambda a, c, made: a.update_tenant(
+        c, made["create_tenant"].id, status="suspended", tier="batch", time_zone="Asia/Tokyo"
+    ),
+    "create_project": lambda a, c, made: a.create_project(c, tenant_id=made["create_tenant"].id, name="search"),
+    "update_project": lambda a, c, made: a.update_project(c, made["create_project"].id, default_max_tokens=9),
+    "create_key": lambda a, c, made: a.create_key(c, tenant_id=made["create_tenant"].id, name="k", project="search"),
+    "rotate_key": lambda a, c, made: a.rotate_key(c, made["create_key"].key.id, overlap_s=60),
+    "revoke_key": lambda a, c, made: a.revoke_key(c, made["create_key"].key.id),
+    "publish_price": lambda a, c, made: a.publish_price(
+        c, subject=MODEL, input=2, cached_input=2, output=2, multipliers={}
+    ),
+    "set_budget": lambda a, c, made: a.set_budget(
+        c, tenant_id=made["create_tenant"].id, unit="tokens", period="month", limit_amount=5, project="search"
+    ),
+    "remove_budget": lambda a, c, made: a.remove_budget(c, made["set_budget"].id),
+    "set_limits": lambda a, c, made: a.set_limits(
+        c, tenant_id=made["create_tenant"].id, key_id=None, change=LimitsChange(concurrency=5)
+    ),
+    "remove_limits": lambda a, c, made: a.remove_limits(c, made["set_limits"].id),
+    "create_webhook": lambda a, c, made: a.create_webhook(
+        c, url="https://example.org/", tenant_id=made["create_tenant"].id
+    ),
+    "remove_webhook": lambda a, c, made: a.remove_webhook(c, made["create_webhook"].webhook.id),
+    "register_adapter": lambda a, c, made: a.register_adapter(
+        c, name="style", tenant_id=made["create_tenant"].id, base_model=MODEL, digest="ab" * 32
+    ),
+}
+OPERATORS_OWN = {"publish_price"}
+
+
+def thing(answer: Any) -> Any:
+    """What was made or changed, without what is shown once beside it."""
+    return next((getattr(answer, name) for name in ("key", "webhook") if hasattr(answer, name)), answer)
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    upgrade(database_url)
+    database = Database(database_url)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def administration(tmp_path: Any) -> Administration:
+    toml = f'[[models]]\nname = "{MODEL}"\npath = "model"\n'
+    return Administration(parse(toml.encode(), tmp_path, "test", {}), ACTOR)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_key_that_is_no_longer_usable_changes_nothing(
+    database: Database, administration: Administration, end: str
+) -> None:
+    """However long its request took to arrive: it was let in when the key still was."""
+    own = database.write_sync(lambda c: administration.create_key(c, tenant_id=None, name="thief", kind="admin")).key
+    by_key = Administration(administration._config, Actor(own.id, "req_2"))
+    database.write_sync(lambda c: by_key.create_tenant(c, slug="acme", tier="premium"))
+    if end == "revoked":
+        database.write_sync(lambda c: administration.revoke_key(c, own.id))
+    else:
+        database.write_sync(lambda c: c.execute(sa.update(tables.keys).values(expires_at=1)))
+    before = lines(database)
+    with pytest.raises(InvalidApiKey):
+        database.write_sync(lambda c: by_key.create_key(c, tenant_id=None, name="again", kind="admin"))
+    assert lines(database) == before
+    assert database.read_sync(lambda c: c.execute(sa.select(tables.keys.c.name)).scalars().all()) == ["thief"]
+
+
+def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administration: Administration) -> None:
+    def write(c: sa.Connection) -> tuple[str, str]:
+        tenant = administration.create_tenant(c, slug="acme", tier="premium")
+        made = administration.create_key(c, tenant_id=tenant.id, name="k")
+        administration.set_budget(
+            c, tenant_id=tenant.id, key_id=made.key.id, unit="tokens", period="total", limit_amount=100
+        )
+        return tenant.id, made.key.id
+
+    tenant_id, old = database.write_sync(write)
+    with pytest.raises(InvalidValue, match=r"overlap_s is 60, and .* has 1 budgets of its own"):
+        database.write_sync(lambda c: administration.rotate_key(c, old, overlap_s=60))
+    made = database.write_sync(lambda c: administration.rotate_key(c, old, overlap_s=0))
+    [budget] = database.read_sync(lambda c: budgets.listing(c, tenant_id=tenant_id))
+    assert (budget.scope_id, budget.limit_amount) == (made.key.id, 100)
+    [line] = [line for line in lines(database) if line.action == "budget.move"]
+    assert (line.before["scope_id"], line.after["scope_id"]) == (old, made.key.id)
+
+
+def lines(database: Database, **which: Any) -> list[audit.AuditLine]:
+    """Oldest first."""
+    return database.read_sync(lambda c: audit.listing(c, audit.Filter(**which), limit=500))[::-1]
+
+
+def test_every_administrative_write_has_its_line(database: Database, administration: Administration) -> None:
+    there = {name for name, _ in inspect.getmembers(Administration, inspect.isfunction) if not name.startswith("_")}
+    assert there == set(WRITES) | READ_ONLY
+    made: Made = {}
+    latest: dict[str, Any] = {}  # what the log last said of each object
+    for name, write in WRITES.items():
+        count = len(lines(database))
+        made[name] = database.write_sync(lambda c, write=write: write(administration, c, made))
+        new = lines(database)[count:]
+        assert new, name
+        shown = msgspec.json.decode(msgspec.json.encode(thing(made[name])))
+        assert shown in [line.after for line in new], name
+        for line in new:
+            assert (line.actor, line.request_id) == (ACTOR.id, ACTOR.request_id)
+            assert line.before == latest.get(line.object_id), f"{name}: before is what it was"
+            assert line.before != line.after
+            assert line.action.partition(".")[0] in name
+            assert line.tenant_id == (None if name in OPERATORS_OWN else made["create_tenant"].id)
+            latest[line.object_id] = line.after
+    said = json.dumps([msgspec.to_builtins(line) for line in lines(database)])
+    for name in ("create_key", "rotate_key", "create_webhook"):
+        assert made[name].secret not in said
+        assert keys.hash_secret(made[name].secret) not in said
+    rotated = lines(database, object_id=made["create_key"].key.id)[1]
+    assert (rotated.action, rotated.after["rotated_to"]) == ("key.rotate", made["rotate_key"].key.id)
+
+
+def test_a_write_that_fails_leaves_no_line(database: Database, administration: Administration) -> None:
+    def write(connection: sa.Connection) -> None:
+        administration.create_tenant(connection, slug="acme", tier="premium")
+        raise InvalidValue("something after it")
+
+    with pytest.raises(InvalidValue):
+        database.write_sync(write)
+    assert lines(database) == []
+
+
+def test_filters(database: Database, administration: Administration) -> None:
+    made: Made = {}
+    for name in ("create_tenant", "create_project", "publish_price"):
+        made[name] = database.write_sync(lambda c, name=name: WRITES[name](administration, c, made))
+    [first, second, third] = lines(database)
+    assert lines(database, tenant_id=made["create_tenant"].id) == [first, second]
+    assert lines(database, action="price.publish") == [third]
+    assert lines(database, object_id=made["create_project"].id) == [second]
+    assert lines(database, actor="key_other") == []
+    assert lines(database, start=second.at) == [second, third]
+    assert lines(database, end=second.at) == [first]
+
+
+@pytest.mark.parametrize("statement", ["UPDATE audit_log SET actor = 'me'", "DELETE FROM audit_log"])
+def test_nobody_changes_a_line(database: Database, administration: Administration, statement: str) -> None:
+    database.write_sync(lambda c: administration.create_tenant(c, slug="acme", tier="premium"))
+    with pytest.raises(sa.exc.DBAPIError, match="append-only"):
+        database.write_sync(lambda c: c.exec_driver_sql(statement))
+
+
+# ---- over HTTP
+
+# Method, path, body; {name} is the id that the write of that name answered.
+HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
+    "tenant": ("POST", "tenants", {"slug": "audited", "tier": "batch"}),
+    "tenant changed": ("PATCH", "tenants/{tenant}", {"name": "Audited"}),
+    "project": ("POST", "projects", {"tenant": "audited", "name": "p"}),
+    "project changed": ("PATCH", "projects/{project}", {"name": "q"}),
+    "key": ("POST", "keys", {"tenant": "audited"}),
+    "key rotated": ("POST", "keys/{key}/rotate", {}),
+    "key revoked": ("POST", "keys/{key}/revoke", None),
+    "price": ("POST", "prices", {"subject": MODEL, "input": 7, "output": 9, "currency": "XTS"}),
+    "budget": ("POST", "budgets", {"tenant": "audited", "unit": "money", "period": "day", "limit_amount": 1}),
+    "budget removed": ("DELETE", "budgets/{budget}", None),
+    "limits": ("POST", "limits", {"tenant": "audited", "concurrency": 5}),
+    "limits removed": ("DELETE", "limits/{limits}", None),
+    "webhook": ("POST", "webhooks", {"url": "https://example.org/hook"}),
+    "webhook removed": ("DELETE", "webhooks/{webhook}", None),
+}
+
+
+def test_every_write_over_http_has_its_line(stack: Stack) -> None:
+    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="audited", kind="admin"))
+    headers = {"Authorization": f"Bearer {operator.secret}"}
+    with httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30) as client:
+        check_http(stack, client, operator.key.id)
+
+
+def check_http(stack: Stack, client: httpx.Client, operator: str) -> None:
+    paths = httpx.get(f"{stack.url}/schema/openapi.json").json()["paths"]
+    there = {
+        (method.upper(), "/".join("{}" if part.startswith("{") else part for part in path.split("/")[3:]))
+        for path, operations in paths.items()
+        if path.startswith("/v1/admin/")
+        for method in operations
+        if method != "get"
+    }
+    asked = {
+        (method, "/".join("{}" if part.startswith("{") else part for part in path.split("/")))
+        for method, path, _body in HTTP_WRITES.values()
+    }
+    assert asked == there
+    made: dict[str, str] = {}
+    for name, (method, path, body) in HTTP_WRITES.items():
+        answer = client.request(method, path.format(**made), json=body)
+        assert answer.is_success, f"{name}: {answer.text}"
+        if answer.content:
+            made[name] = answer.json()["id"]
+        log = client.get("audit_log", params={"actor": operator}).json()["data"]
+        assert log[0]["request_id"] == answer.headers["x-request-id"], name
+    whole = client.get("audit_log", params={"actor": operator, "limit": 500}).json()
+    assert (whole["object"], whole["has_more"]) == ("page", False)
+    assert [line["id"] for line in whole["data"]] == sorted((line["id"] for line in whole["data"]), reverse=True)
+    paged: list[Any] = []
+    page: dict[str, str] = {}
+    while True:
+        part = client.get("audit_log", params={"actor": operator, "limit": 5, **page}).json()
+        paged += part["data"]
+        if not part["has_more"]:
+            break
+        page = {"page": part["next_page"]}
+    assert paged == whole["data"]
+    of_tenant = client.get("audit_log", params={"tenant": "audited", "limit": 500}).json()["data"]
+    assert {line["tenant_id"] for line in of_tenant} == {made["tenant"]}
+    assert client.get("audit_log", params={"tenant": "nobody"}).status_code == 404
+    assert client.get("audit_log", params={"page": "x"}).json()["error"]["param"] == "page"
+    assert httpx.get(f"{stack.url}/v1/admin/audit_log", headers=stack.headers()).status_code == 403

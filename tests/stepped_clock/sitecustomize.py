@@ -1,0 +1,23 @@
+"""A host clock that a test can step: Python loads this at its start where PYTHONPATH leads here.
+
+What a process asks with time.time and time.time_ns is off by the seconds that the file $LANEWAY_TEST_CLOCK says now.
+Monotonic clocks go on, as they do when a clock is stepped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+_true_time, _true_time_ns = time.time, time.time_ns
+_FILE = os.environ.get("LANEWAY_TEST_CLOCK", "")
+
+
+def _off_s() -> int:
+    with open(_FILE) as file:
+        return int(file.read() or 0)
+
+
+if _FILE:
+    time.time = lambda: _true_time() + _off_s()
+    time.time_ns = lambda: _true_time_ns() + _off_s() * 1_000_000_000

@@ -1,0 +1,140 @@
+"""Hosts whose clocks are wrong by ten minutes, and step while they serve: the database's clock is what counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from gateway_stack import Stack, body, eventually
+
+from billing import audit, tables
+from billing.clock import SECOND, database_now
+
+MakeStack = Callable[..., Stack]
+STEP_S = 600
+LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.5\naudit_s = 0.3\n"
+
+
+class HostClock:
+    """The clock of the processes that are started with `environ`."""
+
+    def __init__(self, file: Path, off_s: int) -> None:
+        self._file = file
+        self.set(off_s)
+        tools = Path(__file__).resolve().parents[1] / "stepped_clock"
+        self.environ = {"PYTHONPATH": str(tools), "LANEWAY_TEST_CLOCK": str(file)}
+
+    def set(self, off_s: int) -> None:
+        beside = self._file.with_suffix(".new")
+        beside.write_text(str(off_s))
+        beside.replace(self._file)
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> HostClock:
+    return HostClock(tmp_path / "clock", STEP_S)
+
+
+@pytest.fixture
+def second_gateway(tmp_path: Path) -> Iterator[Callable[[Stack, HostClock], str]]:
+    """Starts another gateway of the stack, on another port and with another clock; gives its URL."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(stack: Stack, clock: HostClock) -> str:
+        port = stack.port + 1 if stack.port < 65535 else stack.port - 1
+        environ = {**os.environ, **clock.environ, "LANEWAY_PORT": str(port)}
+        argv = [sys.executable, "-m", "gateway", "--config", str(stack.config_file)]
+        with (tmp_path / "second.log").open("wb") as log:
+            started.append(subprocess.Popen(argv, env=environ, stdout=log, stderr=log))
+        url = f"http://127.0.0.1:{port}"
+        eventually(lambda: ready(url), timeout_s=60)
+        return url
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+
+
+def ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def stream(stack: Stack, url: str, max_tokens: int, steps: list[Callable[[], None]]) -> str:
+    """One stream to its end, with `steps` evenly in it; its request id."""
+    asked = body(stream=True, max_tokens=max_tokens)
+    with httpx.stream("POST", f"{url}/v1/chat/completions", headers=stack.headers(), json=asked, timeout=30) as answer:
+        chunks = 0
+        every = max_tokens // (len(steps) + 1)
+        last = ""
+        for line in answer.iter_lines():
+            if line.startswith("data"):
+                chunks += 1
+                last = line
+                if steps and chunks % every == 0:
+                    steps.pop(0)()
+        assert last == "data: [DONE]"
+        assert not steps
+    return answer.headers["x-request-id"]
+
+
+def test_two_gateways_twenty_minutes_apart(
+    make_stack: MakeStack, postgres_url: str, clock: HostClock, tmp_path: Path, second_gateway: Callable[..., str]
+) -> None:
+    """Neither thinks the other dead, whose answer takes longer than a lease, before and after both clocks step."""
+    other_clock = HostClock(tmp_path / "other", -STEP_S)
+    stack = make_stack(database_url=postgres_url, fake={"step_ms": 20.0}, toml=LEASE, environ=clock.environ)
+    other = second_gateway(stack, other_clock)
+    steps = [lambda: clock.set(-STEP_S), lambda: other_clock.set(STEP_S), lambda: clock.set(STEP_S)]
+    request_ids = [stream(stack, stack.url, 300, list(steps)), stream(stack, other, 300, [lambda: clock.set(0)])]
+    now = stack.read(database_now)
+    for request_id in request_ids:
+        row = stack.usage(request_id)
+        assert row is not None
+        assert (row.completion_tokens, row.ending) == (300, "length")
+        assert now - 60 * SECOND < row.started_at < row.finished_at <= now
+    states = stack.read(lambda c: list(c.execute(sa.select(tables.holds.c.state)).scalars()))
+    assert states == ["settled", "settled"]
+    assert stack.read(audit.reconcile).sound
+
+
+@pytest.mark.parametrize("off_s", [STEP_S, -STEP_S])
+def test_a_key_expires_by_the_databases_clock(
+    make_stack: MakeStack, postgres_url: str, clock: HostClock, off_s: int
+) -> None:
+    stack = make_stack(database_url=postgres_url, environ=clock.environ)
+    clock.set(off_s)
+    now_s = int(time.time())
+    good, expired = stack.new_key("acme", expires_at=now_s + 300), stack.new_key("acme", expires_at=now_s - 300)
+    time.sleep(0.3)  # a key works within 250 ms
+    for made, status in ((good, 200), (expired, 401)):
+        headers = {"Authorization": f"Bearer {made.secret}"}
+        answer = httpx.post(f"{stack.url}/v1/chat/completions", headers=headers, json=body(), timeout=30)
+        assert answer.status_code == status
+
+
+def test_sqlite_under_a_clock_that_steps(make_stack: MakeStack, clock: HostClock) -> None:
+    """There the host's clock is the database's: what runs ends, and what comes is served, wherever it steps to. (Not
+    to before the prices: these are in force from a moment on.)"""
+    stack = make_stack(fake={"step_ms": 20.0}, toml=LEASE, environ=clock.environ)
+    steps = [lambda: clock.set(2 * STEP_S), lambda: clock.set(STEP_S)]
+    row = stack.usage(stream(stack, stack.url, 150, list(steps)))
+    assert row is not None
+    assert (row.completion_tokens, row.ending) == (150, "length")
+    for off_s in (2 * STEP_S, STEP_S, 0, STEP_S):
+        clock.set(off_s)
+        assert stack.chat().status_code == 200
+    findings = stack.read(audit.reconcile)
+    assert findings.sound
+    assert findings.open_holds == 0
