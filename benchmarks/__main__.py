@@ -69,6 +69,7 @@ BENCHMARKS = (
     Benchmark("load_ceiling", "what the load tool itself can do", modules("aiohttp", "uvloop")),
     Benchmark("scheduler_step", "what a step of 256 decodes costs the host", modules("msgspec")),
     Benchmark("serving.offline", "the engine on a GPU, many LoRA adapters at once, beside its bound", cuda),
+    Benchmark("serving.flood", "premium TTFT alone and under a flood of batch, on a GPU", cuda),
     Benchmark("serving.mixed_step", "ways to run a step with prefill in it on a GPU", cuda),
     Benchmark("serving.long_context", "decodes and prefill at 8,192 tokens, by their bounds", cuda),
     *(

@@ -1,7 +1,9 @@
-"""What one core carries of the gateway with everything on, beside the aims: a fake engine, SQLite, real HTTP.
+"""What one core carries of the gateway with everything on, beside the aims: a fake engine, real HTTP.
 
-    python -m benchmarks.gateway_capacity [--note TEXT] [--only PHASE …] [--rate R] [--long]
+    python -m benchmarks.gateway_capacity [--services] [--note TEXT] [--only PHASE …] [--rate R] [--long]
         [--litellm VENV/bin/litellm]
+
+On SQLite, with limits in the process; with --services on this machine's PostgreSQL and Redis, whose CPU stands beside.
 
 The gateway has a core of its own; engine, load tool and this program share another. A request is 200 prompt tokens in
 and 32 streamed out. CPU-seconds are the gateway process's: all threads, user and system. Latency is *added* latency:
@@ -34,6 +36,7 @@ from benchmarks.pinned_stack import (
     pinned_stack,
     restart_engine,
     rss_bytes,
+    services_cpu_s,
 )
 from benchmarks.probes import Probes
 from benchmarks.rows import append_rows
@@ -93,13 +96,14 @@ async def warm(stack: Stack) -> None:
 async def closed(stack: Stack, _: Figures) -> Figures:
     """As many requests as go through, 64 at once."""
     pid = gateway_pid(stack)
-    cpu, began = cpu_s(pid), time.monotonic()
+    cpu, services_cpu, began = cpu_s(pid), services_cpu_s(), time.monotonic()
     at_once, seconds = CLOSED["at_once"], CLOSED["seconds"]
     report = await load(stack, "--concurrency", str(at_once), "--duration", str(seconds), *SHAPE)
     used, wall, total = cpu_s(pid) - cpu, time.monotonic() - began, report["total"]
     return {
         "requests_per_gateway_cpu_s": total["requests"] / used,
         "closed_requests_per_s": total["requests_per_s"],
+        "closed_services_cpu_ms_a_request": (services_cpu_s() - services_cpu) * 1000 / total["requests"],
         "closed_gateway_core_share": used / wall,
         "closed_ttft_p50_ms": total["ttft_ms"]["p50"],
         "closed_ttft_p99_ms": total["ttft_ms"]["p99"],
@@ -206,9 +210,9 @@ PHASES: dict[str, Callable[[Stack, Figures], Awaitable[Figures]]] = {
 }
 
 
-async def measure(phases: list[str], rate: float | None) -> Figures:
+async def measure(phases: list[str], rate: float | None, services: bool) -> Figures:
     found: Figures = {} if rate is None else {"open_requests_per_s": rate}
-    with pinned_stack({"step_ms": STEP_MS}) as stack:
+    with pinned_stack({"step_ms": STEP_MS}, services=services) as stack:
         await warm(stack)
         for name in phases:
             print(f"{name}: {PHASES[name].__doc__}", flush=True)
@@ -231,6 +235,7 @@ def show(found: Figures) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--services", action="store_true", help="on PostgreSQL and Redis of this machine")
     parser.add_argument("--note", default="", help="stands in the rows")
     parser.add_argument("--only", nargs="+", choices=list(PHASES), help="these phases; open needs closed before it")
     parser.add_argument("--long", action="store_true", help="also the memory over 100,000 requests")
@@ -242,7 +247,7 @@ def main() -> int:
     phases = arguments.only or [name for name in PHASES if name != "soak" or arguments.long]
     if "open" in phases and "closed" not in phases and arguments.rate is None:
         parser.error("open is a share of what closed finds: name both, or a --rate")
-    found = asyncio.run(measure(phases, arguments.rate))
+    found = asyncio.run(measure(phases, arguments.rate, arguments.services))
     if arguments.litellm:
         print("litellm: the same load through LiteLLM's proxy, no keys, no limits, no database")
         theirs = litellm_proxy.measure(arguments.litellm, SHAPE, CLOSED["at_once"], STEP_MS)
@@ -250,7 +255,10 @@ def main() -> int:
         found |= theirs
     else:
         print("  LiteLLM's proxy was not run; elsewhere, all governance off: 50 streams of 16 a CPU-second")
-    workload = f"{PROMPT_TOKENS} in, {MAX_TOKENS} streamed, step {STEP_MS:g} ms, SQLite, all on, a core for the gateway"
+    where = "PostgreSQL and Redis" if arguments.services else "SQLite"
+    workload = (
+        f"{PROMPT_TOKENS} in, {MAX_TOKENS} streamed, step {STEP_MS:g} ms, {where}, all on, a core for the gateway"
+    )
     append_rows("gateway_capacity", found, machine(), workload, arguments.note)
     return 0
 

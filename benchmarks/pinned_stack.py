@@ -1,7 +1,7 @@
 """A whole Laneway on two cores: the gateway alone on one; the fake engine, the load tool and all else on the other.
 
-Everything a gateway does is on: keys, limits, budgets of tenant and key, hold, settle, ledger on SQLite, log. It knows
-no figure.
+Everything a gateway does is on: keys, limits, budgets of tenant and key, hold, settle, ledger, log; on SQLite, or on
+this machine's PostgreSQL and Redis. It knows no figure.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from benchmarks.rows import REPO
 
 sys.path.insert(0, str(REPO / "tests"))
 
+from conftest import REDIS_URL, fresh_postgres
 from gateway_stack import MODEL, TIERS, Stack
 
 from billing import budgets
@@ -33,6 +34,7 @@ GATEWAY_CORE, OTHER_CORE = 0, 1
 MODEL_DIR = REPO / ".laneway" / "models" / "smollm2-135m-instruct"
 STREAMS_MAX = 1024
 STEP_TOKENS_MAX = 16_384
+SERVICES = ("postgres", "redis-server")
 LIMIT = 10**15  # of a budget, in tokens or picos: never reached, always looked at
 RUN_S_MAX = 1200
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -62,21 +64,33 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
+def services_cpu_s() -> float:
+    """What PostgreSQL's and Redis' processes that live now used so far."""
+    found = 0.0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "comm").read_text().strip() in SERVICES:
+                found += cpu_s(int(folder.name))
+    return found
+
+
 def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 @contextlib.contextmanager
-def pinned_stack(fake: dict[str, Any], gateway_toml: str = "") -> Iterator[Stack]:
+def pinned_stack(fake: dict[str, Any], gateway_toml: str = "", *, services: bool = False) -> Iterator[Stack]:
     """Started, with this process on the other core."""
     pin(os.getpid(), OTHER_CORE)
     roomy = {"queue_max": 2 * STREAMS_MAX, "inter_token_ms": 1000.0}  # prompts need not wait for slow steps
     tiers = [{"name": t.name, "service_tier": t.service_tier, "floor": t.floor, **roomy} for t in SHIPPED_TIERS]
     engine = {"sequences_max": STREAMS_MAX, "step_tokens_max": STEP_TOKENS_MAX, "tiers": tiers}
     limits = "[limits]\nrequests_per_minute = 100000000\ntokens_per_minute = 1000000000\nconcurrency = 100000\n"
-    with tempfile.TemporaryDirectory() as name:
+    if services:
+        limits += f'[redis]\nurl = "{REDIS_URL}"\n'
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack_of:
         directory = Path(name)
-        url = f"sqlite:///{directory}/laneway.db"
+        url = stack_of.enter_context(fresh_postgres()) if services else f"sqlite:///{directory}/laneway.db"
         stack = Stack(directory, url, MODEL_DIR, fake, engine, gateway_toml=gateway_toml, toml=limits)
         try:
             stack.start()

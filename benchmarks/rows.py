@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import datetime
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -17,9 +18,7 @@ def append_rows(name: str, found: Mapping[str, float], machine: str, workload: s
     """Print `found` (metric → value) and append one row for each. A new file gets its header first."""
     for metric, value in found.items():
         print(f"{metric:32} {value:12.3f}")
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    path = RESULTS / f"{name}.csv"
+    path, when = RESULTS / f"{name}.csv", stamp()
     path.parent.mkdir(exist_ok=True)
     fresh = not path.exists()
     with path.open("a", newline="") as file:
@@ -27,4 +26,23 @@ def append_rows(name: str, found: Mapping[str, float], machine: str, workload: s
         if fresh:
             writer.writerow(HEADER)
         for metric, value in found.items():
-            writer.writerow([now, git.stdout.strip(), machine, workload, metric, f"{value:.4g}", note])
+            writer.writerow([*when, machine, workload, metric, f"{value:.4g}", note])
+
+
+def append_table(rows: Sequence[Mapping[str, object]], file: Path) -> None:
+    """One row for each, all of the same columns, after date and commit: at the end of `file`, and printed."""
+    date, commit = stamp()
+    fresh = not file.exists()
+    file.parent.mkdir(exist_ok=True)
+    with file.open("a", newline="") as out:
+        for target in (out, sys.stdout):
+            writer = csv.DictWriter(target, ["date", "commit", *rows[0]], lineterminator="\n")
+            if fresh:
+                writer.writeheader()
+            writer.writerows({"date": date, "commit": commit, **row} for row in rows)
+
+
+def stamp() -> tuple[str, str]:
+    """Now, and the commit that is checked out."""
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), git.stdout.strip()

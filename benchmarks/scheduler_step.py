@@ -1,7 +1,7 @@
-"""What one step costs the host: 256 requests that decode, through the real scheduler and loop, over a runner whose
-device takes no time.
+"""What one step costs the host: 256 requests that decode while others wait for their places, through the real
+scheduler and loop, over a runner whose device takes no time.
 
-    python -m benchmarks.scheduler_step [--sequences N] [--steps N] [--note TEXT]
+    python -m benchmarks.scheduler_step [--sequences N] [--waiting 0,50,5000] [--steps N] [--note TEXT]
 
 While the device computes a step, the host completes the one before, publishes its ids and schedules the next: what that
 takes together must stay under the step. Times are the thread's own, so that nothing else on the machine counts: the
@@ -38,6 +38,7 @@ class InstantRunner:
     """Implements engine.step.Runner. Draws the same id for all; adapters take one page each."""
 
     steps_ahead = 1
+    host_pool = None
 
     def __init__(self) -> None:
         self.adapters = FakeAdapters(pages_each=1)
@@ -84,14 +85,16 @@ class TimedScheduler(Scheduler):
         return len(chunks) == self.sequences and chunks[-1].count == 1 and chunks[0].count == 1
 
 
-def measure(sequences: int, steps: int) -> dict[str, float]:
+def measure(sequences: int, waiting: int, steps: int) -> dict[str, float]:
     """Microseconds of one step's parts; `publish` is all of the loop's round but schedule and complete."""
     new_tokens = steps + 1000  # nobody ends before all is measured
     contexts = [CONTEXT_MIN + (CONTEXT_MAX - CONTEXT_MIN) * i // max(1, sequences - 1) for i in range(sequences)]
     context_max = CONTEXT_MAX + new_tokens
     pages = sum(-(-(context + new_tokens) // PAGE_TOKENS) for context in contexts) + ADAPTERS + 2 * sequences
     runner = InstantRunner()
-    tiers = [msgspec.structs.replace(tier, queue_target_ms=None, queue_max=sequences) for tier in SHIPPED_TIERS]
+    tiers = [
+        msgspec.structs.replace(tier, queue_target_ms=None, queue_max=sequences + waiting) for tier in SHIPPED_TIERS
+    ]
     scheduler = TimedScheduler(
         tiers,
         {"m": ModelLimits(context_max, PAGE_TOKENS, "", VOCAB)},
@@ -115,6 +118,12 @@ def measure(sequences: int, steps: int) -> dict[str, float]:
         frame = Submit(handle, *who, prompt, new_tokens, Sampling(seed=handle), [2])
         inbox.receive(handle % GATEWAYS, frame, time.monotonic(), 0)
 
+    for handle in range(sequences, sequences + waiting):  # the lowest tier's: they could preempt nobody
+        prompt = [1000 + (handle * 31 + i) % 100_000 for i in range(CONTEXT_MIN)]
+        who = f"req_{handle}", "epoch", "m", None, f"ns{handle % 64}", tiers[-1].name, f"share{handle % 64}"
+        frame = Submit(handle, *who, prompt, new_tokens, Sampling(seed=handle), [2])
+        inbox.receive(handle % GATEWAYS, frame, time.monotonic(), 0)
+
     def send(batch: list[Outgoing]) -> None:
         measured = len(scheduler.complete_s)
         assert measured >= steps or not any(outgoing.ended for outgoing in batch), "a request was refused or ended"
@@ -130,6 +139,8 @@ def measure(sequences: int, steps: int) -> dict[str, float]:
     return {
         "schedule_us": statistics.median(scheduler.schedule_s) * 1e6,
         "complete_us": statistics.median(scheduler.complete_s) * 1e6,
+        "scheduler_us": statistics.median(map(sum, zip(scheduler.schedule_s, scheduler.complete_s, strict=False)))
+        * 1e6,
         "publish_us": statistics.median(total - schedule - complete for total, schedule, complete in parts) * 1e6,
         "step_us": statistics.median(rounds) * 1e6,
         "step_p99_us": statistics.quantiles(rounds, n=100)[98] * 1e6,
@@ -139,16 +150,19 @@ def measure(sequences: int, steps: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--waiting", default="0,50,500,5000", help="how many wait, one measurement each")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--note", default="")
     arguments = parser.parse_args()
-    found = measure(arguments.sequences, arguments.steps)
     machine = f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"
-    workload = (
-        f"{arguments.sequences} decoding, {CONTEXT_MIN} to {CONTEXT_MAX} tokens, pages of {PAGE_TOKENS}, "
-        f"{ADAPTERS} adapters, {GATEWAYS} gateways"
-    )
-    append_rows("scheduler_step", found, machine, workload, arguments.note)
+    for waiting in map(int, arguments.waiting.split(",")):
+        found = measure(arguments.sequences, waiting, arguments.steps)
+        workload = (
+            f"{arguments.sequences} decoding, {CONTEXT_MIN} to {CONTEXT_MAX} tokens, pages of {PAGE_TOKENS}, "
+            f"{ADAPTERS} adapters, {GATEWAYS} gateways, {waiting} waiting"
+        )
+        print(f"{waiting} waiting:")
+        append_rows("scheduler_step", found, machine, workload, arguments.note)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ class Drive:
             step_tokens_max=step_tokens_max,
             sequences_max=sequences_max,
             steps_ahead=self.runner.steps_ahead,
+            host_pool=self.runner.host_pool,
         )
         self.steps: list[Step] = []
         self._handles = 0

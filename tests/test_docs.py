@@ -16,7 +16,12 @@ README = (REPO / "README.md").read_text()
 COMMANDS = sorted(set(re.findall(r"`laneway ((?:[a-z]+ ?){1,2})`|^laneway ([a-z]+ [a-z]+)", README, re.MULTILINE)))
 LINKS = [
     (page, link)
-    for page in [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md")), REPO / "examples/adapters/README.md"]
+    for page in [
+        REPO / "README.md",
+        REPO / "deploy/README.md",
+        *sorted((REPO / "docs").rglob("*.md")),
+        REPO / "examples/adapters/README.md",
+    ]
     for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())
 ]
 
@@ -38,3 +43,20 @@ def test_the_make_targets_of_the_readme_exist() -> None:
     for target in sorted(set(re.findall(r"make ([a-z]+)", README))):
         done = subprocess.run(["make", "-n", target], cwd=REPO, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, done.stderr
+
+
+def test_what_the_units_start_exists(tmp_path: Path) -> None:
+    """Their commands, on the configuration that they come with."""
+    text = (REPO / "deploy/laneway.toml").read_text().replace("/var/lib/laneway", str(tmp_path))
+    (tmp_path / "laneway.toml").write_text(text)
+    units = sorted((REPO / "deploy/systemd").glob("*.service"))
+    commands = [
+        found for unit in units for found in re.findall(r"^ExecStart\w*=\S+ (.+)$", unit.read_text(), re.MULTILINE)
+    ]
+    assert len(commands) == 3
+    for command in commands:
+        words = command.replace("/etc/laneway", str(tmp_path)).split()
+        done = CliRunner().invoke(main, [*words, "--help"])
+        assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(main, ["--config", str(tmp_path / "laneway.toml"), "config", "check"])
+    assert done.exit_code == 0, done.output

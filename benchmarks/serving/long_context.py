@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-from benchmarks.serving import offline
+from benchmarks.serving import llama, offline
 from benchmarks.serving.mixed_step import median_ms, placed
 from engine.gpu.runner import GpuRunner
 from engine.models.config import DecoderConfig, parse_config
@@ -35,15 +35,15 @@ def run(runner: GpuRunner, step: Step) -> None:
 
 
 def measure() -> list[dict[str, object]]:
-    ceilings = offline.measure_ceilings()
-    config = parse_config(json.loads(offline.SHAPE.read_bytes()))
-    runner = offline.build(40, [16], with_lora=False)
-    free, per_page = list(range(runner.pages)), runner.models[offline.MODEL].tokens_per_page
+    ceilings = llama.measure_ceilings()
+    config = parse_config(json.loads(llama.SHAPE.read_bytes()))
+    runner = llama.build(offline.config(40, [16]), with_lora=False)
+    free, per_page = list(range(runner.pages)), runner.models[llama.MODEL].tokens_per_page
     requests = offline.sequences([], SEQUENCES, 1, TOKENS, 9999)
     decodes = [Chunk(placed(own, TOKENS, free, per_page), TOKENS - 1, 1, True) for own in requests]
-    decode_ms = median_ms(partial(run, runner, Step(1, offline.MODEL, decodes)))
+    decode_ms = median_ms(partial(run, runner, Step(1, llama.MODEL, decodes)))
     chunk = Chunk(requests[0], 0, TOKENS, True)
-    prefill_ms = median_ms(partial(run, runner, Step(2, offline.MODEL, [chunk])), 7)
+    prefill_ms = median_ms(partial(run, runner, Step(2, llama.MODEL, [chunk])), 7)
     moved = 2 * (weight_elements(config) + SEQUENCES * TOKENS * config.kv_elements_per_token())
     body = weight_elements(config) - config.vocab * config.hidden
     flops = 2 * TOKENS * body + 2 * config.layers * TOKENS * TOKENS * config.q_size  # of n², half, twice 2 · q_size
@@ -61,7 +61,7 @@ def main() -> int:
         print("this needs a CUDA device", file=sys.stderr)
         return 2
     with torch.inference_mode():
-        offline.append_rows(measure(), offline.RESULTS.with_name("long_context.csv"))
+        llama.append_rows(measure(), "long_context")
     return 0
 
 

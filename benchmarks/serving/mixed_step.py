@@ -11,17 +11,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from benchmarks.serving import offline
+from benchmarks.serving import llama, offline
 from engine.gpu.runner import GpuRunner
-from engine.runner import base_shape
 from engine.step import Chunk, Sequence, Step
 
 CHUNK_TOKENS = (64, 256, 2048)
@@ -46,16 +43,14 @@ def median_ms(run: Callable[[], None], rounds: int = 15) -> float:
 
 
 def measure(decodes: int, adapters: int) -> list[dict[str, object]]:
-    runner: GpuRunner = offline.build(24, [16])
-    with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "config.json").write_bytes(offline.SHAPE.read_bytes())
-        digests = offline.add_adapters(runner.adapters, base_shape(Path(scratch)), adapters, [16])
+    runner: GpuRunner = llama.build(offline.config(24, [16]))
+    digests = llama.add_adapters(runner.adapters, llama.base(), adapters, [16])
     free = list(range(runner.pages))
     for digest in digests:
         count = runner.adapters.pages_needed(digest)
         runner.adapters.place(digest, free[:count])
         free = free[count:]
-    per_page = runner.models[offline.MODEL].tokens_per_page
+    per_page = runner.models[llama.MODEL].tokens_per_page
     requests = offline.sequences(digests, decodes, 1, CONTEXT, 9999)
     running = [Chunk(placed(own, CONTEXT, free, per_page), CONTEXT - 1, 1, True) for own in requests]
     rows: list[dict[str, object]] = []
@@ -71,13 +66,13 @@ def measure(decodes: int, adapters: int) -> list[dict[str, object]]:
 
 def compare(runner: GpuRunner, running: list[Chunk], chunk: Chunk) -> dict[str, float]:
     """Milliseconds of each way."""
-    mixed, decodes, alone = (Step(1, offline.MODEL, chunks) for chunks in ([*running, chunk], running, [chunk]))
+    mixed, decodes, alone = (Step(1, llama.MODEL, chunks) for chunks in ([*running, chunk], running, [chunk]))
 
     def run(*steps: Step) -> None:
         for pending in [runner.begin(step) for step in steps]:
             assert not pending.result().errors
 
-    model = runner._served[offline.MODEL]
+    model = runner._served[llama.MODEL]
     found = {
         "decodes_alone_ms": median_ms(partial(run, decodes)),
         "captured_ms": median_ms(partial(run, mixed)),
@@ -101,7 +96,7 @@ def main() -> int:
     with torch.inference_mode():
         rows = measure(arguments.decodes, arguments.adapters)
     common = {"decodes": arguments.decodes, "adapters": arguments.adapters}
-    offline.append_rows([common | row for row in rows], offline.RESULTS.with_name("mixed_step.csv"))
+    llama.append_rows([common | row for row in rows], "mixed_step")
     return 0
 
 

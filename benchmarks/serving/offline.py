@@ -12,54 +12,40 @@ copy speed. Appends rows to benchmarks/results/serving_offline.csv.
 from __future__ import annotations
 
 import argparse
-import csv
-import datetime
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import torch
 import triton
 
-from adapters.pool import TilePool
 from adapters.spec import BaseShape
-from adapters.table import MODULES
-from adapters.weights import HostAdapter, ModuleWeights
+from benchmarks.serving import llama
 from engine.arena import Arena
-from engine.config import EngineConfig, ModelConfig
-from engine.gpu.build import build_gpu_runner
+from engine.config import EngineConfig
 from engine.gpu.runner import GpuRunner
 from engine.protocol import Sampling
-from engine.runner import base_shape
 from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence
 from engine.tiers import Tier
 
-REPO = Path(__file__).resolve().parents[2]
-RESULTS = REPO / "benchmarks" / "results" / "serving_offline.csv"
-SHAPE = Path(__file__).with_name("llama-3.1-8b.json")
-MODEL = "llama-3.1-8b"
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS, SEQUENCES, STEP_TOKENS, RANK = 512, 128, 128, 256, 8192, 16
 # Before the first adapter is known; 0 is base traffic on an engine whose arena holds the most that are asked for.
 NO_ADAPTERS = -1
 # vLLM 0.24.0 on one H200 (2026-10), the better of its two settings, output tokens per second by distinct adapters.
 VLLM_TOK_S = {NO_ADAPTERS: 15491, 0: 15418, 1: 11942, 8: 10734, 16: 9347, 64: 5192, 256: 1860}
 # Nothing is held back for anybody: the workload has no targets.
-TIER = Tier(name="throughput", service_tier="default", inter_token_ms=3_600_000.0, queue_max=1_000_000)
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    copy_bytes_per_s: float
-    product_flops_per_s: float
+PATIENT_MS = 3_600_000.0
+TIER = Tier(
+    name="throughput",
+    service_tier="default",
+    inter_token_ms=PATIENT_MS,
+    ttft_base_ms=PATIENT_MS,
+    queue_max=1_000_000,
+)
 
 
 @dataclass(frozen=True)
@@ -77,69 +63,8 @@ class Run:
         return self.tokens / self.seconds
 
 
-def measure_ceilings() -> Ceilings:
-    """A copy of 4 GiB (bytes read and written) and a bf16 product of 8192³, medians of ten."""
-    source = torch.randn(1 << 31, dtype=torch.float16, device="cuda")
-    target = torch.empty_like(source)
-    copy_s = median_seconds(partial(target.copy_, source))
-    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    product_s = median_seconds(partial(torch.mm, a, b))
-    return Ceilings(2 * (1 << 32) / copy_s, 2 * 8192**3 / product_s)
-
-
-def median_seconds(run: Callable[[], object]) -> float:
-    times = []
-    for _ in range(13):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1000)
-    return statistics.median(times[3:])
-
-
-def build(arena_gib: float, ranks: list[int], *, with_lora: bool = True) -> GpuRunner:
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch)
-        (directory / "config.json").write_bytes(SHAPE.read_bytes())
-        config = EngineConfig(
-            models=(ModelConfig(name=MODEL, path=scratch, dtype="bfloat16", dummy=True),),
-            tiers=(TIER,),
-            arena_bytes=int(arena_gib * 2**30),
-            step_tokens_max=STEP_TOKENS,
-            sequences_max=SEQUENCES,
-            device="cuda",
-            adapters_max=1024,
-            adapter_rank_max=max(ranks),
-        )
-        runner = build_gpu_runner(config, capture=False)
-        runner.capture(with_lora=with_lora)
-        return runner
-
-
-def add_adapters(pool: TilePool, base: BaseShape, count: int, ranks: list[int]) -> list[str]:
-    """Adapters in host memory, ranks dealt in turn. Those of one rank share one slab: in the arena each has its own."""
-    hosts = {rank: random_adapter(base, rank) for rank in dict.fromkeys(ranks)}
-    digests = [f"{index:064x}" for index in range(count)]
-    for index, digest in enumerate(digests):
-        pool.add(digest, MODEL, hosts[ranks[index % len(ranks)]])
-    return digests
-
-
-def random_adapter(base: BaseShape, rank: int) -> HostAdapter:
-    sizes = {name: (base.modules[name].in_features, base.modules[name].out_features) for name in MODULES}
-    numbers = base.layers * rank * sum(a + b for a, b in sizes.values())
-    slab = torch.empty(numbers, dtype=torch.bfloat16, device="cuda").normal_(0, 0.02).cpu().pin_memory()
-    modules, position = {}, 0
-    for layer in range(base.layers):
-        for name, (wide, out) in sizes.items():
-            a = slab[position : position + rank * wide].view(rank, wide)
-            position += a.numel()
-            b = slab[position : position + rank * out].view(rank, out)
-            position += b.numel()
-            modules[layer, name] = ModuleWeights(a, b, 1.0 / rank)
-    return HostAdapter(modules, slab)
+def config(arena_gib: float, ranks: list[int]) -> EngineConfig:
+    return llama.gpu_config((TIER,), arena_gib, max(ranks), STEP_TOKENS, SEQUENCES)
 
 
 def sequences(digests: list[str], requests: int, seed: int, prompt: int, new: int) -> list[Sequence]:
@@ -149,7 +74,7 @@ def sequences(digests: list[str], requests: int, seed: int, prompt: int, new: in
             handle=index,
             gateway=0,
             request_id=f"r{index}",
-            model=MODEL,
+            model=llama.MODEL,
             adapter=digests[index % len(digests)] if digests else None,
             namespace="",
             tier=TIER.name,
@@ -209,8 +134,8 @@ def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> 
 
 
 def new_scheduler(runner: GpuRunner) -> Scheduler:
-    info = runner.models[MODEL]
-    limits = {MODEL: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)}
+    info = runner.models[llama.MODEL]
+    limits = {llama.MODEL: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)}
     return Scheduler(
         (TIER,),
         limits,
@@ -223,7 +148,7 @@ def new_scheduler(runner: GpuRunner) -> Scheduler:
     )
 
 
-def bound_seconds(base: Run, run: Run, adapter_bytes: float, output_bytes: int, ceilings: Ceilings) -> float:
+def bound_seconds(base: Run, run: Run, adapter_bytes: float, output_bytes: int, ceilings: llama.Ceilings) -> float:
     """The base's time, every distinct adapter of a step read once, every adapted output read and written once more."""
     moved = run.adapter_reads * adapter_bytes + run.adapted_rows * 2 * output_bytes
     return base.seconds + moved / ceilings.copy_bytes_per_s
@@ -237,18 +162,16 @@ def output_bytes(base: BaseShape) -> int:
 def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
     counts = [int(count) for count in arguments.adapters.split(",")]
     ranks = [int(rank) for rank in arguments.ranks.split(",")]
-    ceilings = measure_ceilings()
+    ceilings = llama.measure_ceilings()
     gpu = torch.cuda.get_device_name()
     print(
         f"{gpu}: copy {ceilings.copy_bytes_per_s / 1e12:.2f} TB/s, bf16 product "
         f"{ceilings.product_flops_per_s / 1e12:.0f} TFLOP/s; torch {torch.__version__}, triton {triton.__version__}"
     )
     began = time.perf_counter()
-    runner = build(arguments.arena_gib, ranks)
-    with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "config.json").write_bytes(SHAPE.read_bytes())
-        base = base_shape(Path(scratch))
-    digests = add_adapters(runner.adapters, base, max(counts), ranks)
+    runner = llama.build(config(arguments.arena_gib, ranks))
+    base = llama.base()
+    digests = llama.add_adapters(runner.adapters, base, max(counts), ranks)
     print(f"built and captured in {time.perf_counter() - began:.1f} s")
     adapter_bytes = (
         2.0
@@ -299,28 +222,6 @@ def best_run(runner: GpuRunner, resident: list[str], dealt: list[str], repeats: 
     return best
 
 
-def append_rows(rows: list[dict[str, object]], file: Path) -> None:
-    """At the end of `file`, and printed."""
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
-    common = {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "commit": git.stdout.strip(),
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "model": MODEL,
-    }
-    fresh = not file.exists()
-    file.parent.mkdir(exist_ok=True)
-    with file.open("a", newline="") as out:
-        for writer in (
-            csv.DictWriter(target, [*common, *rows[0]], lineterminator="\n") for target in (out, sys.stdout)
-        ):
-            if fresh:
-                writer.writeheader()
-            writer.writerows(common | row for row in rows)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adapters", default="0,1,8,16,64,256", help="numbers of distinct adapters")
@@ -331,7 +232,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("this needs a CUDA device", file=sys.stderr)
         return 2
-    append_rows(measure(arguments), RESULTS)
+    llama.append_rows(measure(arguments), "serving_offline")
     return 0
 
 

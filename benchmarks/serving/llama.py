@@ -1,0 +1,122 @@
+"""What the serving benchmarks have in common: Llama-3.1-8B's shape with random weights on one GPU, adapters for it, and
+the device's own ceilings.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+import triton
+
+from adapters.pool import TilePool
+from adapters.spec import BaseShape
+from adapters.table import MODULES
+from adapters.weights import HostAdapter, ModuleWeights
+from benchmarks.rows import RESULTS, append_table
+from engine.config import EngineConfig, ModelConfig
+from engine.gpu.build import build_gpu_runner
+from engine.gpu.runner import GpuRunner
+from engine.tiers import Tier
+
+SHAPE = Path(__file__).with_name("llama-3.1-8b.json")
+MODEL = "llama-3.1-8b"
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    copy_bytes_per_s: float
+    product_flops_per_s: float
+
+
+def measure_ceilings() -> Ceilings:
+    """A copy of 4 GiB (bytes read and written) and a bf16 product of 8192³, medians of ten."""
+    source = torch.randn(1 << 31, dtype=torch.float16, device="cuda")
+    target = torch.empty_like(source)
+    copy_s = median_seconds(partial(target.copy_, source))
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    product_s = median_seconds(partial(torch.mm, a, b))
+    return Ceilings(2 * (1 << 32) / copy_s, 2 * 8192**3 / product_s)
+
+
+def median_seconds(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(13):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1000)
+    return statistics.median(times[3:])
+
+
+def gpu_config(
+    tiers: Sequence[Tier], arena_gib: float, rank_max: int, step_tokens: int, sequences: int
+) -> EngineConfig:
+    return EngineConfig(
+        models=(ModelConfig(name=MODEL, dtype="bfloat16", dummy=True),),
+        tiers=tuple(tiers),
+        arena_bytes=int(arena_gib * 2**30),
+        step_tokens_max=step_tokens,
+        sequences_max=sequences,
+        device="cuda",
+        adapters_max=1024,
+        adapter_rank_max=rank_max,
+    )
+
+
+def build(config: EngineConfig, *, with_lora: bool = True) -> GpuRunner:
+    """With random weights in the model's shape, kernels compiled and graphs captured."""
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "config.json").write_bytes(SHAPE.read_bytes())
+        model = msgspec.structs.replace(config.models[0], path=scratch)
+        runner = build_gpu_runner(msgspec.structs.replace(config, models=(model,)), capture=False)
+        runner.capture(with_lora=with_lora)
+        return runner
+
+
+def base() -> BaseShape:
+    return BaseShape.from_config(json.loads(SHAPE.read_bytes()))
+
+
+def add_adapters(pool: TilePool, base: BaseShape, count: int, ranks: list[int]) -> list[str]:
+    """Adapters in host memory, ranks dealt in turn. Those of one rank share one slab: in the arena each has its own."""
+    hosts = {rank: random_adapter(base, rank) for rank in dict.fromkeys(ranks)}
+    digests = [f"{index:064x}" for index in range(count)]
+    for index, digest in enumerate(digests):
+        pool.add(digest, MODEL, hosts[ranks[index % len(ranks)]])
+    return digests
+
+
+def random_adapter(base: BaseShape, rank: int) -> HostAdapter:
+    sizes = {name: (base.modules[name].in_features, base.modules[name].out_features) for name in MODULES}
+    numbers = base.layers * rank * sum(a + b for a, b in sizes.values())
+    slab = torch.empty(numbers, dtype=torch.bfloat16, device="cuda").normal_(0, 0.02).cpu().pin_memory()
+    modules, position = {}, 0
+    for layer in range(base.layers):
+        for name, (wide, out) in sizes.items():
+            a = slab[position : position + rank * wide].view(rank, wide)
+            position += a.numel()
+            b = slab[position : position + rank * out].view(rank, out)
+            position += b.numel()
+            modules[layer, name] = ModuleWeights(a, b, 1.0 / rank)
+    return HostAdapter(modules, slab)
+
+
+def append_rows(rows: Sequence[dict[str, object]], name: str) -> None:
+    """To benchmarks/results/NAME.csv, with the device and what computed on it."""
+    device = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "model": MODEL,
+    }
+    append_table([device | row for row in rows], RESULTS / f"{name}.csv")
