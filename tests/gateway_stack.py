@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 import httpx
 import sqlalchemy as sa
+from free_port import free_port
 
 from billing import budgets, prices, tables, tenants
 from billing.database import Database
@@ -263,12 +263,6 @@ class Stack:
         eventually(look)
         [line] = found
         return line
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def body(**fields: Any) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import redis
+from free_port import free_port
 
 
 class RedisServer:
@@ -18,9 +18,7 @@ class RedisServer:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.start()
 
     @staticmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from free_port import free_port
 from gateway_stack import Stack, body, eventually
 from redis_server import RedisServer
 
@@ -32,9 +32,7 @@ class Gateways(Stack):
 
     def start(self) -> None:
         super().start()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self._second_file = self.directory / "second.toml"
         self._second_file.write_text(self.config_file.read_text().replace(f"port = {self.port}", f"port = {port}"))
         self.second_url = f"http://127.0.0.1:{port}"

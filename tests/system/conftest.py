@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from free_port import free_port
 
 START_S_MAX = 90.0
 
@@ -26,9 +26,7 @@ class Serve:
 
     def __init__(self, directory: Path, model_dir: Path, toml: str = "") -> None:
         self.directory = directory
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         # `make run` has no such file: only the model, converted once for all tests, lies elsewhere.
         (directory / "laneway.toml").write_text(f'[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\n{toml}')
         self.data = directory / ".laneway"

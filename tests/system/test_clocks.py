@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 import sqlalchemy as sa
+from free_port import free_port
 from gateway_stack import Stack, body, eventually
 
 from billing import audit, tables
@@ -49,13 +50,18 @@ def second_gateway(tmp_path: Path) -> Iterator[Callable[[Stack, HostClock], str]
     started: list[subprocess.Popen[bytes]] = []
 
     def start(stack: Stack, clock: HostClock) -> str:
-        port = stack.port + 1 if stack.port < 65535 else stack.port - 1
+        port = free_port()
         environ = {**os.environ, **clock.environ, "LANEWAY_PORT": str(port)}
         argv = [sys.executable, "-m", "gateway", "--config", str(stack.config_file)]
         with (tmp_path / "second.log").open("wb") as log:
             started.append(subprocess.Popen(argv, env=environ, stdout=log, stderr=log))
         url = f"http://127.0.0.1:{port}"
-        eventually(lambda: ready(url), timeout_s=60)
+
+        def is_ready() -> bool:
+            assert started[-1].poll() is None, (tmp_path / "second.log").read_text()
+            return ready(url)
+
+        eventually(is_ready, timeout_s=60)
         return url
 
     yield start

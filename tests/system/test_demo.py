@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from free_port import free_port
 
 from gateway import keys
 
@@ -75,10 +76,7 @@ def test_a_newcomers_first_and_second_run(serve: Any) -> None:
 
 def check_second_is_refused(serve: Any) -> None:
     """Another one on the same data, on a port that is free."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
-    says = serve.refused("--demo", "--fake", port=free)
+    says = serve.refused("--demo", "--fake", port=free_port())
     assert f"another Laneway (pid {serve.process.pid}) already runs on {serve.data}" in says
     assert serve.chat("acme").status_code == 200, "the first one serves on"
 

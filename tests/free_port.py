@@ -1,0 +1,20 @@
+"""A port for a server that a test starts, and may start again."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+
+def free_port() -> int:
+    """Below the ports that the kernel deals to outgoing connections: from those, another process's connection may
+    take the port between this look and the server's start, or while the server is down."""
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as a server does
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
