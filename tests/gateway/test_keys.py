@@ -55,7 +55,11 @@ def test_any_single_mistake_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "lw_live_", "sk-abc", "lw_live_" + "é" * 38, "lw_root_" + "a" * 38, keys.make_secret("live") + "\n"]
+    "text",
+    [
+        *("", "lw_live_", "sk-abc", "lw_live_" + "é" * 38, "lw_root_" + "a" * 38),
+        pytest.param(keys.make_secret("live") + "\n", id="a line's end"),
+    ],
 )
 def test_what_is_no_key(text: str) -> None:
     assert not keys.is_well_formed(text)
