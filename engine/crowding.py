@@ -26,7 +26,7 @@ class Crowding:
         self._recent[share] = self._recent.get(share, 0.0) + tokens
 
     def shares(self, now: float) -> frozenset[str]:
-        """Those that crowd."""
+        """Those that crowd; the same object as before while they are the same."""
         if now - self._as_of >= EVERY_S:
             fading = 0.5 ** ((now - self._as_of) / HALF_LIFE_S)
             self._recent = {share: left for share, had in self._recent.items() if (left := had * fading) >= 1}
@@ -34,5 +34,7 @@ class Crowding:
             total = sum(self._recent.values())
             active = sum(tokens >= PART_MIN * total for tokens in self._recent.values())
             limit = FACTOR * total / max(1, active)
-            self._shares = frozenset(share for share, tokens in self._recent.items() if tokens > limit)
+            found = frozenset(share for share, tokens in self._recent.items() if tokens > limit)
+            if found != self._shares:
+                self._shares = found
         return self._shares

@@ -22,6 +22,7 @@ class Plan:
         self.step: Step | None = None  # once it has begun
         self.tier_left = 0  # of tokens_left and the time, for the tier whose turn it is
         self.crowd_max = tokens  # of prefill in it, up to which a share that crowds its tier may add to it
+        self.made_way: set[int] = set()  # tiers in which decodes of such shares were taken out again for prefill
         self.prefill_tokens = 0
         self.prefill_of: Counter[int] = Counter()  # by tier
         self._prefilling: set[Entry] = set()
@@ -81,13 +82,21 @@ class Plan:
     def drop_decodes(self, tier: int, tokens: int, excess_s: float, costs: Costs) -> float:
         """Take decodes of a tier out, the youngest first, until `tokens` tokens are left and the step takes `excess_s`
         seconds less; not who was left out of the step before. Returns what is left of `excess_s`."""
-        own = [e for e, chunk in self.chunks.items() if e.tier == tier and chunk.count == 1 and not e.left_out]
+        own = self.decodes(tier)
         while own and (self.tokens_left < tokens or excess_s > 0):
             entry = own.pop()
             excess_s -= costs.sequence_s + costs.kv_token_s * (self.chunks[entry].start + 1)
-            self.left_out[entry] = None
-            self.drop(entry)
+            self.leave_out(entry)
         return excess_s
+
+    def decodes(self, tier: int) -> list[Entry]:
+        """Those of a tier that may be taken out, as they were not left out of the step before; the oldest first."""
+        return [e for e, chunk in self.chunks.items() if e.tier == tier and chunk.count == 1 and not e.left_out]
+
+    def leave_out(self, entry: Entry) -> None:
+        """Take a decode out."""
+        self.left_out[entry] = None
+        self.drop(entry)
 
     def put_back(self) -> None:
         """Decodes that were taken out, as far as there are tokens after all and nobody prefills in their stead."""

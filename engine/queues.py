@@ -17,11 +17,13 @@ from engine.tiers import Tier
 
 # Shares whose counters are remembered; beyond it those that were served least are forgotten, which costs others least.
 SHARES_MAX = 10_000
+NOBODY: frozenset[str] = frozenset()
 
 
 class TierQueue:
     """Requests of several models wait in one tier; a step asks for the head of its own model. Preempted requests come
-    before all others, the oldest first; then a share none of whose requests started for the tier's `ageing_s`."""
+    before all others, the oldest first; then a share none of whose requests started for the tier's `ageing_s`; last
+    those of shares that crowd the tier."""
 
     def __init__(self, tier: Tier, clock: Callable[[], float]) -> None:
         self._tier = tier
@@ -62,8 +64,8 @@ class TierQueue:
 
     def head(self, model: str) -> Entry | None:
         """Who is next of all but the owed."""
-        line = self._lines.get(model)
-        return line.head(self._served, self._clock() - self._tier.ageing_s) if line else None
+        line, now = self._lines.get(model), self._clock()
+        return line.head(self._served, now - self._tier.ageing_s, self._crowd(now)) if line else None
 
     def joined(self, entry: Entry) -> None:
         """It runs now."""
@@ -92,9 +94,10 @@ class TierQueue:
                 self._crowding.serve(sequence.share, prompt / sequence.weight)
             entry.charged = computed
 
-    def crowds(self, share: str) -> bool:
-        """It was served far more than others lately."""
-        return share in self._crowding.shares(self._clock())
+    def crowds(self, entry: Entry) -> bool:
+        """Its share was served far more than others lately, and nothing of it is kept waiting for too long."""
+        share, now = entry.sequence.share, self._clock()
+        return share in self._crowd(now) and not self._line(entry).aged(share, now - self._tier.ageing_s)
 
     def served(self, share: str) -> float:
         return self._served.get(share, 0.0)
@@ -121,6 +124,9 @@ class TierQueue:
             return None
         newest = (line.newest(largest) for line in self._lines.values())
         return max((entry for entry in newest if entry), key=_number)
+
+    def _crowd(self, now: float) -> frozenset[str]:
+        return self._crowding.shares(now) if self._tier.crowd_part < 1 else NOBODY
 
     def _remove(self, entry: Entry) -> None:
         line = self._line(entry)
@@ -152,24 +158,21 @@ class TierQueue:
 
 
 class _Line:
-    """The waiting requests of one tier and model. The heap orders shares by (served, head's number); its keys may be
-    out of date, but only too low, as both grow: a key is set right when it comes to the top."""
+    """The waiting requests of one tier and model, in two rows: of shares that crowd the tier, and of all others."""
 
     def __init__(self) -> None:
         self.owed: list[Entry] = []  # oldest first
         self.resumed: list[Entry] = []  # oldest first
         self._fresh: dict[str, OrderedDict[int, Entry]] = {}  # share → number → request
         self._since: OrderedDict[str, float] = OrderedDict()  # share → its last start, or when it came; in that order
-        self._heap: list[tuple[float, int, str]] = []
-        self._in_heap: set[str] = set()
+        self._crowd = NOBODY  # as it was when the rows were made
+        self._others, self._crowding = _Row(self._fresh), _Row(self._fresh)
 
     def add(self, entry: Entry, now: float) -> None:
         share = entry.sequence.share
         self._fresh.setdefault(share, OrderedDict())[entry.number] = entry
         self._since.setdefault(share, now)
-        if share not in self._in_heap:
-            self._in_heap.add(share)
-            heapq.heappush(self._heap, (0.0, 0, share))
+        (self._crowding if share in self._crowd else self._others).add(share)
 
     def remove(self, entry: Entry) -> None:
         share = entry.sequence.share
@@ -184,13 +187,22 @@ class _Line:
             self._since[share] = now
             self._since.move_to_end(share)
 
-    def head(self, served: dict[str, float], aged_before: float) -> Entry | None:
-        if self.resumed:
-            return self.resumed[0]
+    def aged(self, share: str, aged_before: float) -> bool:
+        """Some of its requests wait, and none has started since."""
+        return self._since.get(share, aged_before) < aged_before
+
+    def head(self, served: dict[str, float], aged_before: float, crowd: frozenset[str]) -> Entry | None:
+        for entry in self.resumed:
+            if entry.sequence.share not in crowd:
+                return entry
         longest = next(iter(self._since), None)
         if longest is not None and self._since[longest] < aged_before:
             return next(iter(self._fresh[longest].values()))
-        top = self._top(served)
+        self._sort_out(crowd)
+        top = self._others.top(served)
+        if top is None and self.resumed:
+            return self.resumed[0]
+        top = top or self._crowding.top(served)
         return next(iter(self._fresh[top[2]].values())) if top else None
 
     def newest(self, share: str) -> Entry | None:
@@ -199,10 +211,33 @@ class _Line:
 
     def level(self, served: dict[str, float]) -> float | None:
         """How much the least served share here was served."""
-        top = self._top(served)
-        return top[0] if top else None
+        tops = (row.top(served) for row in (self._others, self._crowding))
+        return min((top[0] for top in tops if top), default=None)
 
-    def _top(self, served: dict[str, float]) -> tuple[float, int, str] | None:
+    def _sort_out(self, crowd: frozenset[str]) -> None:
+        if crowd is self._crowd:
+            return
+        self._crowd = crowd
+        self._others, self._crowding = _Row(self._fresh), _Row(self._fresh)
+        for share in self._fresh:
+            (self._crowding if share in crowd else self._others).add(share)
+
+
+class _Row:
+    """Shares with waiting requests in a heap by (served, head's number). Its keys may be out of date, but only too low,
+    as both grow: a key is set right when it comes to the top."""
+
+    def __init__(self, fresh: dict[str, OrderedDict[int, Entry]]) -> None:
+        self._fresh = fresh
+        self._heap: list[tuple[float, int, str]] = []
+        self._in_heap: set[str] = set()
+
+    def add(self, share: str) -> None:
+        if share not in self._in_heap:
+            self._in_heap.add(share)
+            heapq.heappush(self._heap, (0.0, 0, share))
+
+    def top(self, served: dict[str, float]) -> tuple[float, int, str] | None:
         while self._heap:
             key = self._heap[0]
             share = key[2]

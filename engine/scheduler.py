@@ -90,7 +90,8 @@ class Scheduler:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._step_tokens_max = step_tokens_max
         self._prefill_tokens_min = prefill_tokens_min
-        self._crowd_max = [max(prefill_tokens_min, int(tier.crowd_prefill * step_tokens_max)) for tier in tiers]
+        self._crowd_tokens = [tier.crowd_tokens(step_tokens_max, prefill_tokens_min) for tier in tiers]
+        self._crowd_places = [tier.crowd_places(sequences_max) for tier in tiers]
         self._steps_ahead = steps_ahead
         self._entries: dict[tuple[int, int], Entry] = {}
         self._queues = [TierQueue(tier, clock) for tier in tiers]
@@ -277,7 +278,7 @@ class Scheduler:
             if self._prefill_owed[tier] >= self._prefill_tokens_min:
                 self._fill(plan, tier, int(self._prefill_owed[tier]))
         for tier in ranks:
-            plan.crowd_max = self._crowd_max[tier]
+            plan.crowd_max = self._crowd_tokens[tier]
             self._fill(plan, tier, self._step_tokens_max)
         plan.put_back()
 
@@ -301,20 +302,38 @@ class Scheduler:
     def _turn(self, entry: Entry) -> tuple[bool, float, int]:
         """Prefill goes to the share that was served least, be it one that runs or one that waits; last to those that
         crowd the tier."""
-        queue, share = self._queues[entry.tier], entry.sequence.share
-        return queue.crowds(share), queue.served(share), entry.number
+        queue = self._queues[entry.tier]
+        return queue.crowds(entry), queue.served(entry.sequence.share), entry.number
 
     def _prefill_for(self, plan: Plan, entry: Entry) -> int:
         """What is left for the tier, and for a share that crowds it: steps with its prefill stay short, as newcomers of
         other shares wait for those in flight and then share theirs with it."""
-        if not self._queues[entry.tier].crowds(entry.sequence.share):
+        if not self._queues[entry.tier].crowds(entry):
             return plan.tier_left
         return max(0, min(plan.tier_left, plan.crowd_max - plan.prefill_tokens))
 
+    def _crowds_out(self, entry: Entry) -> bool:
+        """It would take a place beyond those that shares which crowd its tier may have together."""
+        queue = self._queues[entry.tier]
+        places = self._crowd_places[entry.tier]
+        return queue.crowds(entry) and sum(map(queue.crowds, self._room.running[entry.tier])) >= places
+
+    def _make_way(self, plan: Plan, entry: Entry) -> None:
+        """Let decodes of shares that crowd the tier wait a step for prefill of one that does not. Nobody waits twice in
+        a row."""
+        queue, tier = self._queues[entry.tier], entry.tier
+        if tier in plan.made_way or queue.crowds(entry):
+            return
+        plan.made_way.add(tier)
+        for other in plan.decodes(tier):
+            if queue.crowds(other):
+                plan.leave_out(other)
+
     def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
-        """A chunk as long as there are tokens for; decodes of lower tiers wait for it."""
+        """A chunk as long as there are tokens for; decodes of lower tiers wait for it, and of who crowds its own."""
         wanted = min(entry.remaining(), self._prefill_for(plan, entry))
         if wanted:
+            self._make_way(plan, entry)
             self._take_from_decodes(plan, entry.tier, wanted)
         count = min(wanted, plan.tokens_left)
         if not count:
@@ -330,7 +349,7 @@ class Scheduler:
         if min(self._prefill_for(plan, entry), plan.tokens_left + plan.decodes_below(entry.tier)) <= 0:
             plan.hungry.add(entry.tier)
             return False
-        if self._overtakes(entry):
+        if self._overtakes(entry) or self._crowds_out(entry):
             return False
         if not entry.in_flight and self._join(entry):
             self._plan_prefill(plan, entry)

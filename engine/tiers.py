@@ -5,6 +5,7 @@ Plain data. It must never know a tenant, a price, or what is running.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -35,9 +36,10 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     prefill_weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     decode_weight: Annotated[float, Meta(gt=0, le=1000)] = 2.0
     ageing_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
-    # Of a step's tokens, how much may be prefill when one of a share that was served over twice the tier's mean lately
-    # is added. 1: nothing is kept from such a share. Shorter steps are newcomers' of other shares, and cost tokens.
-    crowd_prefill: Annotated[float, Meta(gt=0, le=1)] = 0.25
+    # Shares that were served over twice the tier's mean lately have together at most this part of the engine's sequence
+    # places; their prefill joins a step while less than this part of its tokens is prefill; and their decodes wait for
+    # others' prefill. 1: nothing is kept from them. It is the first tokens of other shares, and costs throughput.
+    crowd_part: Annotated[float, Meta(gt=0, le=1)] = 0.25
     # A request preempted so often runs to its end inside its tier's floor, if it fits there.
     preemptions_max: Annotated[int, Meta(ge=1, le=1000)] = 3
 
@@ -46,12 +48,20 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         flight, and half of its target is left for its own prefill."""
         return self.ttft_base_ms / 1000 / 2 / (1 + steps_ahead)
 
+    def crowd_tokens(self, step_tokens_max: int, prefill_tokens_min: int) -> int:
+        """Of prefill in a step, up to which shares that crowd the tier may add to it: never less than what the floor
+        promises the tier, which may have nobody else."""
+        return max(int(self.crowd_part * step_tokens_max), math.ceil(self.floor * prefill_tokens_min), 1)
+
+    def crowd_places(self, sequences_max: int) -> int:
+        return max(int(self.crowd_part * sequences_max), 1)
+
 
 # The targets fit a laptop CPU.
 SHIPPED_TIERS: tuple[Tier, ...] = (
     Tier(name="premium", service_tier="priority", floor=0.30, preemptible=False, queue_target_ms=5000.0),
     Tier(name="standard", service_tier="default", floor=0.10, queue_target_ms=20000.0),
-    Tier(name="batch", service_tier="flex", floor=0.05),
+    Tier(name="batch", service_tier="flex", floor=0.05, crowd_part=1.0),
 )
 
 

@@ -106,7 +106,7 @@ class TierSection(Section, frozen=True, kw_only=True):
     prefill_weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     decode_weight: Annotated[float, Meta(gt=0, le=1000)] = 2.0
     ageing_s: Annotated[float, Meta(gt=0, le=86_400)] = 60.0
-    crowd_prefill: Annotated[float, Meta(gt=0, le=1)] = 0.25
+    crowd_part: Annotated[float, Meta(gt=0, le=1)] = 0.25
     preemptions_max: Annotated[int, Meta(ge=1, le=1000)] = 3
 
     def __post_init__(self) -> None:
@@ -187,7 +187,7 @@ class WebhooksSection(Section, frozen=True, kw_only=True):
 DEFAULT_TIERS = (
     TierSection(name="premium", service_tier="priority", floor=0.30, preemptible=False, queue_target_ms=5000.0),
     TierSection(name="standard", service_tier="default", floor=0.10, queue_target_ms=20000.0),
-    TierSection(name="batch", service_tier="flex", floor=0.05),
+    TierSection(name="batch", service_tier="flex", floor=0.05, crowd_part=1.0),
 )
 
 

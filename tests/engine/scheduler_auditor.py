@@ -407,15 +407,24 @@ class House:
         return entry.cause if entry else sequence.tier
 
     def _check_left_out(self, step: Step, left_out: list[Sequence]) -> None:
-        """Who could decode does, unless a higher tier prefills in its stead; and nobody waits so two steps in a row."""
+        """Who could decode does, unless a higher tier prefills in its stead, or others of a tier that its share crowds;
+        and nobody waits so two steps in a row."""
         ranks = {tier.name: rank for rank, tier in enumerate(self.tiers)}
+        prefilling = [chunk.sequence for chunk in step.chunks if self._prefills(chunk)]
         for sequence in left_out:
             rank = ranks[sequence.tier]
-            higher = any(ranks[chunk.sequence.tier] < rank and self._prefills(chunk) for chunk in step.chunks)
+            higher = self.tiers[rank].preemptible and any(ranks[other.tier] < rank for other in prefilling)
+            own = [other for other in prefilling if other.tier == sequence.tier and not self._crowds(other)]
+            made_way = self._crowds(sequence) and own
             twice = sequence.handle in self.left_out
-            for reason in (higher, self.tiers[rank].preemptible, not twice):
+            for reason in (higher or made_way, not twice):
                 assert reason, f"{sequence.request_id} did not decode"
         self.left_out = {sequence.handle for sequence in left_out}
+
+    def _crowds(self, sequence: Sequence) -> bool:
+        """As the scheduler has it: test_crowding.py says whether that is right."""
+        entry = self.scheduler._entries[sequence.gateway, sequence.handle]
+        return self.scheduler._queues[entry.tier].crowds(entry)
 
     def _prefills(self, chunk: Chunk) -> bool:
         return chunk.count > 1 or chunk.start < len(chunk.sequence.prompt_ids) or bool(chunk.sequence.preemptions)
@@ -425,7 +434,7 @@ class House:
         tiers hold above their floors would not be enough for all of them."""
         top, lower = self.tiers[0], self.tiers[1:]
         waiting = [s for s in self.live() if s.tier == top.name and not s.pages]
-        waiting = [s for s in waiting if s.model == step.model]
+        waiting = [s for s in waiting if s.model == step.model and not self._crowds(s)]
         tokens = sum(chunk.count for chunk in step.chunks)
         # One that was preempted joins again once the step in flight is done, and those behind it after it.
         if (

@@ -89,7 +89,7 @@ def test_a_share_that_crowds_prefills_a_quarter_of_a_step_and_others_all_of_it()
 
 
 def test_a_tier_may_keep_nothing_from_a_share_that_crowds_it() -> None:
-    house = crowded(crowd_prefill=1.0)
+    house = crowded(crowd_part=1.0)
     house.submit(200, 1, share="a")
     assert counts(house.schedule()) == {"a": 64}
     house.complete()
@@ -97,10 +97,64 @@ def test_a_tier_may_keep_nothing_from_a_share_that_crowds_it() -> None:
     house.check_the_end()
 
 
-def test_a_share_that_crowds_prefills_at_least_what_any_step_may() -> None:
-    house = crowded(prefill_tokens_min=32)
+def test_a_share_that_crowds_prefills_at_least_what_the_floor_promises_its_tier() -> None:
+    house = crowded(prefill_tokens_min=50)
     house.submit(200, 1, share="a")
-    assert counts(house.schedule()) == {"a": 32}
+    assert counts(house.schedule()) == {"a": 25}, "half of 50"
+    house.complete()
+    house.run()
+    house.check_the_end()
+
+
+def test_shares_that_crowd_have_a_quarter_of_the_places_and_nobody_waits_behind_them() -> None:
+    house = crowded()
+    for _ in range(4):
+        house.submit(5, 20, share="a")
+    house.submit(30, 20, share="b")
+    assert counts(house.schedule()) == {"b": 30}, "it came last, and is first: a's prefill has a quarter of the step"
+    house.complete()
+    for _ in range(3):
+        house.schedule()
+        house.complete()
+    running = [entry.sequence.share for entry in house.scheduler._room.running[0]]
+    assert sorted(running) == ["a", "a", "b"], "two of eight places"
+    house.run()
+    house.check_the_end()
+
+
+def test_a_share_that_waited_too_long_takes_a_place_beyond_the_quarter() -> None:
+    house = crowded(ageing_s=50.0)
+    for _ in range(3):
+        house.submit(5, 1000, share="a")
+    for _ in range(3):
+        house.schedule()
+        house.complete()
+    assert house.scheduler.running == 2
+    house.clock.now += 51.0
+    assert house.scheduler._queues[0]._crowding.shares(house.clock.now) == {"a"}, "it still crowds"
+    house.schedule()
+    house.complete()
+    assert house.scheduler.running == 3
+    house.run()
+    house.check_the_end()
+
+
+def test_decodes_of_a_share_that_crowds_wait_a_step_for_prefill_of_others_and_never_two() -> None:
+    house = crowded()
+    house.submit(5, 20, share="a")
+    house.schedule()
+    house.complete()
+    house.submit(150, 20, share="b")
+    assert counts(house.schedule()) == {"b": 64}
+    house.complete()
+    assert counts(house.schedule()) == {"a": 1, "b": 63}, "left out once"
+    house.complete()
+    assert counts(house.schedule()) == {"b": 23}
+    house.complete()
+    assert counts(house.schedule()) == {"a": 1, "b": 1}
+    house.complete()
+    house.submit(10, 1, share="a")
+    assert counts(house.schedule())["a"] == 10
     house.complete()
     house.run()
     house.check_the_end()

@@ -68,7 +68,7 @@ BAD_SETTINGS = {
     "a negative weight": (TIER + "decode_weight = -1.0", r"tiers\[0\].decode_weight: Expected `float` > 0"),
     "a weight of nothing": (TIER + "prefill_weight = 0", r"tiers\[0\].prefill_weight: Expected `float` > 0"),
     "ageing at once": (TIER + "ageing_s = 0", r"tiers\[0\].ageing_s: Expected `float` > 0"),
-    "no prefill for a crowd": (TIER + "crowd_prefill = 0", r"tiers\[0\].crowd_prefill: Expected `float` > 0"),
+    "no prefill for a crowd": (TIER + "crowd_part = 0", r"tiers\[0\].crowd_part: Expected `float` > 0"),
     "endless preemption": (TIER + "preemptions_max = 0", r"tiers\[0\].preemptions_max: Expected `int` >= 1"),
     "a first token sooner than a step": (
         TIER + "ttft_base_ms = 50" + "\n[[tiers]]\nname = 'b'\nservice_tier = 'y'\ninter_token_ms = 80",
