@@ -22,14 +22,19 @@ Row = Sequence[Any]
 
 class BulkInsert:
     """INSERT of `columns` (all that the database does not count by itself, unless named). With `on_conflict`, a row
-    that is there already gets the new values of all other columns."""
+    that is there already gets the new values of all other columns; with `keep`, it stays as it is."""
 
     def __init__(
-        self, table: sa.Table, columns: Iterable[str] | None = None, on_conflict: Sequence[str] | None = None
+        self,
+        table: sa.Table,
+        columns: Iterable[str] | None = None,
+        on_conflict: Sequence[str] | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
         self.columns = tuple(columns or (column.name for column in table.columns if column.autoincrement is not True))
         into = f"INSERT INTO {table.name} ({', '.join(self.columns)})"
-        conflict = ""
+        conflict = " ON CONFLICT DO NOTHING" if keep else ""
         if on_conflict:
             new = ", ".join(f"{name} = excluded.{name}" for name in self.columns if name not in on_conflict)
             conflict = f" ON CONFLICT ({', '.join(on_conflict)}) DO UPDATE SET {new}"
@@ -103,6 +108,31 @@ class among(FunctionElement[Any]):
 
     def __init__(self, column: sa.ColumnElement[Any], name: str) -> None:
         super().__init__(column, sa.bindparam(name, type_=postgresql.ARRAY(column.type)))
+
+
+class among_pairs(FunctionElement[Any]):
+    """`among_pairs(one, other, "pairs")`: two texts are one of the pairs given as parameter `pairs`, a JSON array of
+    arrays of two, for either database."""
+
+    type = sa.types.NullType()
+    inherit_cache = True
+
+    def __init__(self, one: sa.ColumnElement[Any], other: sa.ColumnElement[Any], name: str) -> None:
+        super().__init__(one, other, sa.bindparam(name, type_=sa.String))
+
+
+@compiles(among_pairs, "sqlite")
+def _pairs_sqlite(element: among_pairs, compiler: Any, **kwargs: Any) -> str:
+    one, other, pairs = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    given = f"SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each({pairs})"
+    return f"({one}, {other}) IN ({given})"
+
+
+@compiles(among_pairs, "postgresql")
+def _pairs_postgres(element: among_pairs, compiler: Any, **kwargs: Any) -> str:
+    one, other, pairs = (compiler.process(clause, **kwargs) for clause in element.clauses)
+    given = f"SELECT pair ->> 0, pair ->> 1 FROM json_array_elements(CAST({pairs} AS json)) AS given (pair)"
+    return f"({one}, {other}) IN ({given})"
 
 
 @compiles(among, "sqlite")

@@ -13,7 +13,7 @@ from gateway.callers import Caller
 from gateway.errors import InvalidRequest
 from gateway.http import line_of
 from gateway.inflight import InFlight
-from gateway.replays import HEADER, First, Replayed
+from gateway.replays import HEADER, Call, Replayed
 from gateway.services import Services
 from gateway.sse import ReplayedAnswer, Shape, StreamedAnswer, Waits, WholeAnswer
 
@@ -29,30 +29,29 @@ async def answer(
     """`body`: what `asked` was read from. Raises ApiError while nothing is held yet; what is refused later is raised by
     the application."""
     line = line_of(request)
-    first = await _first(services, request, caller, body, asked)
-    if isinstance(first, Replayed):
-        line.record.replay_of = first.request_id
-        return ReplayedAnswer(first.body)
-    try:
-        work = await services.generator.begin(caller, asked, line, first)
-    except BaseException:
-        if first is not None:
-            await first.forget()
-        raise
+    call = _call(services, request, caller, body, asked)
+    # Who asks again takes nothing from any limit: an answer that was paid for is there for whoever has used them up.
+    begun: InFlight | Replayed | None = None if call is None else await call.look()
+    if begun is None:
+        begun = await services.generator.begin(caller, asked, line, call)
+    if isinstance(begun, Replayed):
+        line.record.replay_of = begun.request_id
+        return ReplayedAnswer(begun.body)
+    work = begun
     shape = shape_of(work)
     if not asked.stream:
-        if first is not None:
+        if call is not None:
             work.answer.whole = shape.whole
-        return WholeAnswer(work.answer, work.admission, shape, kept=first is not None)
+        return WholeAnswer(work.answer, work.admission, shape, kept=call is not None)
     settings = services.config.gateway
     waits = Waits(settings.first_token_wait_s, settings.keep_alive_s)
     return StreamedAnswer(work.answer, work.admission, shape, waits)
 
 
-async def _first(
+def _call(
     services: Services, request: Request[Any, Any, Any], caller: Caller, body: bytes, asked: Asked
-) -> First | Replayed | None:
-    """None without an Idempotency-Key. Raises ApiError when it cannot be kept, or when this call may not run now."""
+) -> Call | None:
+    """None without an Idempotency-Key. Raises InvalidRequest when it cannot be kept."""
     name = request.headers.get(HEADER)
     if name is None:
         return None
@@ -60,4 +59,4 @@ async def _first(
         raise InvalidRequest(f"{HEADER!r} is not supported for a call that streams.", param=HEADER)
     route = str(request.scope["route_handler"].opt["route"])
     request_id = line_of(request).record.request_id
-    return await services.replays.begin(key_id=caller.key_id, name=name, route=route, body=body, request_id=request_id)
+    return services.replays.call(key_id=caller.key_id, name=name, route=route, body=body, request_id=request_id)

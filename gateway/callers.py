@@ -30,8 +30,9 @@ CACHE_MAX = 10_000
 LOOK_UPS_AT_ONCE = 8
 LOOK_UPS_MAX = 1000
 LOOK_UP_WAIT_S = 5.0  # of a database that hangs
-# A key's last use is written once in this time at most.
+# A key's last use is written once in this time at most, so many keys in one transaction.
 USED_FLUSH_S = 60.0
+USED_GROUP_MAX = 500
 
 T = TypeVar("T")
 
@@ -119,10 +120,15 @@ class Callers:
         self._age += 1
 
     async def flush_used(self) -> None:
-        """Write when keys were last used."""
-        used, self._used = self._used, {}
-        if used:
-            await self._database.write(lambda connection: key_rules.mark_used(connection, used))
+        """Write when keys were last used. Raises DatabaseUnavailable: what was not written is written next time."""
+        left, self._used = list(self._used.items()), {}
+        try:
+            while left:
+                used = dict(left[:USED_GROUP_MAX])
+                await self._database.write(lambda c, used=used: key_rules.mark_used(c, used))  # type: ignore[misc]
+                del left[:USED_GROUP_MAX]
+        finally:
+            self._used = dict(left) | self._used
 
     async def _look_up(self, digest: str) -> Caller | None:
         """Shared by all who ask for the same key meanwhile."""

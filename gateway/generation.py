@@ -26,13 +26,13 @@ from gateway.asked import Asked, Prompt
 from gateway.callers import Caller, Callers
 from gateway.choices import AWAY, Choice, Choices, Outcome
 from gateway.inflight import InFlight, ServedModel
-from gateway.limiter import Limiter
+from gateway.limiter import Admission, Limiter
 from gateway.loader import AdapterLoader
 from gateway.log import RequestLine, Seldom
 from gateway.metrics import Metrics
 from gateway.prompts import Counted, PromptCounter
 from gateway.registry import Registry
-from gateway.replays import First
+from gateway.replays import Call, First, Replayed
 from gateway.sampling import check_ids
 from gateway.tiers import Tiers
 
@@ -80,9 +80,12 @@ class Generator:
 
     # ---- before admission: whoever is refused here has taken nothing
 
-    async def begin(self, caller: Caller, asked: Asked, line: RequestLine, first: First | None = None) -> InFlight:
-        """Resolve, count, admit, and hand over to an owner, who has `first` from then on. Raises ApiError; what is
-        refused later, by the ledger or the engine, comes as the answer's error."""
+    async def begin(
+        self, caller: Caller, asked: Asked, line: RequestLine, call: Call | None = None
+    ) -> InFlight | Replayed:
+        """Resolve, count, admit, and hand over to an owner. A `call` that was answered while it was on its way takes
+        nothing and gets that answer. Raises ApiError; what is refused later, by the ledger or the engine, comes as the
+        answer's error."""
         if self._stopping:
             raise errors.EngineAway("This server is stopping.")
         target = self._registry.resolve(caller.tenant_id, asked.model)
@@ -99,11 +102,10 @@ class Generator:
         prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
         line.record.prompt_tokens, line.record.texts = prompt_tokens, texts
         self._check_journal()
-        self._admitting += 1  # who waits for the limits counts in the journal as those do who run
-        try:
-            admission = await self._limiter.admit(caller.subjects, prompt_tokens + texts * max_tokens)
-        finally:
-            self._admitting -= 1
+        admission, first = await self._admit(caller, prompt_tokens + texts * max_tokens, call)
+        if isinstance(first, Replayed):
+            await admission.give_back()
+            return first
         work = InFlight(
             request_id=line.record.request_id,
             caller=caller,
@@ -130,6 +132,20 @@ class Generator:
         self._owners[owner] = work
         owner.add_done_callback(self._owners.pop)
         return work
+
+    async def _admit(self, caller: Caller, tokens: int, call: Call | None) -> tuple[Admission, First | Replayed | None]:
+        """Under the limits, and only then written down as a call with its Idempotency-Key. Raises ApiError,
+        DatabaseUnavailable."""
+        self._admitting += 1  # who waits here counts in the journal as those do who run
+        try:
+            admission = await self._limiter.admit(caller.subjects, tokens)
+            try:
+                return admission, None if call is None else await call.begin()
+            except BaseException:
+                await admission.give_back()
+                raise
+        finally:
+            self._admitting -= 1
 
     async def count(self, caller: Caller, model: str, prompt: Prompt, param: str) -> int:
         """The tokens of a prompt, for a caller who wants to know: a request under the limits, and free. Raises

@@ -11,12 +11,14 @@ import re
 import secrets
 import string
 import zlib
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
 import sqlalchemy as sa
 
 from billing import clock, revision
+from billing.bulk import BulkUpdate, Query, among
 from billing.ids import new_id
 from gateway.tables import keys
 
@@ -34,6 +36,13 @@ PREFIX_CHARS = 4  # of the random part, kept to recognise a key by
 NAME_CHARS_MAX = 200
 OVERLAP_S_MAX = 30 * 24 * 3600
 
+_MARK_USED = BulkUpdate(keys, ("last_used_at",), key="id")
+_LOCK_USED = Query(
+    sa.select(keys.c.id)
+    .where(among(keys.c.id, "key_ids"))
+    .order_by(keys.c.id)
+    .with_for_update(key_share=True)  # rows that only name the key are written meanwhile
+)
 _FORM = re.compile(rf"lw_(?:{'|'.join(KINDS)})_([0-9A-Za-z]{{{RANDOM_CHARS}}})([0-9A-Za-z]{{{CHECK_CHARS}}})\Z")
 SECRET_CHARS_MAX = len("lw_admin_") + RANDOM_CHARS + CHECK_CHARS
 
@@ -225,10 +234,10 @@ def revoke(connection: sa.Connection, key_id: str) -> Key:
     return _required(connection, key_id)
 
 
-def mark_used(connection: sa.Connection, used: dict[str, int]) -> None:
+def mark_used(connection: sa.Connection, used: Mapping[str, int]) -> None:
     """Note when keys (by id) were last used, in Unix seconds. No administrative write: the revision stays."""
-    for key_id in sorted(used):
-        connection.execute(sa.update(keys).where(keys.c.id == key_id).values(last_used_at=used[key_id] * clock.SECOND))
+    _LOCK_USED.rows(connection, {"key_ids": list(used)})  # in one order, whichever gateway writes
+    _MARK_USED.run(connection, [(at * clock.SECOND, key_id) for key_id, at in used.items()])
 
 
 def _required(connection: sa.Connection, key_id: str, *, for_update: bool = False) -> Key:

@@ -64,8 +64,9 @@ replays = sa.Table(
     sa.Column("gateway_id", sa.String(64), nullable=False),
     sa.Column("answer", sa.LargeBinary, nullable=True),
     sa.Column("begun_at", sa.BigInteger, nullable=False),
-    sa.Column("expires_at", sa.BigInteger, nullable=True),  # null: not answered yet
+    sa.Column("expires_at", sa.BigInteger, nullable=True),  # null: begun by a gateway of before 0010, not answered yet
 )
+sa.Index("ix_replays_expires_at", replays.c.expires_at)
 
 adapters = sa.Table(
     "adapters",

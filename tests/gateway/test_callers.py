@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tenants
-from billing.database import Database
+from billing.database import Database, DatabaseUnavailable
 from gateway import allowances, keys
 from gateway import callers as module
 from gateway.allowances import LimitsChange
@@ -150,6 +150,36 @@ async def test_last_use_is_written(database: Database) -> None:
     key = database.read_sync(lambda c: keys.get(c, made.key.id))
     assert key is not None
     assert key.last_used_at == 1_900_000_000
+
+
+async def test_last_uses_are_written_together(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several hundred keys are one statement of one transaction; what the database did not take is not lost."""
+    upgrade(database_url)
+    database = Database(database_url)
+    made = [make_key(database) for _ in range(9)]
+    statements: list[str] = []
+    callers = Callers(database, TIERS, LIMITS, wall_clock=lambda: 1_900_000_000.0)
+    for one in made:
+        await callers.identify(bearer(one))
+    sa.event.listen(
+        database._write_engine, "before_cursor_execute", lambda _conn, _cursor, text, *rest: statements.append(text)
+    )
+    monkeypatch.setattr(module, "USED_GROUP_MAX", 5)
+    rename = "ALTER TABLE keys RENAME TO away", "ALTER TABLE away RENAME TO keys"
+    database.write_sync(lambda c: c.exec_driver_sql(rename[0]))
+    with pytest.raises(DatabaseUnavailable):
+        await callers.flush_used()
+    database.write_sync(lambda c: c.exec_driver_sql(rename[1]))
+    statements.clear()
+    await callers.flush_used()
+    if not database.is_sqlite:  # there a statement goes to the driver itself
+        assert len(statements) == 4, "two groups: a lock and an update each"
+    used = database.read_sync(lambda c: [key.last_used_at for key in keys.list_keys(c)])
+    assert used == [1_900_000_000] * 9
+    statements.clear()
+    await callers.flush_used()
+    assert statements == []
+    database.close()
 
 
 async def test_a_key_expires_to_the_second(database: Database) -> None:

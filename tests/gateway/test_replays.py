@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, Stack, body, eventually
+from gateway_stack import MODEL, Stack, body, eventually, eventually_async
 
 from billing import leases, prices, tables, tenants
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger import HoldRequest, Ledger, Settlement
-from gateway import errors, keys
+from gateway import allowances, errors, keys
 from gateway import replays as module
-from gateway.replays import HEADER, First, Replayed, Replays
+from gateway.allowances import LimitsChange
+from gateway.replays import HEADER, Call, First, Replayed, Replays
 from gateway.tables import replays
 from migrations.upgrade import upgrade
+
+T = TypeVar("T")
 
 # ---- end to end
 
@@ -77,6 +80,31 @@ def test_what_cannot_be_kept_is_refused(stack: Stack, name: str, fields: dict[st
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, HEADER)
 
 
+def test_limits_come_first_and_an_answer_is_there_for_whoever_used_them_up(stack: Stack) -> None:
+    """What is refused by a limit writes nothing; what was answered, or runs, is said to whoever has nothing left."""
+    made = stack.new_key("acme")
+    stack.keys["limited"] = made.secret
+    two = LimitsChange(requests_per_minute=2)
+    stack.write(
+        lambda c: allowances.change(c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants["acme"], change=two)
+    )
+    count = "CREATE TRIGGER counted AFTER INSERT ON replays BEGIN INSERT INTO begun VALUES (NEW.key_id); END"
+    for statement in ("CREATE TABLE begun (key_id TEXT)", count):
+        stack.write(lambda c, text=statement: c.exec_driver_sql(text))
+    eventually(lambda: stack.chat("limited", max_tokens=1).status_code == 200)
+    first = ask(stack, "limited", tenant="limited")
+    assert first.status_code == 200
+    assert [ask(stack, f"limited-{n}", tenant="limited").status_code for n in range(5)] == [429] * 5
+    query = sa.text("SELECT count(*) FROM begun WHERE key_id = :key_id")
+    assert stack.read(lambda c: c.execute(query, {"key_id": made.key.id}).scalar()) == 1
+    again = ask(stack, "limited", tenant="limited")
+    assert (again.status_code, again.content) == (200, first.content)
+    assert ask(stack, "limited", tenant="limited", max_tokens=3).status_code == 422
+    assert ask(stack, "limited-0", tenant="limited").status_code == 429
+    for statement in ("DROP TRIGGER counted", "DROP TABLE begun"):
+        stack.write(lambda c, text=statement: c.exec_driver_sql(text))
+
+
 def test_what_was_refused_runs_when_it_is_asked_again(stack: Stack) -> None:
     made = stack.new_key("acme")
     stack.keys["poor"] = made.secret
@@ -129,13 +157,18 @@ async def test_of_many_at_once_one_runs(slow: Stack) -> None:
 
 
 def test_a_caller_who_leaves_may_ask_for_the_answer(slow: Stack) -> None:
+    """What still runs has the one place that there is: who asks again hears of it all the same."""
     asked: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True}
+    globex, key_id, one = slow.tenants["globex"], slow.key_ids["globex"], LimitsChange(concurrency=1)
+    slow.write(lambda c: allowances.change(c, scope="key", subject_id=key_id, tenant_id=globex, change=one))
+    time.sleep(1.0)  # what is changed holds within a second
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(
             f"{slow.url}/v1/chat/completions", headers=slow.headers("globex") | {HEADER: "left"}, json=body(**asked),
             timeout=0.2,
         )  # fmt: skip
     assert ask(slow, "left", tenant="globex", **asked).status_code == 409, "it goes on"
+    assert ask(slow, "another", tenant="globex", **asked).status_code == 429
     eventually(lambda: ask(slow, "left", tenant="globex", **asked).status_code == 200)
     again = ask(slow, "left", tenant="globex", **asked)
     assert again.json()["usage"]["completion_tokens"] == 40
@@ -170,10 +203,24 @@ def test_a_gateway_that_is_killed(slow: Stack) -> None:
 # ---- the table, on both databases
 
 
+class Counting(Database):
+    """Counts what its threads are asked."""
+
+    writes = reads = 0
+
+    async def write(self, function: Callable[[sa.Connection], T]) -> T:
+        self.writes += 1
+        return await super().write(function)
+
+    async def read(self, function: Callable[[sa.Connection], T]) -> T:
+        self.reads += 1
+        return await super().read(function)
+
+
 @pytest.fixture
 def house(database_url: str) -> Iterator[House]:
     upgrade(database_url)
-    made = House(Database(database_url))
+    made = House(Counting(database_url))
     yield made
     made.database.close()
 
@@ -181,7 +228,7 @@ def house(database_url: str) -> Iterator[House]:
 class House:
     """A tenant, a ledger of gateway gw_1, and two gateways' replays."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Counting) -> None:
         self.database = database
         self.first, self.second = Replays(database, "gw_1"), Replays(database, "gw_2")
         self.ledger = Ledger(database, "gw_1")
@@ -196,7 +243,13 @@ class House:
             leases.extend(connection, gateway_id, 60.0, database_now(connection))
 
     async def begin(self, replays: Replays, request_id: str, body: bytes = b"{}") -> First | Replayed:
-        return await replays.begin(key_id=self.key_id, name="n", route="/r", body=body, request_id=request_id)
+        return await self.call(replays, request_id, body).begin()
+
+    def call(self, replays: Replays, request_id: str, body: bytes = b"{}", name: str = "n") -> Call:
+        return replays.call(key_id=self.key_id, name=name, route="/r", body=body, request_id=request_id)
+
+    async def look(self, request_id: str, body: bytes = b"{}") -> Replayed | None:
+        return await self.call(self.second, request_id, body).look()
 
     async def hold(self, request_id: str) -> None:
         asked = HoldRequest(request_id, self.tenant_id, self.key_id, MODEL, None, "premium", 5, 5)
@@ -233,15 +286,19 @@ async def answered(house: House, answer: bytes = b"answer") -> None:
     await first.keep(answer)
     with pytest.raises(errors.IdempotencyInFlight):
         await house.begin(house.second, "req_2")
+    with pytest.raises(errors.IdempotencyInFlight):
+        await house.look("req_2")
     await house.settle("req_1")
 
 
 async def test_another_gateway_replays(house: House) -> None:
     await answered(house)
     house.die("gw_1")  # after it was settled: the answer outlives its gateway
-    assert await house.begin(house.second, "req_2") == Replayed("req_1", b"answer")
+    assert await house.begin(house.second, "req_2") == await house.look("req_2") == Replayed("req_1", b"answer")
     with pytest.raises(errors.IdempotencyMismatch):
         await house.begin(house.second, "req_2", b"{} ")
+    with pytest.raises(errors.IdempotencyMismatch):
+        await house.look("req_2", b"{} ")
 
 
 async def test_ten_minutes(house: House) -> None:
@@ -257,6 +314,7 @@ async def test_ten_minutes(house: House) -> None:
 async def test_an_expired_one_need_not_be_swept_first(house: House) -> None:
     await answered(house)
     house.older(module.KEEP_S)
+    assert await house.look("req_2", b"another body") is None
     assert isinstance(await house.begin(house.first, "req_2", b"another body"), First)
     assert house.rows() == 1
 
@@ -304,6 +362,8 @@ async def test_an_answer_too_long_to_keep_is_not_made_again(house: House) -> Non
     await answered(house, b"x" * (module.ANSWER_BYTES_MAX + 1))
     with pytest.raises(errors.AnswerNotKept):
         await house.begin(house.second, "req_2")
+    with pytest.raises(errors.AnswerNotKept):
+        await house.look("req_2")
 
 
 async def test_two_gateways_at_once(house: House) -> None:
@@ -316,11 +376,77 @@ async def test_two_gateways_at_once(house: House) -> None:
         house.older(2 * module.KEEP_S)
 
 
+async def test_two_gateways_with_the_same_calls_in_other_orders(house: House) -> None:
+    """Neither waits for the other in a circle, rows that are over among them."""
+    names = [f"n{number}" for number in range(60)]
+    for turn in range(5):
+        forth = [house.call(house.first, f"a_{turn}_{name}", name=name) for name in names]
+        back = [house.call(house.second, f"b_{turn}_{name}", name=name) for name in reversed(names)]
+        found = await asyncio.gather(*(call.begin() for call in forth + back), return_exceptions=True)
+        firsts = [one for one in found if isinstance(one, First)]
+        assert len(firsts) == 60
+        assert sum(isinstance(one, errors.IdempotencyInFlight) for one in found) == 60
+        await asyncio.gather(*(first.forget() for first in firsts[::2]))
+        house.older(module.KEEP_S)
+
+
+async def test_many_calls_are_a_few_transactions(house: House) -> None:
+    """The ledger's holds go through the same writer thread."""
+    calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(300)]
+    house.database.writes = house.database.reads = 0
+    assert await asyncio.gather(*(call.look() for call in calls)) == [None] * 300
+    assert (house.database.writes, house.database.reads) == (0, 3)
+    firsts = await asyncio.gather(*(call.begin() for call in calls))
+    assert house.database.writes == 3
+    assert house.rows() == 300
+    kept = [first for first in firsts[:40] if isinstance(first, First)]
+    await asyncio.gather(*(first.keep(b"%d" % number) for number, first in enumerate(kept)))
+    await asyncio.gather(*(first.forget() for first in firsts if isinstance(first, First)))
+    assert house.rows() == len(kept) == 40
+    assert house.database.writes == 3 + 3 + 17
+    query = sa.select(replays.c.answer).order_by(replays.c.begun_at, replays.c.request_id)
+    answers = house.database.read_sync(lambda connection: connection.execute(query).scalars().all())
+    assert sorted(map(int, answers)) == list(range(40))
+
+
+async def test_more_than_may_wait_are_turned_away(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(module.WAITING_MAX + 9)]
+    for ask in (Call.look, Call.begin):
+        answers = await asyncio.gather(*(ask(call) for call in calls), return_exceptions=True)
+        assert sum(isinstance(answer, errors.Overloaded) for answer in answers) == 9
+    assert house.rows() == module.WAITING_MAX
+
+
+async def test_what_could_not_be_forgotten_is_forgotten_later(house: House) -> None:
+    first = await house.begin(house.first, "req_1")
+    assert isinstance(first, First)
+    rename = "ALTER TABLE replays RENAME TO away", "ALTER TABLE away RENAME TO replays"
+    house.database.write_sync(lambda connection: connection.exec_driver_sql(rename[0]))
+    await first.forget()
+    house.database.write_sync(lambda connection: connection.exec_driver_sql(rename[1]))
+    assert house.rows() == 1
+    sweeping = asyncio.create_task(house.first.run(0.01))
+    await eventually_async(lambda: house.rows() == 0)
+    sweeping.cancel()
+
+
+async def test_a_sweep_is_bounded_and_finds_by_an_index(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(7)]
+    await asyncio.gather(*(call.begin() for call in calls))
+    house.older(module.KEEP_S)
+    monkeypatch.setattr(module, "REMOVE_MAX", 3)
+    assert [house.sweep() for _ in range(4)] == [3, 3, 1, 0]
+    if house.database.is_sqlite:
+        plan = "EXPLAIN QUERY PLAN SELECT request_id FROM replays WHERE expires_at <= 1 ORDER BY expires_at LIMIT 3"
+        [step] = house.database.read_sync(lambda connection: connection.exec_driver_sql(plan).all())
+        assert "ix_replays_expires_at" in step[3]
+
+
 @pytest.mark.slow
 async def test_a_database_that_hangs_keeps_nobody_waiting(sqlite_url: str) -> None:
     """What it did after all is undone, and the call may run."""
     upgrade(sqlite_url)
-    house = House(Database(sqlite_url))
+    house = House(Counting(sqlite_url))
     other = sa.create_engine(sqlite_url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     with other.connect() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,75 @@
+"""Many askers, one transaction: what is asked while one is in flight goes together in the next.
+
+It bounds how many are in one and how many wait. It must never know what they ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+class TooManyWait(Exception):
+    """As many wait as may."""
+
+
+class Grouping(Generic[Asked, Answer]):
+    """Of one event loop. One transaction is in flight at a time."""
+
+    def __init__(
+        self,
+        transact: Callable[[list[Asked]], Awaitable[Sequence[Answer | Exception]]],
+        *,
+        group_max: int,
+        waiting_max: int,
+    ) -> None:
+        """`transact` gives each its answer, or the exception that is its; what it raises is everybody's."""
+        self._transact = transact
+        self._group_max = group_max
+        self._waiting_max = waiting_max
+        self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
+        self._drain_task: asyncio.Task[None] | None = None
+
+    def ask(self, asked: Asked) -> asyncio.Future[Answer]:
+        """Whoever cancels its future before its turn is left out. Raises TooManyWait."""
+        if len(self._waiting) >= self._waiting_max:
+            raise TooManyWait(f"{self._waiting_max} wait already")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # who lost patience does not look
+        self._waiting.append((asked, answer))
+        if self._drain_task is None:
+            self._drain_task = loop.create_task(self._drain(), name="grouping")
+        return answer
+
+    async def _drain(self) -> None:
+        group: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        try:
+            while self._waiting:
+                taken = [self._waiting.popleft() for _ in range(min(self._group_max, len(self._waiting)))]
+                group = [(asked, answer) for asked, answer in taken if not answer.done()]
+                if group:
+                    await self._answer(group)
+        finally:
+            self._drain_task = None
+            for _asked, answer in group:  # cancelled in the middle: the process ends
+                answer.cancel()
+
+    async def _answer(self, group: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+        results: Sequence[Answer | Exception]
+        try:
+            results = await self._transact([asked for asked, _answer in group])
+        except Exception as error:  # noqa: BLE001 - raised again at each of the waiters
+            results = [error] * len(group)
+        for (_asked, answer), result in zip(group, results, strict=True):
+            if answer.done():
+                continue
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
