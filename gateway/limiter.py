@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from billing.database import DatabaseUnavailable
 from billing.ids import new_id
@@ -23,6 +24,7 @@ from gateway.shared_limits import RedisAway, SharedRates
 PLACE_S = 15.0
 RENEW_S = 5.0
 LOOK_S = 1.0  # between counts of the gateways, and looks whether Redis is back
+OWED_MAX = 10_000  # places that Redis may have counted and was not told the end of; more end with their leases
 
 Shown = tuple[Sequence[Subject], list[Taken]]  # who is limited, by how much here, and what was taken
 
@@ -65,6 +67,16 @@ class Admission:
         return limits.headers(*self._shown)
 
 
+@dataclass(slots=True, frozen=True)
+class _Owed:
+    """What Redis is to give back with a place, if it has the place."""
+
+    subjects: Sequence[Subject]
+    requests: int
+    tokens: int
+    until: int  # of our clock: its place has ended by itself then
+
+
 class Limiter:
     """`run()` it as a task. Not for use by several threads."""
 
@@ -84,6 +96,7 @@ class Limiter:
         self._ahead_us = 0  # of our clock, Redis's
         self._gateways = 1
         self._open: dict[str, Admission] = {}
+        self._owed: dict[str, _Owed] = {}  # by place
         self._process = new_id("plc")
         self._numbers = itertools.count()
         self._forgot = asyncio.Event()  # Redis lacks places of ours
@@ -115,21 +128,59 @@ class Limiter:
         alone = shared is None or shared.away
         limited = self._parts(subjects) if alone else subjects
         shown = limited, self._rates.end(self._now(), limited, place, requests=requests, tokens=tokens)
-        if shared is None or alone:
+        if shared is None:
+            return shown
+        owed = _Owed(subjects, requests, tokens, self._clock() + round(PLACE_S * 1e6))
+        if alone:
+            if admission.shared:
+                self._owe(place, owed)
             return shown
         if not admission.shared:  # it counted none of it, and may have the place by renewal
-            requests = tokens = 0
+            owed = _Owed(subjects, 0, 0, owed.until)
         try:
-            asked = shared.end(subjects, place, requests=requests, tokens=tokens)
-            return subjects, (await shared.answer(asked)).taken
-        except RedisAway:  # the place ends with its lease, and tokens flow out within a minute
+            return subjects, (await shared.answer(self._give_back(shared, place, owed))).taken
+        except RedisAway:
             return shown
+
+    def _give_back(self, shared: SharedRates, place: str, owed: _Owed) -> asyncio.Future[Decision]:
+        """A question that breaks off may have been heard, or not: asked again, it changes nothing in Redis unless the
+        place is still there."""
+        asked = shared.end(owed.subjects, place, requests=owed.requests, tokens=owed.tokens)
+
+        def over(done: asyncio.Future[Decision]) -> None:
+            if not done.cancelled() and done.exception() is not None:
+                self._owe(place, owed)
+
+        asked.add_done_callback(over)
+        return asked
+
+    def _owe(self, place: str, owed: _Owed) -> None:
+        """Redis, which is away, is told later. What it is not told in time ends with its lease, and flows out."""
+        if len(self._owed) < OWED_MAX:
+            self._owed[place] = owed
+
+    def _pay(self, shared: SharedRates) -> None:
+        """Redis is back: before anything is renewed, it has only what is so."""
+        owed, self._owed = self._owed, {}
+        now = self._clock()
+        for place, one in owed.items():
+            if one.until > now:
+                self._give_back(shared, place, one)
+                if place in self._open:
+                    self._forgot.set()
 
     async def start(self) -> None:
         """Know how many gateways there are, and whether Redis is there, before the first request."""
         if self._shared is not None:
-            await self._shared.probe()
+            await self._probe(self._shared)
         await self.look()
+
+    async def _probe(self, shared: SharedRates) -> None:
+        at = await shared.probe()
+        if at is not None:  # what was counted by another clock until now is as old by this one
+            ahead_us = at - self._clock()
+            self._rates.shift(ahead_us - self._ahead_us)
+            self._ahead_us = ahead_us
 
     async def run(self) -> None:
         """Keep the places of whoever runs, count the gateways, and look for Redis while it is away; until cancelled."""
@@ -146,7 +197,9 @@ class Limiter:
                 self._gateways = max(1, await self._count_gateways())
         shared = self._shared
         if shared is not None and shared.away:
-            await shared.probe()
+            await self._probe(shared)
+        if shared is not None and not shared.away and self._owed:
+            self._pay(shared)
         if self._forgot.is_set() or self._clock() - self._renewed_at >= RENEW_S * 1e6:
             self._renew()
 
@@ -184,14 +237,20 @@ class Limiter:
         return decision
 
     def _late(self, asked: asyncio.Future[Decision], subjects: Sequence[Subject], tokens: int, place: str) -> None:
-        """Redis allowed what was decided here meanwhile: it has counted it, or must have it back."""
-        if asked.cancelled() or asked.exception() is not None or not asked.result().allowed:
+        """Redis allowed what was decided here meanwhile: it has counted it, or must have it back. Of a question that
+        broke off nobody knows: whatever was decided here, Redis is not to have it."""
+        if asked.cancelled():
+            return
+        if asked.exception() is not None:
+            self._owe(place, _Owed(subjects, 1, tokens, self._clock() + round(PLACE_S * 1e6)))
+            return
+        if not asked.result().allowed:
             return
         admission = self._open.get(place)
         if admission is not None:
             admission.shared = True
         elif self._shared is not None:
-            self._shared.end(subjects, place, requests=1, tokens=tokens)
+            self._give_back(self._shared, place, _Owed(subjects, 1, tokens, self._clock() + round(PLACE_S * 1e6)))
 
     def _parts(self, subjects: Sequence[Subject]) -> list[Subject]:
         return [

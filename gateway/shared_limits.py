@@ -155,21 +155,24 @@ class SharedRates:
             self._lose(f"no answer for {silence_s:g} s")
         raise RedisAway
 
-    async def probe(self) -> bool:
-        """Whether it is there (again), and runs the script: one that may not be written to is of no use."""
+    async def probe(self) -> int | None:
+        """Its clock (microseconds) when it is there (again) and runs the script: one that may not be written to is of
+        no use. None: it is away."""
+        at = None
         asked = _Question([f"{PREFIX}:{{probe}}:{what}" for what in ("rates", "places")], PROBE, _future())
         try:
             async with asyncio.timeout(SOCKET_S_MIN):
                 for reply in await self._send("EVAL", SCRIPT, [asked]):
                     if isinstance(reply, Exception):
                         raise reply
+                    at = _decision(reply).at
         except (RedisError, OSError, TimeoutError) as error:
             self._lose(repr(error))
-            return False
+            return None
         if self.away:
             _log.warning("limits.redis_back")
         self.away = False
-        return True
+        return at
 
     async def close(self) -> None:
         if self._drain_task is not None:

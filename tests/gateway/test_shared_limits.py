@@ -324,6 +324,68 @@ async def test_an_answer_that_comes_too_late_is_given_back(redis_server: RedisSe
         await running.finish(10)
 
 
+async def test_a_question_that_breaks_off_leaves_nothing_counted(redis_server: RedisServer) -> None:
+    """Refused here, by this gateway's part; heard by Redis, whose answer nobody read. So is the end of one that ran."""
+    one = subjects(Allowance(10, 1000, 100))
+    key = f"laneway:{{{one[0].family}}}:{one[0].id}"
+    async with limiter(redis_server.url, 10, HUNG_S) as house:
+        running, ending = await house.admit(one, 10), await house.admit(one, 20)
+        redis_server.freeze()
+        with pytest.raises(RateLimited):
+            await house.admit(one, 600)
+        await ending.give_back()
+        await eventually_async(lambda: len(house._owed) == 2)
+        redis_server.thaw()
+        await eventually_async(lambda: not away(house))
+        await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 1)
+        requests, tokens = map(float, redis_server.client.hmget(f"{key}:rates", "requests", "tokens"))
+        assert (requests <= 1, tokens <= 10) == (True, True)
+        assert not house._owed
+        await running.finish(10)
+        assert redis_server.client.zcard(f"{key}:places") == 0
+
+
+async def test_of_one_admitted_here_redis_has_the_place_and_no_more(redis_server: RedisServer) -> None:
+    """Its question broke off: what it takes is counted here, and once."""
+    one = subjects(Allowance(100, 1000, 100))
+    key = f"laneway:{{{one[0].family}}}:{one[0].id}"
+    async with limiter(redis_server.url, 1, HUNG_S) as house:
+        redis_server.freeze()
+        running = await house.admit(one, 300)
+        await eventually_async(lambda: len(house._owed) == 1)
+        redis_server.thaw()
+        await eventually_async(lambda: not away(house))
+        await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 1)
+        again = await house.admit(one, 1)
+        assert 250 <= float(redis_server.client.hget(f"{key}:rates", "tokens")) <= 301
+        await again.finish(1)
+        await running.finish(300)
+        assert redis_server.client.zcard(f"{key}:places") == 0
+
+
+async def test_a_gateway_started_while_redis_is_away_begins_no_minute_anew(redis_server: RedisServer) -> None:
+    one = subjects(Allowance(6, 10**6, 5))
+    redis_server.kill()
+    async with limiter(redis_server.url) as house:
+        assert away(house)
+        admitted = await allowed(lambda: house.admit(one, 1), 4)
+        redis_server.start()
+        await eventually_async(lambda: not away(house))
+        admitted += await allowed(lambda: house.admit(one, 1), 1)
+        await eventually_async(
+            lambda: redis_server.client.zcard(f"laneway:{{{one[0].family}}}:{one[0].id}:places") >= 1
+        )
+        house._forgot.set()
+        await eventually_async(
+            lambda: redis_server.client.zcard(f"laneway:{{{one[0].family}}}:{one[0].id}:places") == 5
+        )
+        with pytest.raises(RateLimited, match="at once: limit 5, used 5"):
+            await house.admit(one, 1)
+        for admission in admitted:
+            await admission.finish(1)
+        assert len(await allowed(lambda: house.admit(one, 1), 9)) == 1, "six in all"
+
+
 async def test_without_redis_the_gateways_divide() -> None:
     async def count() -> int:
         return 2
