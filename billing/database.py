@@ -31,6 +31,9 @@ IDLE_IN_TRANSACTION_TIMEOUT_S = 10
 # SQLSTATEs of a PostgreSQL that answers and lacks rights or tables now. As after psycopg's InternalError (a standby,
 # which only reads; damaged data), what was asked is as good as before, and may be asked again.
 CANNOT_SERVE = ("42501", "42P01")
+# Of SQLite's: a row that it will not take, or a statement that is wrong. Whatever else it raises is about its file: one
+# that is locked, full, away or damaged (which is its plain DatabaseError).
+OUR_MISTAKE = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.ProgrammingError, sqlite3.NotSupportedError)
 # A row that no database will ever take.
 ROW_REFUSED = (exc.DataError, exc.IntegrityError, sqlite3.DataError, sqlite3.IntegrityError)
 
@@ -98,7 +101,9 @@ class Database:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (sqlite3.OperationalError, sqlite3.InterfaceError) as error:  # of a statement past SQLAlchemy
+    except (sqlite3.DatabaseError, sqlite3.InterfaceError) as error:  # of a statement past SQLAlchemy
+        if isinstance(error, OUR_MISTAKE):
+            raise
         raise DatabaseUnavailable(str(error)) from error
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
         raise DatabaseUnavailable(str(error.__cause__ or error).strip()) from error
@@ -109,6 +114,8 @@ def _translated() -> Iterator[None]:
 
 
 def _cannot_serve(error: exc.DBAPIError) -> bool:
+    if isinstance(error.orig, sqlite3.DatabaseError):
+        return not isinstance(error.orig, OUR_MISTAKE)
     return isinstance(error, exc.InternalError) or getattr(error.orig, "sqlstate", None) in CANNOT_SERVE
 
 

@@ -29,6 +29,12 @@ class Webhook(msgspec.Struct, frozen=True):
     active: bool
     created_at: int
 
+    def redacted(self) -> Webhook:
+        """With its host alone: paths and queries of chat services are their keys."""
+        parts = urlsplit(self.url)
+        origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        return msgspec.structs.replace(self, url=origin if self.url in (origin, f"{origin}/") else f"{origin}/…")
+
 
 class MadeWebhook(msgspec.Struct, frozen=True):
     """A new webhook and, this once, the secret that its deliveries are signed with."""

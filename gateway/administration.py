@@ -161,8 +161,7 @@ class Administration:
             raise InvalidValue("an admin key is the operator's: it belongs to no tenant", "tenant")
         if tier is not None:
             self._check_tier(tier)
-        if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
-            raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
+        _check_default(default_max_tokens)
         project_id = None
         if tenant_id is not None:
             tenant_of(connection, tenant_id)
@@ -181,6 +180,28 @@ class Administration:
         )
         self._record(connection, "key.create", made.key.id, tenant_id, after=made.key)
         return made
+
+    def update_key(
+        self,
+        connection: sa.Connection,
+        key_id: str,
+        *,
+        project: str | None = None,
+        default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> Key:
+        """Change what is given: `project` (by id or name) is whose budgets its requests count in from then on."""
+        revision.bump(connection)
+        before = key_of(connection, key_id)
+        if default_max_tokens is not msgspec.UNSET:
+            _check_default(default_max_tokens)
+        project_id = None
+        if project is not None:
+            if before.tenant_id is None:
+                raise InvalidValue("an admin key is the operator's: it belongs to no project", "project")
+            project_id = project_of(connection, before.tenant_id, project).id
+        after = keys.update(connection, key_id, project_id=project_id, default_max_tokens=default_max_tokens)
+        self._record(connection, "key.update", key_id, before.tenant_id, before=before, after=after)
+        return after
 
     def rotate_key(self, connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
         revision.bump(connection)
@@ -310,7 +331,7 @@ class Administration:
         if tenant_id is not None:
             tenant_of(connection, tenant_id)
         made = webhooks.create(connection, url=url, tenant_id=tenant_id)
-        self._record(connection, "webhook.create", made.webhook.id, tenant_id, after=made.webhook)
+        self._record(connection, "webhook.create", made.webhook.id, tenant_id, after=made.webhook.redacted())
         return made
 
     def remove_webhook(self, connection: sa.Connection, webhook_id: str) -> Webhook:
@@ -319,7 +340,8 @@ class Administration:
         if before is None or not before.active:
             raise NotFound(f"there is no webhook {webhook_id!r}")
         after = webhooks.remove(connection, webhook_id)
-        self._record(connection, "webhook.remove", webhook_id, before.tenant_id, before=before, after=after)
+        shown = before.redacted(), after.redacted()
+        self._record(connection, "webhook.remove", webhook_id, before.tenant_id, before=shown[0], after=shown[1])
         return after
 
     def set_limits(
@@ -399,6 +421,11 @@ class Administration:
             after=after,
             request_id=self._actor.request_id,
         )
+
+
+def _check_default(default_max_tokens: int | None) -> None:
+    if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
+        raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
 
 
 def tenant_of(connection: sa.Connection, tenant: str) -> Tenant:

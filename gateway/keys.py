@@ -194,13 +194,32 @@ def is_usable(connection: sa.Connection, key_id: str) -> bool:
     return connection.execute(query).one_or_none() is not None
 
 
+def update(
+    connection: sa.Connection,
+    key_id: str,
+    *,
+    project_id: str | None = None,
+    default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
+) -> Key:
+    """Change what is given, of a key that still works. Raises KeyRefused."""
+    before = _required(connection, key_id, for_update=True)
+    if _has_ended(connection, before):
+        raise KeyRefused(f"{key_id} is revoked or expired")
+    values: dict[str, object] = {} if project_id is None else {"project_id": project_id}
+    if default_max_tokens is not msgspec.UNSET:
+        values["default_max_tokens"] = default_max_tokens
+    if values:
+        connection.execute(sa.update(keys).where(keys.c.id == key_id).values(values))
+    revision.bump(connection)
+    return msgspec.structs.replace(before, **values)
+
+
 def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
     """Make a key like this one and let the old one expire after `overlap_s` seconds. Raises KeyRefused."""
     if not 0 <= overlap_s <= OVERLAP_S_MAX:
         raise KeyRefused(f"overlap is {overlap_s} s; its limit is {OVERLAP_S_MAX} s")
     old = _required(connection, key_id, for_update=True)
-    now = _now(connection)
-    if old.revoked_at is not None or (old.expires_at is not None and old.expires_at <= now):
+    if _has_ended(connection, old):
         raise KeyRefused(f"{key_id} is revoked or expired")
     if old.rotated_to is not None:
         raise KeyRefused(f"{key_id} was rotated to {old.rotated_to} already")
@@ -215,7 +234,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
         expires_at=old.expires_at,
         default_max_tokens=old.default_max_tokens,
     )
-    ends = now + overlap_s
+    ends = _now(connection) + overlap_s
     connection.execute(
         sa.update(keys)
         .where(keys.c.id == key_id)
@@ -246,6 +265,10 @@ def _required(connection: sa.Connection, key_id: str, *, for_update: bool = Fals
     if row is None:
         raise KeyRefused(f"there is no key {key_id}")
     return _key(row)
+
+
+def _has_ended(connection: sa.Connection, key: Key) -> bool:
+    return key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= _now(connection))
 
 
 def _now(connection: sa.Connection) -> int:

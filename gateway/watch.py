@@ -44,7 +44,7 @@ class RevisionWatch:
         self._read_at: float | None = None
         self._database_at_s = 0.0  # what the database's clock said then
         self._unread = Seldom(_log, "revision.unread", clock=clock)
-        self._stale = Seldom(_log, "admission.stale", clock=clock)
+        self._told_stale = False
 
     @property
     def fresh(self) -> bool:
@@ -57,9 +57,12 @@ class RevisionWatch:
         return self._database_at_s + self._clock() - self._read_at
 
     def note_refused(self) -> None:
-        """Somebody was turned away because it is not fresh: the log says so, whatever keeps the row unread."""
-        age_s = None if self._read_at is None else round(self._clock() - self._read_at, 3)
-        self._stale.warn(revision_age_s=age_s)
+        """Somebody was turned away because it is not fresh: the log says so, once until it is again, whatever keeps
+        the row unread."""
+        if not self._told_stale:
+            self._told_stale = True
+            age_s = None if self._read_at is None else round(self._clock() - self._read_at, 3)
+            _log.warning("admission.stale", extra={"fields": {"revision_age_s": age_s}})
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -78,6 +81,7 @@ class RevisionWatch:
             await self._on_change()
             self.revision = seen
         self._read_at, self._database_at_s = started, now / SECOND
+        self._told_stale = self._told_stale and not self.fresh
 
 
 def _read(connection: sa.Connection) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""`laneway keys create|list|rotate|revoke`."""
+"""`laneway keys create|list|set|rotate|revoke`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from gateway import keys
 from gateway.administration import tenant_of
-from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
+from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.keys import Kind
 from gateway.views import NewKeyView
@@ -75,6 +75,34 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
     show_rows([msgspec.to_builtins(key) for key in found], COLUMNS, as_json=as_json)
 
 
+@keys_group.command("set")
+@click.argument("key_id")
+@click.option(
+    "--project", help="Of its tenant, an id or a name: its requests count in that one's budgets from then on."
+)
+@click.option("--default-max-tokens", type=int, help="For requests that name none.")
+@click.option("--no-default-max-tokens", is_flag=True, help="The project's, the tenant's or the model's default again.")
+@json_option
+@pass_console
+def set_command(
+    console: Console,
+    key_id: str,
+    project: str | None,
+    default_max_tokens: int | None,
+    no_default_max_tokens: bool,
+    as_json: bool,
+) -> None:
+    """Change what is given of KEY_ID. Gateways follow within a second."""
+    if default_max_tokens is not None and no_default_max_tokens:
+        fail("--default-max-tokens and --no-default-max-tokens cannot both be")
+    if project is None and default_max_tokens is None and not no_default_max_tokens:
+        fail("nothing was given to change; see --help")
+    administration = console.administration
+    default = default_max_tokens if default_max_tokens is not None or no_default_max_tokens else msgspec.UNSET
+    key = write(console, lambda c: administration.update_key(c, key_id, project=project, default_max_tokens=default))
+    show_row(msgspec.to_builtins(key), as_json=as_json)
+
+
 @keys_group.command("rotate")
 @click.argument("key_id")
 @click.option(
@@ -82,12 +110,16 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
     type=click.IntRange(0, keys.OVERLAP_S_MAX),
     default=DAY_S,
     show_default=True,
-    help="How long the old one still works.",
+    help="How long the old one still works. A key with budgets of its own needs 0: they move to the new one.",
 )
 @json_option
 @pass_console
 def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool) -> None:
-    """Make a key like KEY_ID, show its secret, and let the old one expire."""
+    """Make a key like KEY_ID, show its secret, and let the old one expire.
+
+    With --overlap-s 0 its own budgets move to the new key, with what was used; two keys cannot share them, so a longer
+    overlap is refused where it has any.
+    """
     administration = console.administration
     made = write(console, lambda c: administration.rotate_key(c, key_id, overlap_s=overlap_s))
     show_row(msgspec.to_builtins(NewKeyView.of(made)), as_json=as_json)

@@ -89,7 +89,11 @@ def create_command(
 @click.option("--tier", help="The highest tier that its keys may have.")
 @click.option("--default-max-tokens", type=int, help="For requests that name none.")
 @click.option("--share-weight", type=float, help=WEIGHT_HELP)
-@click.option("--time-zone", help="Where the days and months of its budgets begin.")
+@click.option(
+    "--time-zone",
+    help="Where the days and months of its budgets begin. A new one begins them afresh: what was used in the old "
+    "windows does not count in the new.",
+)
 @json_option
 @pass_console
 def set_command(console: Console, /, tenant: str, as_json: bool, **options: Any) -> None:

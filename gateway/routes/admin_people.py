@@ -37,8 +37,9 @@ class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
-    """What is given changes. Keys of a suspended tenant are refused. With another time zone, budgets by day and month
-    go on in the windows that begin there."""
+    """What is given changes. Keys of a suspended tenant are refused. With another `time_zone` its budgets by day and
+    month go on in windows that begin at midnight there, and begin them afresh: what was used in the windows of the old
+    zone does not count in them."""
 
     name: str | None = None
     tier: str | None = None
@@ -77,8 +78,17 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     default_max_tokens: Tokens | None = None
 
 
+class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is given changes. `project`: an id or a name; the key's requests count in its budgets from then on.
+    `default_max_tokens` null: the project's, the tenant's or the model's."""
+
+    project: str | None = None
+    default_max_tokens: Tokens | UnsetType | None = UNSET
+
+
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):
-    """How long the old key still works."""
+    """How long the old key still works. A key with budgets of its own is rotated with 0: only one key can have them;
+    they move to the new one, with what was used."""
 
     overlap_s: Annotated[int, Meta(ge=0, le=OVERLAP_S_MAX)] = 24 * 3600
 
@@ -191,11 +201,18 @@ class KeyController(Controller):
         """One key, without its secret."""
         return await services.database.read(lambda c: key_of(c, key_id))
 
+    @patch("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
+    async def change_key(self, services: Services, administration: Administration, key_id: str, data: KeyChange) -> Key:
+        """Change a key; every gateway goes by it within a second."""
+        fields = msgspec.structs.asdict(data)
+        return await services.database.write(lambda c: administration.update_key(c, key_id, **fields))
+
     @post("/{key_id:str}/rotate", opt={"route": "/v1/admin/keys/{key_id}/rotate"})
     async def rotate_key(
         self, services: Services, administration: Administration, key_id: str, data: Rotation
     ) -> NewKeyView:
-        """Make a key like this one; the old one expires after `overlap_s`."""
+        """Make a key like this one; the old one expires after `overlap_s`, which is 0 for a key with budgets of its
+        own: they move."""
         made = await services.database.write(lambda c: administration.rotate_key(c, key_id, overlap_s=data.overlap_s))
         return NewKeyView.of(made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 
 import pytest
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from cut_proxy import CutProxy
 
 from billing import revision
 from billing.database import Database, DatabaseUnavailable
+from migrations.upgrade import upgrade
 
 
 async def test_a_write_that_raises_leaves_nothing(books: Books) -> None:
@@ -68,6 +70,36 @@ async def test_a_server_that_answers_and_cannot_serve_is_away(postgres_books: Bo
         await database.write(revision.bump)
     await database.write(revision.bump)
     database.close()
+
+
+@pytest.mark.parametrize("past_sqlalchemy", [False, True])
+def test_a_damaged_file_is_away(sqlite_url: str, past_sqlalchemy: bool) -> None:
+    """SQLite says so by its plain DatabaseError; a row that it refuses stays the row's fault."""
+    upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    insert = "INSERT INTO revision (id, number) VALUES (1, 1)"
+
+    def run(connection: sa.Connection) -> None:
+        if past_sqlalchemy:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            driver.executemany(insert, [()])
+        else:
+            connection.exec_driver_sql(insert)
+
+    with pytest.raises((sqlite3.IntegrityError, sa.exc.IntegrityError)):
+        database.write_sync(run)
+    database.close()
+    path = database.sqlite_path
+    assert path is not None
+    size = path.stat().st_size
+    with path.open("r+b") as file:  # all but the schema's page
+        file.seek(4096)
+        file.write(b"\xff" * (size - 4096))
+    damaged = Database(sqlite_url)
+    with pytest.raises(DatabaseUnavailable, match="malformed"):
+        damaged.write_sync(run)
+    damaged.close()
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "postgresql://host/db"])

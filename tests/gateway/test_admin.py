@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, Stack, eventually
+from gateway_stack import MODEL, Stack, body, eventually
 
 from billing import revision
 from gateway import keys
@@ -143,6 +143,36 @@ def test_an_operators_day(make_stack: Callable[..., Stack], database_url: str) -
     assert rotated["secret"] not in logged
 
 
+def test_a_key_is_changed(operator: Operator) -> None:
+    """Its default, and in whose budgets its requests count; in the gateway within a second."""
+    stack = operator.stack
+    made = operator.ok("POST", "keys", {"tenant": "acme"})
+    headers = {"Authorization": f"Bearer {made['secret']}"}
+    project = operator.ok("POST", "projects", {"tenant": "acme", "name": "capped"})
+    budget = {"tenant": "acme", "project": "capped", "unit": "tokens", "period": "total", "limit_amount": 0}
+    budget_id = operator.ok("POST", "budgets", budget)["id"]
+
+    def ask() -> httpx.Response:
+        asked = body(ignore_eos=True)
+        del asked["max_tokens"]
+        return httpx.post(f"{stack.url}/v1/chat/completions", headers=headers, json=asked, timeout=30)
+
+    changed = operator.ok("PATCH", f"keys/{made['id']}", {"default_max_tokens": 3})
+    assert (changed["default_max_tokens"], changed["project_id"]) == (3, made["project_id"])
+    time.sleep(1.0)
+    assert ask().json()["usage"]["completion_tokens"] == 3
+    changed = operator.ok("PATCH", f"keys/{made['id']}", {"project": "capped"})
+    assert (changed["default_max_tokens"], changed["project_id"]) == (3, project["id"])
+    time.sleep(1.0)
+    assert ask().json()["error"]["code"] == "project_budget_exceeded"
+    assert operator.ok("PATCH", f"keys/{made['id']}", {"default_max_tokens": None})["default_max_tokens"] is None
+    assert operator.ok("GET", f"keys/{made['id']}")["default_max_tokens"] is None
+    assert [line.action for line in operator.log()][-3:] == ["key.update"] * 3
+    operator("DELETE", f"budgets/{budget_id}")
+    operator.ok("POST", f"keys/{made['id']}/revoke")
+    operator.refused(400, "PATCH", f"keys/{made['id']}", {"default_max_tokens": 3})
+
+
 def test_a_secret_is_shown_once(operator: Operator) -> None:
     made = operator.ok("POST", "keys", {"tenant": "acme"})
     assert made["secret"].startswith("lw_live_")
@@ -215,6 +245,8 @@ BAD: dict[str, tuple[int, str, str, Any, str | None]] = {
     "no such key": (404, "GET", "keys/key_0", None, "key_id"),
     "rotate no such key": (404, "POST", "keys/key_0/rotate", {}, "key_id"),
     "overlap too long": (400, "POST", "keys/key_0/rotate", {"overlap_s": 10**9}, "overlap_s"),
+    "change no such key": (404, "PATCH", "keys/key_0", {"project": "default"}, "key_id"),
+    "a default of nothing": (400, "PATCH", "keys/key_0", {"default_max_tokens": 0}, "default_max_tokens"),
     "revoke no such key": (404, "POST", "keys/key_0/revoke", None, "key_id"),
     "price of nothing": (404, "POST", "prices", {"subject": "gpt", "input": 1, "output": 1}, "subject"),
     "negative price": (400, "POST", "prices", {"subject": MODEL, "input": -1, "output": 1}, "input"),

@@ -19,6 +19,7 @@ from gateway_stack import MODEL, Stack
 from billing import budgets
 from billing.database import Database
 from billing.errors import InvalidValue
+from billing.webhooks import Webhook
 from gateway import audit, keys, tables
 from gateway.administration import Actor, Administration
 from gateway.allowances import LimitsChange
@@ -40,6 +41,9 @@ WRITES: dict[str, Write] = {
     "create_project": lambda a, c, made: a.create_project(c, tenant_id=made["create_tenant"].id, name="search"),
     "update_project": lambda a, c, made: a.update_project(c, made["create_project"].id, default_max_tokens=9),
     "create_key": lambda a, c, made: a.create_key(c, tenant_id=made["create_tenant"].id, name="k", project="search"),
+    "update_key": lambda a, c, made: a.update_key(
+        c, made["create_key"].key.id, project="default", default_max_tokens=7
+    ),
     "rotate_key": lambda a, c, made: a.rotate_key(c, made["create_key"].key.id, overlap_s=60),
     "revoke_key": lambda a, c, made: a.revoke_key(c, made["create_key"].key.id),
     "publish_price": lambda a, c, made: a.publish_price(
@@ -54,7 +58,7 @@ WRITES: dict[str, Write] = {
     ),
     "remove_limits": lambda a, c, made: a.remove_limits(c, made["set_limits"].id),
     "create_webhook": lambda a, c, made: a.create_webhook(
-        c, url="https://example.org/", tenant_id=made["create_tenant"].id
+        c, url="https://example.org/services/T0/kept-secret?token=kept-secret", tenant_id=made["create_tenant"].id
     ),
     "remove_webhook": lambda a, c, made: a.remove_webhook(c, made["create_webhook"].webhook.id),
     "register_adapter": lambda a, c, made: a.register_adapter(
@@ -65,8 +69,9 @@ OPERATORS_OWN = {"publish_price"}
 
 
 def thing(answer: Any) -> Any:
-    """What was made or changed, without what is shown once beside it."""
-    return next((getattr(answer, name) for name in ("key", "webhook") if hasattr(answer, name)), answer)
+    """What was made or changed, without what is shown once beside it, and as the log may have it."""
+    found = next((getattr(answer, name) for name in ("key", "webhook") if hasattr(answer, name)), answer)
+    return found.redacted() if isinstance(found, Webhook) else found
 
 
 @pytest.fixture
@@ -149,7 +154,10 @@ def test_every_administrative_write_has_its_line(database: Database, administrat
     for name in ("create_key", "rotate_key", "create_webhook"):
         assert made[name].secret not in said
         assert keys.hash_secret(made[name].secret) not in said
-    rotated = lines(database, object_id=made["create_key"].key.id)[1]
+    assert made["create_webhook"].webhook.url.endswith("kept-secret")
+    assert "kept-secret" not in said
+    assert '"url": "https://example.org/\\u2026"' in said
+    rotated = lines(database, object_id=made["create_key"].key.id)[2]
     assert (rotated.action, rotated.after["rotated_to"]) == ("key.rotate", made["rotate_key"].key.id)
 
 
@@ -192,6 +200,7 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "project": ("POST", "projects", {"tenant": "audited", "name": "p"}),
     "project changed": ("PATCH", "projects/{project}", {"name": "q"}),
     "key": ("POST", "keys", {"tenant": "audited"}),
+    "key changed": ("PATCH", "keys/{key}", {"default_max_tokens": 5}),
     "key rotated": ("POST", "keys/{key}/rotate", {}),
     "key revoked": ("POST", "keys/{key}/revoke", None),
     "price": ("POST", "prices", {"subject": MODEL, "input": 7, "output": 9, "currency": "XTS"}),

@@ -216,6 +216,25 @@ async def test_the_watch_is_fresh_for_a_second_and_tells_of_changes(database: Da
     assert len(changes) == 2
 
 
+async def test_the_log_says_once_an_episode_that_it_was_not_fresh(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [100.0]
+
+    async def changed() -> None:
+        pass
+
+    watch = RevisionWatch(database, changed, clock=lambda: now[0])
+    for age_s in (1.5, 2.0):
+        await watch.poll()
+        now[0] += age_s
+        assert not watch.fresh
+        for _ in range(3):
+            watch.note_refused()
+    said = [record.fields for record in caplog.records if record.message == "admission.stale"]  # type: ignore[attr-defined]
+    assert said == [{"revision_age_s": 1.5}, {"revision_age_s": 2.0}]
+
+
 async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -> None:
     async def changed() -> None:
         pass

@@ -100,6 +100,7 @@ def test_tenants(laneway: Laneway, database_url: str) -> None:
     assert (changed["share_weight"], changed["tier"], changed["name"]) == (2.5, "batch", "Acme Ltd")
     assert laneway.refusal("tenants", "set", "acme", "--share-weight", "-1").startswith("share_weight: is -1; it must")
     assert laneway.refusal("tenants", "set", "acme").startswith("nothing was given to change")
+    assert "A new one begins them afresh" in " ".join(laneway.text("tenants", "set", "--help").split())
     lines = rows(database_url, sa.select(audit_log).order_by(audit_log.c.id))
     assert [(line.actor, line.action) for line in lines] == [
         (audit.host_actor(), "tenant.create"),
@@ -141,6 +142,17 @@ def test_keys(laneway: Laneway) -> None:
     assert keys.is_well_formed(made["secret"])
     assert made["expires_at"] - made["created_at"] == pytest.approx(86400, abs=5)
     assert (made["kind"], made["tier"], made["scopes"]) == ("live", "batch", ["inference"])
+    project = laneway.json("projects", "create", "acme", "search")
+    changed = laneway.json("keys", "set", made["id"], "--project", "search", "--default-max-tokens", "9")
+    assert (changed["project_id"], changed["default_max_tokens"]) == (project["id"], 9)
+    changed = laneway.json("keys", "set", made["id"], "--no-default-max-tokens")
+    assert (changed["project_id"], changed["default_max_tokens"]) == (project["id"], None)
+    assert laneway.refusal("keys", "set", made["id"]).startswith("nothing was given")
+    assert laneway.refusal("keys", "set", made["id"], "--project", "none").startswith("project: ")
+    assert laneway.refusal("keys", "set", made["id"], "--default-max-tokens", "0").startswith("default_max_tokens: ")
+    assert "cannot both be" in laneway.refusal(
+        "keys", "set", made["id"], "--default-max-tokens", "1", "--no-default-max-tokens"
+    )
     rotated = laneway.json("keys", "rotate", made["id"], "--overlap-s", "60")
     assert rotated["secret"] != made["secret"]
     admin = laneway.json("keys", "create", "--kind", "admin")
@@ -152,6 +164,13 @@ def test_keys(laneway: Laneway) -> None:
         assert key["secret"] not in listed
     assert admin["id"] not in laneway.text("keys", "list", "--tenant", "acme")
     assert laneway.json("keys", "revoke", rotated["id"])["revoked_at"]
+    assert "is revoked" in laneway.refusal("keys", "set", rotated["id"], "--default-max-tokens", "1")
+    assert "an admin key" in laneway.refusal("keys", "set", admin["id"], "--project", "search")
+    own = laneway.json("keys", "create", "--tenant", "acme")
+    laneway.text("budgets", "set", "acme", "--key", own["id"], "--period", "total", "--tokens", "5")
+    assert "rotate with an overlap of 0" in laneway.refusal("keys", "rotate", own["id"])
+    assert "budgets of its own needs 0" in " ".join(laneway.text("keys", "rotate", "--help").split())
+    assert laneway.json("keys", "rotate", own["id"], "--overlap-s", "0")["id"]
     assert "secret" in laneway.text("keys", "create", "--tenant", "acme"), "people see it too, once"
 
 
@@ -299,6 +318,7 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "projects create": [("acme", "search")],
     "projects set": [("acme", "search", "--name", "find")],
     "keys create": [("--tenant", "acme", "--project", "find")],
+    "keys set": [("{keys create}", "--default-max-tokens", "32")],
     "keys rotate": [("{keys create}",)],
     "keys revoke": [("{keys create}",)],
     "budgets set": [
