@@ -54,6 +54,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
     end_streams_on_revoke: bool = True
+    still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 30.0  # of one of several workers; 0: for ever
 
 
 class EngineSection(Section, frozen=True, kw_only=True):

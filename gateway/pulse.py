@@ -1,4 +1,5 @@
-"""Whether an engine that is alive still moves: asked over its own protocol, by whoever keeps its process.
+"""Whether an engine or a gateway's worker that is alive still moves: asked over its own socket, by whoever keeps its
+process.
 
 It knows heartbeats and silence. It must never know what an engine computes, or who asks for it.
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.client import EngineClient
+from gateway.siblings import ANSWER_S_MAX, PULSE, asked
 
 LOOK_S = 0.5
 
@@ -39,3 +41,23 @@ class EnginePulse:
                     return f"did not answer for {self.still_s:g} s"
         finally:
             await client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPulse:
+    """Of the gateway's worker that answers at `socket_path`; its event loop may stand still for `still_s`."""
+
+    socket_path: Path
+    still_s: float
+
+    async def lost(self) -> str:
+        """Wait until it has not answered for so long. Time in which whoever asks stood still itself counts for one
+        look: a host that slept kills nobody."""
+        silent_s = 0.0
+        while silent_s <= self.still_s:
+            began = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+            answered = await asked(self.socket_path, PULSE) == PULSE
+            looked_s = min(time.monotonic() - began, LOOK_S + ANSWER_S_MAX)
+            silent_s = 0.0 if answered else silent_s + looked_s
+        return f"did not answer for {self.still_s:g} s"

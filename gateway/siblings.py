@@ -1,4 +1,5 @@
-"""The workers of one host: each answers for its own metrics on a Unix socket, so that any of them can tell all.
+"""The workers of one host: each answers on a Unix socket for its own metrics, so that any of them can tell all, and
+that it still moves, for whoever keeps it.
 
 A worker's counters start again with it, so its series keep their own label. It must never know what is measured.
 """
@@ -15,6 +16,8 @@ from pathlib import Path
 ANSWER_S_MAX = 1.0
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 UP = "laneway_worker_up"
+# What may be asked, a line.
+METRICS, PULSE = b"metrics\n", b"pulse\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +73,32 @@ class Siblings:
         return merged(dict(zip(numbers, texts, strict=True)))
 
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            writer.write(self._own())
-            await writer.drain()
+        with contextlib.suppress(OSError, TimeoutError, ValueError):  # ValueError: a line without an end
+            async with asyncio.timeout(ANSWER_S_MAX):
+                asked = await reader.readline()
+                writer.write(PULSE if asked == PULSE else self._own())
+                await writer.drain()
         writer.close()
 
     async def _ask(self, number: int) -> bytes | None:
         """None when it does not answer."""
         if number == self._place.number:
             return self._own()
-        try:
-            async with asyncio.timeout(ANSWER_S_MAX):
-                reader, writer = await asyncio.open_unix_connection(os.fspath(socket_path(self._data_dir, number)))
-                try:
-                    return await _read_all(reader)
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError):
-            return None
+        return await asked(socket_path(self._data_dir, number), METRICS)
+
+
+async def asked(path: Path, question: bytes) -> bytes | None:
+    """What the worker at `path` answers; None when it does not, within ANSWER_S_MAX."""
+    try:
+        async with asyncio.timeout(ANSWER_S_MAX):
+            reader, writer = await asyncio.open_unix_connection(os.fspath(path))
+            try:
+                writer.write(question)
+                return await _read_all(reader)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return None
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes | None:

@@ -299,10 +299,16 @@ def engine_spec(
 
 
 def gateway_specs(
-    workers: int, health: tuple[str, int] | None, *, grace_s: float, environ: dict[str, str]
+    workers: int,
+    health: tuple[str, int] | None,
+    *,
+    grace_s: float,
+    environ: dict[str, str],
+    pulse: Callable[[int], Pulse] | None = None,
 ) -> list[ChildSpec]:
     """The gateway's processes. With `health`, ready is when /health/ready there says so; of several, which answer at
-    one address, each also says itself that it listens. Orphaned, they may still settle what they have."""
+    one address, each also says itself that it listens, and has its `pulse`, by number. Orphaned, they may still settle
+    what they have."""
     argv = [sys.executable, "-m", "gateway"]
     several = workers > 1
     return [
@@ -314,6 +320,7 @@ def gateway_specs(
             orphan_signal=signal.SIGTERM,
             health=health,
             speaks=several,
+            pulse=pulse(number) if several and pulse is not None else None,
         )
         for number in range(workers)
     ]

@@ -14,7 +14,7 @@ from gateway import supervisor
 from gateway.commands.console import Console, fail, pass_console
 from gateway.commands.database import upgrade
 from gateway.config import Config
-from gateway.pulse import EnginePulse
+from gateway.pulse import EnginePulse, WorkerPulse
 from gateway.siblings import socket_path
 
 WORKERS_MAX = 32
@@ -78,7 +78,7 @@ def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1) ->
     environ = child_environ(file)
     health = (config.gateway.host, config.gateway.port)
     return [
-        *supervisor.gateway_specs(workers, health, grace_s=config.gateway.shutdown_grace_s, environ=environ),
+        *gateway_specs(config, workers, health, environ),
         supervisor.engine_spec(
             config.socket_path,
             configuration.write_engine_file(config),
@@ -87,6 +87,20 @@ def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1) ->
             pulse=EnginePulse(config.socket_path, still_s) if (still_s := config.engine.still_s_max) else None,
         ),
     ]
+
+
+def gateway_specs(
+    config: Config, workers: int, health: tuple[str, int] | None, environ: dict[str, str]
+) -> list[supervisor.ChildSpec]:
+    """The gateway's processes alone."""
+    still_s = config.gateway.still_s_max
+    return supervisor.gateway_specs(
+        workers,
+        health,
+        grace_s=config.gateway.shutdown_grace_s,
+        environ=environ,
+        pulse=(lambda number: WorkerPulse(socket_path(config.data_dir, number), still_s)) if still_s else None,
+    )
 
 
 def child_environ(file: Path | None) -> dict[str, str]:
@@ -99,8 +113,8 @@ def child_environ(file: Path | None) -> dict[str, str]:
 @workers_option
 @pass_console
 def gateway_command(console: Console, workers: int) -> None:
-    """Run a gateway alone. It takes requests once an engine answers on the socket. Of several workers, one that dies is
-    started again."""
+    """Run a gateway alone. It takes requests once an engine answers on the socket. Of several workers, one that dies,
+    or stands still for gateway.still_s_max, is started again."""
     config = console.config  # a bad file is refused here, in one sentence
     _check_workers(config, workers)
     if workers > 1:
@@ -113,9 +127,7 @@ def _keep_workers(config: Config, file: Path | None, workers: int) -> None:
     try:
         with supervisor.only_one(config.data_dir, "gateway-lock"):
             supervisor.check_port(config.gateway.host, config.gateway.port)
-            kept = supervisor.gateway_specs(
-                workers, None, grace_s=config.gateway.shutdown_grace_s, environ=child_environ(file)
-            )
+            kept = gateway_specs(config, workers, None, child_environ(file))
             asyncio.run(
                 supervisor.Supervisor(kept, click.echo, changed=lambda pids: None).run(
                     on_ready=lambda: click.echo(f"{workers} workers listen at {config.base_url}; Ctrl-C stops them.")

@@ -86,6 +86,7 @@ BAD_SETTINGS = {
     "a lease renewed late": ("[lease]\nlength_s = 10\nrenew_s = 5", "lease: renew_s is 5, over a third of length_s"),
     "a journal of nothing": ("[journal]\nbytes_max = 1000", "journal.bytes_max: Expected `int` >= 65536"),
     "no wait for the database": ("[journal]\nsettle_wait_s = 0", "journal.settle_wait_s: Expected `float` >= 0.05"),
+    "a supervisor too patient": ("[gateway]\nstill_s_max = 3601", "gateway.still_s_max: Expected `float` <= 3600"),
     "an engine too patient": ("[engine]\nstill_s_max = 3601", "engine.still_s_max: Expected `float` <= 3600"),
     "no requests of a tenant": (
         "[tenant_limits]\nrequests_per_minute = 0",

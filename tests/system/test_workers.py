@@ -21,6 +21,8 @@ from gateway_stack import Stack, body, eventually
 from billing import audit, tables
 from billing.journal import paths
 from gateway import keys
+from gateway.commands.run import gateway_specs
+from gateway.config import parse
 from gateway.siblings import merged
 
 MakeStack = Callable[..., Stack]
@@ -112,6 +114,32 @@ def test_a_worker_that_is_killed_comes_back_and_its_holds_expire(make_stack: Mak
         assert stack.chat(max_tokens=1).status_code == 200
     eventually(lambda: stack.open_holds() == 0, timeout_s=15)
     assert stack.read(audit.reconcile).sound
+
+
+def test_a_worker_that_lives_and_stands_still_is_started_again(make_stack: MakeStack, postgres_url: str) -> None:
+    stack = make_stack(database_url=postgres_url, workers=2, toml=LEASE, gateway_toml="still_s_max = 1.5\n")
+    eventually(lambda: "2 workers listen" in stack.log_file.read_text(), timeout_s=30)
+    before = worker_pids(stack)
+    os.kill(before[1], signal.SIGSTOP)
+    eventually(lambda: "is back (pid" in stack.log_file.read_text(), timeout_s=60)
+    log = stack.log_file.read_text()
+    assert "the gateway worker 1 did not answer for 1.5 s and is killed" in log
+    assert "the gateway worker 1 ended (SIGKILL)" in log
+    after = worker_pids(stack)
+    assert set(before) - set(after) == {before[1]}, "the other one lives on"
+    for _ in range(10):
+        assert stack.chat(max_tokens=1).status_code == 200
+
+
+@pytest.mark.parametrize(("still_s_max", "watched"), [(1.5, True), (0, False)])
+def test_who_is_watched(tmp_path: Path, still_s_max: float, watched: bool) -> None:
+    config = parse(f"[gateway]\nstill_s_max = {still_s_max}\n".encode(), tmp_path, "test", {})
+    several = gateway_specs(config, 3, None, {})
+    assert [spec.pulse is not None for spec in several] == [watched] * 3
+    if watched:
+        assert len({spec.pulse for spec in several}) == 3
+    [alone] = gateway_specs(config, 1, None, {})
+    assert alone.pulse is None
 
 
 def test_workers_beside_their_engine(make_serve: Callable[..., Any], postgres_url: str) -> None:
