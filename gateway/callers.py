@@ -73,13 +73,16 @@ class Callers:
         defaults: Mapping[Scope, Allowance],
         *,
         wall_clock: Callable[[], float] = time.time,
+        fresh: Callable[[], bool] = lambda: True,
         cache_max: int = CACHE_MAX,
     ) -> None:
-        """`tiers`: names from high to low. `defaults`: the limits of who has none of its own."""
+        """`tiers`: names from high to low. `defaults`: the limits of who has none of its own. `fresh`: whether a change
+        would be known here."""
         self._database = database
         self._defaults = defaults
         self._ranks = {name: rank for rank, name in enumerate(tiers)}
         self._wall_clock = wall_clock
+        self._fresh = fresh
         self._cache_max = cache_max
         self._known: dict[str, Caller] = {}  # by hash
         self._unusable: dict[str, None] = {}
@@ -106,7 +109,10 @@ class Callers:
         return caller
 
     async def confirm(self, caller: Caller) -> None:
-        """That somebody who was identified a while ago still may ask. Raises InvalidApiKey, DatabaseUnavailable."""
+        """That somebody who was identified a while ago still may ask. Raises InvalidApiKey, and DatabaseUnavailable
+        when that is not known."""
+        if not self._fresh():
+            raise DatabaseUnavailable("the revision is unread")
         age = caller.age
         while age != self._age:  # it may move while this reads
             age = self._age

@@ -109,6 +109,17 @@ async def test_who_was_identified_before_a_clear_is_asked_for_again(database: Da
         await callers.confirm(caller)
 
 
+async def test_nobody_is_confirmed_while_a_revocation_would_not_be_seen(database: Database) -> None:
+    """Its body took longer to arrive than the revision has been unread."""
+    fresh = True
+    made, callers = make_key(database), Callers(database, TIERS, LIMITS, fresh=lambda: fresh)
+    caller = await callers.identify(bearer(made))
+    await callers.confirm(caller)
+    fresh = False
+    with pytest.raises(DatabaseUnavailable, match="unread"):
+        await callers.confirm(caller)
+
+
 async def test_what_was_read_before_a_clear_is_not_kept_after_it(database: Database) -> None:
     made, callers = make_key(database), Callers(database, TIERS, LIMITS)
     looking = asyncio.create_task(callers.identify(bearer(made)))

@@ -17,7 +17,9 @@ from gateway_stack import MODEL, Stack, body, eventually, eventually_async
 from billing import prices, tenants
 from gateway import keys
 
-WITHIN_S = 2.0  # a second is the promise; a busy machine that tests gets another
+# The promise, from the commit of the administrative write on. For what is let in it holds on any machine, since a
+# gateway that has not read the revision for a second lets nobody in: what counts is when a request was sent.
+WITHIN_S = 1.0
 MakeStack = Callable[..., Stack]
 
 
@@ -47,15 +49,13 @@ class Reader:
         self.ended_at = time.monotonic()
 
 
-async def read_until(readers: list[Reader], then: Callable[[], None]) -> float:
-    """Read all to their ends; `then` is done when each has three tokens. Returns when that was."""
+async def read_until(readers: list[Reader], then: Callable[[], None]) -> None:
+    """Read all to their ends; `then` is done when each has three tokens."""
     async with httpx.AsyncClient(timeout=30) as client:
         reading = [asyncio.create_task(reader.read(client)) for reader in readers]
         await eventually_async(lambda: all(reader.tokens >= 3 for reader in readers))
         await asyncio.to_thread(then)
-        done_at = time.monotonic()
         await asyncio.gather(*reading)
-    return done_at
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -64,20 +64,26 @@ def test_running_streams(make_stack: MakeStack, ends: bool) -> None:
     stack = make_stack(fake={"step_ms": 25.0}, gateway_toml=setting)
     revoked = stack.new_key("acme")
     hit = [Reader(stack, secret) for secret in (*[revoked.secret] * 3, *[stack.keys["globex"]] * 2)]
+    committed: list[float] = []  # of the first three, of the other two
     spared = [Reader(stack, secret) for secret in (stack.keys["acme"], stack.keys["initech"])]
 
     def end() -> None:
         stack.write(lambda c: keys.revoke(c, revoked.key.id))
+        committed.append(time.monotonic())
         stack.write(lambda c: tenants.suspend(c, stack.tenants["globex"]))
+        committed.append(time.monotonic())
 
-    done_at = asyncio.run(read_until([*hit, *spared], end))
+    asyncio.run(read_until([*hit, *spared], end))
     eventually(lambda: stack.open_holds() == 0)
     for reader in spared if ends else [*hit, *spared]:
         row = stack.usage(reader.request_id)
         assert row is not None
         assert (reader.last, row.ending, row.completion_tokens) == ("[DONE]", "length", 100)
+    if ends:
+        took = [reader.ended_at - committed[number >= 3] for number, reader in enumerate(hit)]
+        print(f"running streams ended {max(took):.3f} s after the commit, at most")
+        assert max(took) < WITHIN_S
     for reader in hit if ends else []:
-        assert reader.ended_at - done_at < WITHIN_S
         error = reader.last["error"]
         assert set(error) == {"message", "type", "param", "code"}
         assert error["code"] == "invalid_api_key"
@@ -152,8 +158,19 @@ def test_every_gateway_sees_a_change_within_a_second(make_stack: MakeStack, post
     check_revocation_under_load(stack)
 
     def all_answer(secret: str, status: int) -> float:
-        """How long it takes until both answer so."""
-        return max(eventually(lambda u=url: post(u, secret).status_code == status, 10.0) for url in stack.urls)
+        """Until all answer so: how long after now, which is after the commit, the last request was sent that was
+        answered otherwise, 503 apart: a gateway that says so knows that it does not know."""
+        committed, wrong = time.monotonic(), 0.0
+        for url in stack.urls:
+            answered = 0
+            while answered != status:
+                sent = time.monotonic() - committed
+                assert sent < 30, "it did not happen"
+                answered = post(url, secret).status_code
+                if answered not in (status, 503):
+                    wrong = max(wrong, sent)
+        print(f"{status} from {wrong:.3f} s after the commit on")
+        return wrong
 
     # Revoked: both know it, and whatever else is changed, neither ever takes it again.
     made = stack.new_key("acme")
@@ -220,6 +237,7 @@ def check_revocation_under_load(stack: Stack) -> None:
                 await asyncio.sleep(WITHIN_S + 1)
                 over.set()
                 await asyncio.gather(*asking)
+                print(f"the last that was answered was sent {max(late) - revoked_at:.3f} s after the commit")
                 assert max(late) < revoked_at + WITHIN_S
         stopping.set()
         await disturbing
