@@ -77,13 +77,14 @@ class Generation:
     `listen`, for whom a task switch a token is too much. What waits here is bounded by the request's max_tokens."""
 
     __slots__ = (
-        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_over", "_waiter", "ending", "handle",
-        "received",
+        "_aborted", "_ids", "_link", "_logprobs", "_logprobs_taken", "_on_news", "_over", "_waiter", "cached_tokens",
+        "ending", "handle", "received",
     )  # fmt: skip
 
     def __init__(self, link: _Link, handle: int) -> None:
         self.handle = handle
         self.received = 0  # ids received until Abort was sent; those that come later are dropped
+        self.cached_tokens = 0  # of the prompt, known with the first id
         self.ending: Ending | None = None
         self._link = link
         self._ids: list[int] = []
@@ -252,6 +253,9 @@ class _Link(asyncio.Protocol):
                         raise ProtocolError(f"ids for handle {handle}, which has ended")
                     generation.push(token, None if logprobs is None else logprobs[index])
                     news[generation] = None
+                for handle, cached_tokens in (frame.cached or {}).items():
+                    if handle in generations:
+                        generations[handle].cached_tokens = cached_tokens
             case Finished() | Refused():
                 ended = self.generations.pop(frame.handle, None)
                 if ended is None:

@@ -164,6 +164,9 @@ class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
     handles: list[int]
     ids: list[int]
     logprobs: list[Logprobs | None] | None = None  # of ids[i]; None when no request of the frame asked
+    # By handle, with its first id: prompt tokens found in the prefix cache, where there were any. Its Finished says it
+    # again; who never gets that has it from here.
+    cached: dict[int, int] | None = None
 
 
 class Finished(Frame, frozen=True, tag="finished", array_like=True):

@@ -352,6 +352,7 @@ class Worker:
         metrics = self._metrics
         last = self._last_token_at
         frames: dict[int, Tokens] = {}  # by gateway
+        cached: dict[int, dict[int, int]] = {}  # by gateway and handle
         for sequence, token in outcome.tokens:
             frame = frames.get(sequence.gateway)
             if frame is None:
@@ -363,12 +364,16 @@ class Worker:
             before = last.get(sequence)
             if before is None:
                 metrics.first_token[pair].observe(now - sequence.arrived_at)
+                if sequence.cached_tokens:
+                    cached.setdefault(sequence.gateway, {})[sequence.handle] = sequence.cached_tokens
             else:
                 metrics.inter_token[pair].observe(now - before)
             last[sequence] = now
         for gateway in {sequence.gateway for sequence in outcome.logprobs}:
             own = [outcome.logprobs.get(sequence) for sequence, _ in outcome.tokens if sequence.gateway == gateway]
             frames[gateway] = Tokens(step.number, frames[gateway].handles, frames[gateway].ids, own)
+        for gateway, found in cached.items():
+            frames[gateway] = msgspec.structs.replace(frames[gateway], cached=found)
         for gateway, frame in frames.items():
             self._mail_for(gateway).frames.append(encode(frame))
         for ended in outcome.ended:

@@ -125,7 +125,7 @@ class Choices:
         self.stop()
         for choice in self.all:
             if choice.end is None:
-                choice.end = self._cut_short(choice, NO_USAGE)
+                choice.end = self._cut_short(choice, _told(choice))
                 if choice.end.error is not None and self._failure is None:
                     self._failure = choice.end
         return self._sum_up()
@@ -210,7 +210,7 @@ class Choices:
             work.answer.add(choice.index, text)
 
     def _judge(self, choice: Choice, event: protocol.Finished | EngineLost) -> End:
-        usage = event.usage if isinstance(event, protocol.Finished) else NO_USAGE
+        usage = _told(choice)
         reason = event.reason if isinstance(event, protocol.Finished) else "lost"
         made = max(usage.completion_tokens, choice.text.tokens)
         if choice.text.stopped:
@@ -279,6 +279,16 @@ class Choices:
             discard_reason=discards[0] if discards else None,
             usage=_summed([end.usage for end in ends]),
         )
+
+
+def _told(choice: Choice) -> protocol.Usage:
+    """What the engine has said that it took: all of it with its ending, what was cached with its first token."""
+    generation = choice.generation
+    if generation is None:
+        return NO_USAGE
+    if isinstance(generation.ending, protocol.Finished):
+        return generation.ending.usage
+    return protocol.Usage(cached_tokens=generation.cached_tokens)
 
 
 def _summed(usages: Sequence[protocol.Usage]) -> protocol.Usage:

@@ -92,6 +92,7 @@ class Peer:
         self._frames = FrameReader()
         self._waiting: list[FromEngine] = []
         self.heartbeats: list[Heartbeat] = []
+        self.cached: dict[int, int] = {}  # by handle, as told with its first id
         self.hello: Hello
 
     @classmethod
@@ -128,7 +129,11 @@ class Peer:
                     raise EOFError
                 for frame in map(decode_from_engine, self._frames.feed(data)):
                     (self.heartbeats if isinstance(frame, Heartbeat) else self._waiting).append(frame)
-        return self._waiting.pop(0)
+        frame = self._waiting.pop(0)
+        if isinstance(frame, Tokens) and frame.cached:
+            assert not frame.cached.keys() & self.cached.keys(), "told twice"
+            self.cached |= frame.cached
+        return frame
 
     async def expect(self, kind: type[F], timeout_s: float = 20.0) -> F:
         """The next frame of that kind; others before it are dropped."""
@@ -138,7 +143,8 @@ class Peer:
                 return frame
 
     async def until_ended(self, *handles: int, timeout_s: float = 30.0) -> dict[int, tuple[list[int], Any]]:
-        """(ids, ending) of each handle. Fails on an id or a second ending after the first."""
+        """(ids, ending) of each handle. Fails on an id or a second ending after the first, and where the ending
+        has another number of cached tokens than its first id came with."""
         ids: dict[int, list[int]] = {handle: [] for handle in handles}
         endings: dict[int, Finished | Refused] = {}
         while len(endings) < len(handles):
@@ -150,6 +156,8 @@ class Peer:
             elif isinstance(frame, Finished | Refused):
                 assert frame.handle not in endings, "a second ending"
                 endings[frame.handle] = frame
+                if isinstance(frame, Finished) and frame.usage.completion_tokens:
+                    assert self.cached.get(frame.handle, 0) == frame.usage.cached_tokens
         return {handle: (ids[handle], endings[handle]) for handle in handles}
 
     async def closed(self, timeout_s: float = 5.0) -> bool:

@@ -65,6 +65,7 @@ def test_frames_survive_any_cut(frames: list[ToEngine], cuts: list[int]) -> None
     [
         Hello(1, "epoch", [ModelInfo("m", "d", 10, 20, 16, 5)], ["premium"]),
         Tokens(7, [1, 2], [3, 4]),
+        Tokens(7, [1, 2], [3, 4], cached={2: 96}),
         Finished(1, "stop", Usage(3, 1, 2, 0.5, 0.6, 0.1, 1, 4)),
         Refused(2, "queue_full", "no", 1.5),
     ],

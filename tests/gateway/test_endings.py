@@ -164,10 +164,30 @@ def test_stop_sequences_end_the_answer_and_never_show(slow: Stack, count: int) -
     assert row.ending == "stop"
     assert row.completion_tokens == completion["usage"]["completion_tokens"] < 30
     assert (row.discard_reason == "stop") == (row.discarded_tokens > 0)
-    *chunks, done = events(slow.chat(stop=stops, stream=True, **asked).text)
+    streamed = slow.chat(stop=stops, stream=True, **asked).text
+    *chunks, done = [event for event in events(streamed) if event != ":"]  # a busy machine: kept alive
     assert done == "[DONE]"
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == whole[:cut]
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+LONG = [{"role": "user", "content": "one two three four five six seven eight nine ten " * 10}]
+
+
+def test_what_was_cached_is_billed_so_though_the_engine_was_killed(slow: Stack) -> None:
+    """It says with the first token what it found; its last word is never heard."""
+    for _ in range(2):
+        whole = slow.chat(messages=LONG, max_tokens=1)
+    cached = whole.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached > 64
+    with streaming(slow, messages=LONG) as (answer, lines):
+        tokens_in(lines, 3)
+        slow.kill_engine()
+        assert "data: [DONE]" not in list(lines)
+    row = used(slow, answer.headers["x-request-id"])
+    assert (row.ending, row.cached_tokens) == ("engine_lost", cached)
+    slow.start_engine()
+    slow.wait_ready()
 
 
 def test_an_engine_killed_in_the_middle(slow: Stack) -> None:
@@ -177,6 +197,8 @@ def test_an_engine_killed_in_the_middle(slow: Stack) -> None:
     with streaming(slow, model="acme-style") as (answer, lines):
         request_id = answer.headers["x-request-id"]
         tokens_in(lines, 5)
+        eventually(lambda: slow.open_holds() == 2)
+        tokens_in(lines, 5)  # by now the other has some too
         slow.kill_engine()
         rest = [line for line in lines if line.startswith("data")]
     error = json.loads(rest[-1][6:])["error"]
@@ -185,8 +207,8 @@ def test_an_engine_killed_in_the_middle(slow: Stack) -> None:
     assert "data: [DONE]" not in rest
     row = used(slow, request_id)
     assert row.ending == "engine_lost"
-    assert row.completion_tokens >= 5
-    assert row.completion_tokens <= 5 + len(rest)
+    assert row.completion_tokens >= 10
+    assert row.completion_tokens <= 10 + len(rest)
     other.join(10)
     assert whole[0].status_code == 503
     assert whole[0].headers["x-should-retry"] == "true"
@@ -287,7 +309,8 @@ def test_a_gateway_that_is_told_to_stop_beside_an_engine_that_stands_still(make_
     stack = make_stack(fake={"step_ms": 20.0}, gateway_toml="shutdown_grace_s = 1.0\n")
     assert stack.gateway is not None
     assert stack.engine is not None
-    with streaming(stack, max_tokens=1000) as (answer, lines):
+    cached = [stack.chat(messages=LONG, max_tokens=1).json()["usage"]["prompt_tokens_details"] for _ in range(2)][1]
+    with streaming(stack, messages=LONG, max_tokens=1000) as (answer, lines):
         request_id = answer.headers["x-request-id"]
         tokens_in(lines, 3)
         with stopped(stack.engine.pid):
@@ -296,5 +319,5 @@ def test_a_gateway_that_is_told_to_stop_beside_an_engine_that_stands_still(make_
     row = used(stack, request_id)
     assert row.ending == "shutdown"
     assert row.completion_tokens >= 3
-    assert row.prompt_tokens > 0
+    assert row.prompt_tokens > row.cached_tokens == cached["cached_tokens"] > 64
     assert stack.open_holds() == 0
