@@ -1,22 +1,34 @@
-"""Which adapters are in host memory, and which lie in the device arena, cut into tiles packed first-fit.
+"""Which adapters are known, which come nearer, and which lie in the device arena, cut into tiles packed first-fit.
 
 The scheduler decides which pages; this decides where in them. It must never know about requests or tenants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from adapters.extents import Extents
+from adapters.host import HostMemory
 from adapters.spec import AdapterRefused, BaseShape
+from adapters.staging import Staging
 from adapters.table import AdapterRows
-from adapters.weights import HostAdapter, load
-from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK
+from adapters.weights import Cut, HostAdapter, Layout, Source, open_source, tile
 from kernels.reference import LoraTile
+
+# Of host memory, where nobody says how much.
+HOST_BYTES = 256 << 20
+# Placed between two steps at most, if it is more than one adapter: by the host, and by a GPU on its way.
+PLACE_BYTES_MAX, STAGED_BYTES_MAX = 32 << 20, 512 << 20
+# Copies of so many bytes together are taken to end while the step in flight runs.
+HIDDEN_BYTES_MAX = 128 << 20
+# Between two looks at a file that is read for a `place` that waits.
+WAIT_S = 0.0005
 
 
 class TilePlace(NamedTuple):
@@ -61,55 +73,49 @@ class ResidentAdapter:
 
 @dataclass(slots=True)
 class _Page:
-    """Free extents of one arena page, as (offset, bytes) in order; neighbours never touch."""
+    """What of one arena page is free, and how many tiles lie in it."""
 
-    free: list[tuple[int, int]]
+    free: Extents
     tiles: int = 0
 
-    def find(self, size: int) -> int | None:
-        """Offset of the first extent that has room."""
-        return next((offset for offset, room in self.free if room >= size), None)
-
     def take(self, offset: int, size: int) -> None:
-        index = next(i for i, (start, _) in enumerate(self.free) if start == offset)
-        room = self.free[index][1] - size
-        assert room >= 0
-        self.free[index : index + 1] = [(offset + size, room)] if room else []
+        self.free.take(offset, size)
         self.tiles += 1
 
     def give(self, offset: int, size: int) -> None:
-        merged: list[tuple[int, int]] = []
-        for start, room in sorted([*self.free, (offset, size)]):
-            if merged and merged[-1][0] + merged[-1][1] == start:
-                merged[-1] = (merged[-1][0], merged[-1][1] + room)
-            else:
-                merged.append((start, room))
-        self.free = merged
+        self.free.give(offset, size)
         self.tiles -= 1
-
-
-class _Cut(NamedTuple):
-    """A tile not yet placed. `bytes` is rounded up to the alignment."""
-
-    bytes: int
-    layer: int
-    module: str
-    first: int
-    rank: int
 
 
 @dataclass(slots=True)
 class _Known:
-    """An adapter in host memory, and the models it was loaded for."""
+    """An adapter that may be asked for, and the models it was loaded for. Its numbers are in a file, or in host memory
+    of their own: `add`."""
 
-    host: HostAdapter
+    layout: Layout
     base: BaseShape
-    cuts: list[_Cut]
+    source: Source | None
+    slab: torch.Tensor | None = None
     models: set[str] = field(default_factory=set)
 
 
+class Moved(NamedTuple):
+    """An adapter that came nearer: from "disk" to host memory, or from there ("host") towards a device; or, with an
+    `error`, one that did not."""
+
+    digest: str
+    source: str
+    seconds: float
+    error: str = ""
+
+
 class TilePool:
-    """Adapters by digest. Structurally an `engine.step.AdapterTable`; one thread uses it."""
+    """Adapters by digest: known, in host memory, in the arena. Structurally an `engine.step.AdapterTable`; one thread
+    uses it, but for `load`.
+
+    The way of one that is wanted: a thread reads its file into host memory; a GPU copies it on to its staging memory,
+    beside the steps; then it is `ready`, and `place` takes it into tiles, a few large copies in the order of the steps.
+    `place` also takes one that is not ready, and waits for it."""
 
     def __init__(
         self,
@@ -117,46 +123,67 @@ class TilePool:
         dtype: torch.dtype,
         bases: Mapping[str, BaseShape],
         rows: AdapterRows | None = None,
+        *,
+        host: HostMemory | None = None,
+        staging: Staging | None = None,
     ) -> None:
         """`arena` [pages, page_bytes] uint8 on the device, contiguous; this writes only the pages it is handed. `rows`:
         where kernels look the tiles up, kept in step with what is resident; tiles and rows are then written in the
-        order of the current stream."""
+        order of the current stream. Without `staging` a `place` copies from host memory."""
         assert arena.dtype == torch.uint8
         assert arena.dim() == 2
         assert arena.shape[1] % dtype.itemsize == 0
+        self.rows = rows
+        self.host = host or HostMemory(torch.empty(HOST_BYTES, dtype=torch.uint8))
+        self.staging = staging
         self._arena = arena
         self._page_bytes = int(arena.shape[1])
         self._dtype = dtype
         self._bases = bases
-        self.rows = rows
+        self._place_bytes_max = PLACE_BYTES_MAX if staging is None else STAGED_BYTES_MAX
         self._known: dict[str, _Known] = {}
         self._resident: dict[str, ResidentAdapter] = {}  # least recently used first
         self._pages: dict[int, _Page] = {}
         self._plans: dict[str, int] = {}  # pages needed, while the free extents stay as they are
+        self._wanted: set[str] = set()
+        self._pinned: set[str] = set()
+        # Since the last `poll`: what was promised to whoever asked, and what came; and how much was placed.
+        self._kept: set[str] = set()
+        self._placed = 0
+
+    # ---- knowing
 
     def load(self, digest: str, model: str, path: Path) -> None:
-        """Read an adapter's directory into host memory. Raises AdapterRefused, OSError; idempotent."""
+        """Check an adapter's directory, all but its numbers, and know it. Raises AdapterRefused, OSError; idempotent.
+        May run beside everything else."""
         if self.known(digest, model):
             return
         if model not in self._bases:
             raise AdapterRefused(f"model {model!r} is not served here")
-        self.add(digest, model, load(path, self._bases[model], self._dtype, pinned=self._arena.is_cuda))
+        source = open_source(path, self._bases[model], self._dtype)
+        for room, limit in ((self.host, "adapter_host_bytes"), (self.staging, "adapter_staging_bytes")):
+            if room is not None and source.layout.bytes > room.bytes:
+                raise AdapterRefused(f"it takes {source.layout.bytes} bytes; {limit} is {room.bytes}")
+        self._know(digest, model, source.layout, source)
 
     def add(self, digest: str, model: str, host: HostAdapter) -> None:
-        """Take an adapter that is in host memory already."""
-        assert host.dtype == self._dtype
-        cuts = _cut(host, self._dtype.itemsize)
-        if cuts and cuts[0].bytes > self._page_bytes:
-            largest = cuts[0]
+        """Know an adapter that is in host memory already, and stays there."""
+        self._know(digest, model, host.layout, None)
+        self._known[digest].slab = host.slab
+
+    def _know(self, digest: str, model: str, layout: Layout, source: Source | None) -> None:
+        assert layout.dtype == self._dtype
+        if layout.cuts and layout.cuts[0].bytes > self._page_bytes:
+            largest = layout.cuts[0]
             raise AdapterRefused(
                 f"layers.{largest.layer}.{largest.module}: a tile of {largest.rank} rank rows takes {largest.bytes} "
                 f"bytes, an arena page has {self._page_bytes}"
             )
-        rank = max((weights.a.shape[0] for weights in host.modules.values()), default=0)
+        rank = layout.rank_max
         if self.rows is not None and rank > self.rows.rank_max:
             raise AdapterRefused(f"rank {rank}: this engine serves ranks up to {self.rows.rank_max} (adapter_rank_max)")
         base = self._bases[model]
-        known = self._known.setdefault(digest, _Known(host, base, cuts))
+        known = self._known.setdefault(digest, _Known(layout, base, source))
         if known.base.modules != base.modules:  # its tiles know where modules lie beside each other
             raise AdapterRefused(f"{digest} serves {min(known.models)}, whose modules have other sizes than {model}'s")
         known.models.add(model)
@@ -164,27 +191,124 @@ class TilePool:
     def unload(self, digest: str) -> None:
         """Forget it. It must not be resident."""
         assert digest not in self._resident
+        self.drop(digest)
+        self.host.forget(digest)
+        self._pinned.discard(digest)
         self._known.pop(digest, None)
         self._plans.pop(digest, None)
 
     def known(self, digest: str, model: str) -> bool:
         return digest in self._known and model in self._known[digest].models
 
+    # ---- coming nearer
+
+    def where(self, digest: str) -> str:
+        """ "device" in the arena, "host" in memory on this side, else "disk"."""
+        if digest in self._resident:
+            return "device"
+        return "host" if self._slab(digest) is not None else "disk"
+
+    def want(self, digest: str, *, urgent: bool = False) -> bool:
+        """Bring it nearer, beside all else; `urgent` in place of others that are wanted too. False: not now."""
+        self._wanted.add(digest)
+        if digest in self._resident:
+            return True
+        if self.staging is not None and self.staging.has(digest):
+            return True
+        slab = self._slab(digest)
+        self.host.touch(digest)
+        if slab is None:
+            source = self._known[digest].source
+            assert source is not None
+            return self.host.fetch(digest, source, lambda other: self._may_leave_host(other, urgent=urgent))
+        if self.staging is None:
+            return True
+        return self.staging.begin(digest, slab, lambda other: self._may_go(other, urgent=urgent))
+
+    def drop(self, digest: str) -> None:
+        """Nobody wants it any more: what is under way for it ends, and nobody hears of it."""
+        self._wanted.discard(digest)
+        self.host.stop(digest)
+        if self.staging is not None:
+            self.staging.drop(digest)
+
+    def ready(self, digest: str, *, hidden: bool = False) -> bool:
+        """Until the next `poll`: whether a `place` would wait for nothing; if not it is brought nearer, before all that
+        nobody asks for now. `hidden`: a step is in flight, during which a copy may still end."""
+        if digest in self._resident:
+            return True
+        if not self._is_near(digest, hidden) and not (self.want(digest, urgent=True) and self._is_near(digest, hidden)):
+            return False
+        size = self._known[digest].layout.bytes
+        if self._placed and self._placed + size > self._place_bytes_max:
+            return False
+        self._kept.add(digest)
+        return True
+
+    def poll(self) -> list[Moved]:
+        """Take in what has ended. What came stays at least until the next time, so that whoever waits has a turn."""
+        self._kept.clear()
+        self._placed = 0
+        moved = []
+        for read in self.host.poll():
+            moved.append(Moved(read.digest, "disk", read.seconds, read.error))
+            if not read.error:
+                self._kept.add(read.digest)
+                if read.digest in self._wanted:
+                    self.want(read.digest)
+        if self.staging is not None:
+            for digest, seconds in self.staging.poll():
+                moved.append(Moved(digest, "host", seconds))
+                self._kept.add(digest)
+        return moved
+
+    def pin(self, digest: str, pinned: bool) -> None:
+        """A pinned one stays in host memory."""
+        if pinned:
+            self._pinned.add(digest)
+        else:
+            self._pinned.discard(digest)
+
+    def _slab(self, digest: str) -> torch.Tensor | None:
+        own = self._known[digest].slab
+        return own if own is not None else self.host.get(digest)
+
+    def _is_near(self, digest: str, hidden: bool) -> bool:
+        if self.staging is None:
+            return self._slab(digest) is not None
+        if self.staging.is_there(digest):
+            return True
+        return hidden and self.staging.has(digest) and self.staging.bytes_copying() <= HIDDEN_BYTES_MAX
+
+    def _may_go(self, digest: str, *, urgent: bool) -> bool:
+        return digest not in self._kept and (urgent or digest not in self._wanted)
+
+    def _may_leave_host(self, digest: str, *, urgent: bool) -> bool:
+        copied = self.staging is not None and self.staging.reads(digest)
+        return not copied and digest not in self._pinned and self._may_go(digest, urgent=urgent)
+
+    # ---- the arena
+
     def has_room(self) -> bool:
         """Whether one more can be resident, however many pages there are: a table of rows may be full."""
         return self.rows is None or self.rows.free > 0
+
+    @property
+    def adapters_max(self) -> int | None:
+        """How many can be resident; None: as many as have pages."""
+        return None if self.rows is None else int(self.rows.table.entries.shape[0])
 
     def pages_needed(self, digest: str) -> int:
         """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
         if digest in self._resident:
             return 0
         if digest not in self._plans:
-            self._plans[digest] = _plan(self._known[digest].cuts, self._pages, self._page_bytes)[1]
+            self._plans[digest] = _plan(self._known[digest].layout.cuts, self._pages, self._page_bytes)[1]
         return self._plans[digest]
 
     def place(self, digest: str, pages: list[int]) -> None:
         """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent.
-        Raises ValueError, nothing being changed, when the table of rows is full."""
+        Raises ValueError, nothing being changed, when the table of rows is full, and what reading its file raises."""
         assert len(pages) == self.pages_needed(digest)
         assert not set(pages) & set(self._pages)
         if digest in self._resident:
@@ -192,22 +316,39 @@ class TilePool:
         if self.rows is not None:
             self.rows.check_room()
         known = self._known[digest]
-        planned, _ = _plan(known.cuts, self._pages, self._page_bytes)
+        data = self._take_out(digest)
+        planned, _ = _plan(known.layout.cuts, self._pages, self._page_bytes)
         fresh = {-1 - index: page for index, page in enumerate(pages)}
         for page in pages:
-            self._pages[page] = _Page([(0, self._page_bytes)])
+            self._pages[page] = _Page(Extents(self._page_bytes))
         places = []
-        tiles: dict[tuple[int, str], list[LoraTile]] = {}
-        for cut, (planned_page, offset) in zip(known.cuts, planned, strict=True):
+        for cut, (planned_page, offset) in zip(known.layout.cuts, planned, strict=True):
             page = fresh.get(planned_page, planned_page)
             self._pages[page].take(offset, cut.bytes)
-            place = TilePlace(cut.layer, cut.module, cut.first, cut.rank, page, offset, cut.bytes)
-            places.append(place)
-            tiles.setdefault((cut.layer, cut.module), []).append(self._copy(known.host, place))
-        self._resident[digest] = ResidentAdapter(known.base, places, tiles)
+            places.append(TilePlace(cut.layer, cut.module, cut.first, cut.rank, page, offset, cut.bytes))
+        self._copy(data, places)
+        self._resident[digest] = ResidentAdapter(known.base, places, self._tiles(known.layout, places))
         if self.rows is not None:
-            self.rows.add(digest, places, _scales(known.host))
+            self.rows.add(digest, places, known.layout.scales)
+        self._placed += known.layout.bytes
         self._plans.clear()
+        if self.staging is not None and self.staging.has(digest):
+            self.staging.taken(digest)
+
+    def _take_out(self, digest: str) -> torch.Tensor:
+        """Its slab, on the device if it is there; read now if it must be."""
+        if self.staging is not None and self.staging.has(digest):
+            return self.staging.take_out(digest)
+        slab = self._slab(digest)
+        while slab is None:
+            self.want(digest, urgent=True)
+            time.sleep(WAIT_S)
+            for read in self.host.poll():
+                if read.error and read.digest == digest:
+                    raise AdapterRefused(read.error)
+            slab = self._slab(digest)
+        self.host.touch(digest)
+        return slab
 
     def resident(self) -> list[str]:
         """Resident digests, least recently used first."""
@@ -234,65 +375,74 @@ class TilePool:
         self._plans.clear()
         return empty
 
-    def _copy(self, host: HostAdapter, place: TilePlace) -> LoraTile:
-        """Write one tile into its place, and return the views that ops read."""
-        weights = host.modules[place.layer, place.module]
-        a, b = self._views(host, place)
-        a.copy_(weights.a[place.first : place.first + place.rank], non_blocking=True)
-        b.copy_(weights.b[place.first : place.first + place.rank], non_blocking=True)
-        return LoraTile(a.t(), b, weights.scale, 0)
+    def _copy(self, data: torch.Tensor, places: list[TilePlace]) -> None:
+        """Tiles that are neighbours in the slab and in a page are one run; on a device all runs are few launches."""
+        sources, targets = [], []
+        for page, offset, start, size in _runs(places):
+            sources.append(data[start : start + size])
+            targets.append(self._arena[page, offset : offset + size])
+        if data.is_cuda:
+            wide = torch.int32  # of 16 bytes at once the kernel moves four
+            torch._foreach_copy_([t.view(wide) for t in targets], [s.view(wide) for s in sources])
+            return
+        for target, source in zip(targets, sources, strict=True):
+            target.copy_(source, non_blocking=True)
 
-    def _views(self, host: HostAdapter, place: TilePlace) -> tuple[torch.Tensor, torch.Tensor]:
-        """A [rank, in] and Bᵀ [rank, out] of a tile, in the arena."""
-        weights = host.modules[place.layer, place.module]
-        a_count, b_count = place.rank * weights.a.shape[1], place.rank * weights.b.shape[1]
-        stop = place.offset + (a_count + b_count) * self._dtype.itemsize
-        numbers = self._arena[place.page, place.offset : stop].view(self._dtype)
-        return numbers[:a_count].view(place.rank, -1), numbers[a_count:].view(place.rank, -1)
+    def _tiles(self, layout: Layout, places: list[TilePlace]) -> dict[tuple[int, str], list[LoraTile]]:
+        """The views that ops read."""
+        tiles: dict[tuple[int, str], list[LoraTile]] = {}
+        for cut, place in zip(layout.cuts, places, strict=True):
+            a, b = tile(self._arena[place.page, place.offset : place.offset + cut.bytes], cut, self._dtype)
+            key = cut.layer, cut.module
+            tiles.setdefault(key, []).append(LoraTile(a.t(), b, layout.scales[key], 0))
+        return tiles
 
     def check_integrity(self) -> None:
         """Every byte of every page is free or in exactly one tile, and every tile holds its adapter's numbers.
         For idle moments and tests; AssertionError says what is wrong."""
-        extents: dict[int, list[tuple[int, int]]] = {page: list(state.free) for page, state in self._pages.items()}
+        extents: dict[int, list[tuple[int, int]]] = {page: list(state.free.free) for page, state in self._pages.items()}
         for digest, adapter in self._resident.items():
-            host = self._known[digest].host
-            for place in adapter.places:
+            layout, slab = self._known[digest].layout, self._slab(digest)
+            for cut, place in zip(layout.cuts, adapter.places, strict=True):
                 extents[place.page].append((place.offset, place.bytes))
-                weights = host.modules[place.layer, place.module]
-                rows = slice(place.first, place.first + place.rank)
-                a, b = (part.cpu() for part in self._views(host, place))
-                assert torch.equal(a, weights.a[rows]), f"{digest}: tile {place} differs from host memory"
-                assert torch.equal(b, weights.b[rows]), f"{digest}: tile {place} differs from host memory"
+                if slab is None:
+                    continue
+                lies = tile(self._arena[place.page, place.offset : place.offset + cut.bytes], cut, self._dtype)
+                meant = tile(slab[cut.start : cut.start + cut.bytes], cut, self._dtype)
+                for one, other in zip(lies, meant, strict=True):
+                    assert torch.equal(one.cpu(), other.cpu()), f"{digest}: tile {place} differs from host memory"
             if self.rows is not None:
-                self.rows.check(digest, adapter.places, _scales(host))
+                self.rows.check(digest, adapter.places, layout.scales)
         for page, found in extents.items():
             position = 0
             for offset, size in sorted(found):
                 assert offset == position, f"page {page}: a gap or an overlap at byte {position}"
                 position = offset + size
             assert position == self._page_bytes, f"page {page}: {position} of {self._page_bytes} bytes accounted for"
+        self.host.check_integrity()
+        if self.staging is not None:
+            self.staging.check_integrity()
 
 
-def _scales(host: HostAdapter) -> dict[tuple[int, str], float]:
-    return {key: weights.scale for key, weights in host.modules.items()}
+def _runs(places: list[TilePlace]) -> list[tuple[int, int, int, int]]:
+    """(page, offset in it, offset in the slab, bytes) of tiles that lie one after another in both. `places` are in the
+    order of the slab."""
+    runs: list[tuple[int, int, int, int]] = []
+    start = 0
+    for place in places:
+        if runs and runs[-1][0] == place.page and runs[-1][1] + runs[-1][3] == place.offset:
+            page, offset, first, size = runs[-1]
+            runs[-1] = page, offset, first, size + place.bytes
+        else:
+            runs.append((place.page, place.offset, start, place.bytes))
+        start += place.bytes
+    return runs
 
 
-def _cut(host: HostAdapter, itemsize: int) -> list[_Cut]:
-    """An adapter's tiles, largest first: first-fit wastes less that way."""
-    cuts = []
-    for (layer, module), weights in host.modules.items():
-        rank, row = weights.a.shape[0], (weights.a.shape[1] + weights.b.shape[1]) * itemsize
-        for first in range(0, rank, TILE_RANK):
-            rows = min(TILE_RANK, rank - first)
-            size = -(-rows * row // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
-            cuts.append(_Cut(size, layer, module, first, rows))
-    return sorted(cuts, key=lambda cut: (-cut.bytes, cut.layer, cut.module, cut.first))
-
-
-def _plan(cuts: list[_Cut], pages: Mapping[int, _Page], page_bytes: int) -> tuple[list[tuple[int, int]], int]:
+def _plan(cuts: Sequence[Cut], pages: Mapping[int, _Page], page_bytes: int) -> tuple[list[tuple[int, int]], int]:
     """First-fit: for each cut its (page, offset), and how many fresh pages that takes. Page -1 - i is the fresh page i.
     Changes nothing."""
-    trial = {number: _Page(list(page.free)) for number, page in pages.items() if page.free}
+    trial = {number: page.free.copy() for number, page in pages.items() if page.free.free}
     order = list(trial)
     planned: list[tuple[int, int]] = []
     fresh, start, size = 0, 0, 0
@@ -302,7 +452,7 @@ def _plan(cuts: list[_Cut], pages: Mapping[int, _Page], page_bytes: int) -> tupl
         while True:
             if start == len(order):
                 fresh += 1
-                trial[-fresh] = _Page([(0, page_bytes)])
+                trial[-fresh] = Extents(page_bytes)
                 order.append(-fresh)
             offset = trial[order[start]].find(size)
             if offset is not None:

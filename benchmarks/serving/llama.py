@@ -19,7 +19,7 @@ import triton
 from adapters.pool import TilePool
 from adapters.spec import BaseShape
 from adapters.table import MODULES
-from adapters.weights import HostAdapter, ModuleWeights
+from adapters.weights import HostAdapter, layout_of
 from benchmarks.rows import RESULTS, append_table
 from engine.config import EngineConfig, ModelConfig
 from engine.gpu.build import build_gpu_runner
@@ -97,18 +97,10 @@ def add_adapters(pool: TilePool, base: BaseShape, count: int, ranks: list[int]) 
 
 
 def random_adapter(base: BaseShape, rank: int) -> HostAdapter:
-    sizes = {name: (base.modules[name].in_features, base.modules[name].out_features) for name in MODULES}
-    numbers = base.layers * rank * sum(a + b for a, b in sizes.values())
-    slab = torch.empty(numbers, dtype=torch.bfloat16, device="cuda").normal_(0, 0.02).cpu().pin_memory()
-    modules, position = {}, 0
-    for layer in range(base.layers):
-        for name, (wide, out) in sizes.items():
-            a = slab[position : position + rank * wide].view(rank, wide)
-            position += a.numel()
-            b = slab[position : position + rank * out].view(rank, out)
-            position += b.numel()
-            modules[layer, name] = ModuleWeights(a, b, 1.0 / rank)
-    return HostAdapter(modules, slab)
+    keys = [(layer, name) for layer in range(base.layers) for name in MODULES]
+    layout = layout_of(dict.fromkeys(keys, rank), dict.fromkeys(keys, 1.0 / rank), base, torch.bfloat16)
+    numbers = torch.empty(layout.bytes // 2, dtype=torch.bfloat16, device="cuda").normal_(0, 0.02)
+    return HostAdapter(layout, numbers.view(torch.uint8).cpu().pin_memory())
 
 
 def append_rows(rows: Sequence[dict[str, object]], name: str) -> None:

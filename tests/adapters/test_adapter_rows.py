@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from adapter_files import BASE
-from test_tile_pool import GUARD, PAGE_BYTES, Books, host_adapter
+from test_tile_pool import GUARD, PAGE_BYTES, Books, host_adapter, module_weights
 
 from adapters.layer import LoraBatch
 from adapters.pool import TilePool
 from adapters.spec import AdapterRefused
 from adapters.table import MODULES, AdapterRows, stack_of
-from adapters.weights import HostAdapter
+from adapters.weights import ModuleWeights, pack
 from adapters.work import write_work
 from kernels.lora_work import DECODE_BLOCK_ROWS, WorkLayout
 from kernels.reference_lora import lora_tiled, table_tiles
@@ -31,14 +31,17 @@ ADAPTERS = {
 }
 
 
-def new_pool(adapters_max: int = 3) -> tuple[TilePool, AdapterRows, dict[str, HostAdapter], torch.Tensor]:
+Modules = dict[tuple[int, str], ModuleWeights]
+
+
+def new_pool(adapters_max: int = 3) -> tuple[TilePool, AdapterRows, dict[str, Modules], torch.Tensor]:
     arena = torch.full((64, PAGE_BYTES), GUARD, dtype=torch.uint8, device=DEVICE)
     rows = AdapterRows(arena, torch.float32, BASE.layers, adapters_max, RANK_MAX)
     rows.table.entries.fill_(-(2**40))
     pool = TilePool(arena, torch.float32, {"base": BASE}, rows)
-    hosts = {digest: host_adapter(ranks, seed) for seed, (digest, ranks) in enumerate(ADAPTERS.items())}
+    hosts = {digest: module_weights(ranks, seed) for seed, (digest, ranks) in enumerate(ADAPTERS.items())}
     for digest, host in hosts.items():
-        pool.add(digest, "base", host)
+        pool.add(digest, "base", pack(host, BASE))
     return pool, rows, hosts, arena
 
 
@@ -46,14 +49,14 @@ def place(pool: TilePool, digest: str, free: list[int]) -> None:
     pool.place(digest, [free.pop() for _ in range(pool.pages_needed(digest))])
 
 
-def check_row(rows: AdapterRows, digest: str, host: HostAdapter) -> None:
+def check_row(rows: AdapterRows, digest: str, host: Modules) -> None:
     """Every module's A, B and scale, read through the table, are the host's; what it lacks has no tiles."""
     row, tiles = rows.find(digest)
-    assert tiles == max(-(-weights.a.shape[0] // 16) for weights in host.modules.values())
+    assert tiles == max(-(-weights.a.shape[0] // 16) for weights in host.values())
     for layer in range(BASE.layers):
         for module in MODULES:
             found = table_tiles(rows.table, row, layer, stack_of(BASE, (module,)))
-            weights = host.modules.get((layer, module))
+            weights = host.get((layer, module))
             if weights is None:
                 assert found == []
                 continue

@@ -14,7 +14,7 @@ from adapters.layer import ONE_THREAD_ROWS_MAX, LoraBatch
 from adapters.pool import TilePool
 from adapters.spec import AdapterRefused
 from adapters.store import AdapterStore
-from adapters.weights import load
+from adapters.weights import HostAdapter, open_source, read_weights, tile
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {"r": 8, "lora_alpha": 16},
@@ -184,24 +184,39 @@ def test_an_adapter_not_resident_is_our_mistake(served: Served) -> None:
         LoraBatch(served.pool, [("f" * 64, 1)])
 
 
+def read(path: Path, dtype: torch.dtype) -> HostAdapter:
+    source = open_source(path, BASE, dtype)
+    slab = torch.zeros(source.layout.bytes, dtype=torch.uint8)
+    read_weights(source, slab, lambda: False)
+    assert source.finite
+    return HostAdapter(source.layout, slab)
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_weights_are_read_in_the_runners_dtype(served: Served, tmp_path: Path, dtype: torch.dtype) -> None:
-    theirs = peft_adapter(tmp_path, r=3)
-    host = load(tmp_path, BASE, dtype)
-    assert host.dtype == dtype
-    assert host.slab.numel() == sum(weights.a.numel() + weights.b.numel() for weights in host.modules.values())
-    for (layer, module), weights in host.modules.items():
-        linear = peft_module(theirs, layer, module)
-        assert torch.equal(weights.a, linear.lora_A["default"].weight.to(dtype))
-        assert torch.equal(weights.b, linear.lora_B["default"].weight.t().to(dtype))
-        assert weights.scale == linear.scaling["default"]
-        assert weights.a.untyped_storage().data_ptr() == host.slab.untyped_storage().data_ptr()
+def test_weights_are_read_in_the_runners_dtype(tmp_path: Path, dtype: torch.dtype, stored: torch.dtype) -> None:
+    theirs = peft_adapter(tmp_path, r=19).to(stored)
+    theirs.save_pretrained(tmp_path)
+    host = read(tmp_path, dtype)
+    rows = dict.fromkeys(host.layout.scales, 0)
+    for cut in host.layout.cuts:
+        linear = peft_module(theirs, cut.layer, cut.module)
+        a, b = tile(host.slab[cut.start : cut.start + cut.bytes], cut, dtype)
+        own = slice(cut.first, cut.first + cut.rank)
+        assert torch.equal(a, linear.lora_A["default"].weight[own].to(dtype))
+        assert torch.equal(b, linear.lora_B["default"].weight.t()[own].to(dtype))
+        assert host.layout.scales[cut.layer, cut.module] == linear.scaling["default"]
+        rows[cut.layer, cut.module] += cut.rank
+    assert set(rows.values()) == {19}
+    assert len(rows) == BASE.layers * len(BASE.modules)
 
 
 def test_a_number_that_the_runners_dtype_lacks_is_refused(tmp_path: Path) -> None:
     tensors = lora_tensors()
     next(iter(tensors.values()))[0, 0] = 1e6
     write_adapter(tmp_path, weights=tensors)
-    assert load(tmp_path, BASE, torch.bfloat16).slab.isfinite().all()
+    host = read(tmp_path, torch.bfloat16)
+    cut = host.layout.cuts[0]
+    assert all(part.isfinite().all() for part in tile(host.slab[: cut.bytes], cut, torch.bfloat16))
     with pytest.raises(AdapterRefused, match=r"too large for torch\.float16"):
-        load(tmp_path, BASE, torch.float16)
+        read(tmp_path, torch.float16)

@@ -7,7 +7,7 @@ import torch
 
 from adapters.pool import TilePool
 from adapters.spec import BaseShape
-from adapters.weights import HostAdapter, ModuleWeights
+from adapters.weights import HostAdapter, ModuleWeights, pack
 
 PAGE_BYTES = 2 << 20
 LLAMA_8B = BaseShape.from_config(
@@ -32,8 +32,7 @@ def host(rank: int) -> HostAdapter:
         for layer in range(LLAMA_8B.layers)
         for name, shape in LLAMA_8B.modules.items()
     }
-    slab = torch.empty(sum(w.a.numel() + w.b.numel() for w in modules.values()), dtype=torch.bfloat16, device="meta")
-    return HostAdapter(modules, slab)
+    return pack(modules, LLAMA_8B)
 
 
 @pytest.mark.parametrize(("ranks", "count", "limit"), [((8,), 256, 1.05), ((8, 16, 32, 64), 32, 1.05), ((1,), 8, 1.3)])
@@ -47,5 +46,5 @@ def test_adapters_take_little_more_than_their_bytes(ranks: tuple[int, ...], coun
         needed = pool.pages_needed(str(index))
         pool.place(str(index), list(range(pages, pages + needed)))
         pages += needed
-        used += hosts[rank].slab.numel() * 2
+        used += hosts[rank].layout.bytes
     assert used <= pages * PAGE_BYTES <= limit * used

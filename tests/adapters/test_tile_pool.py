@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from adapters.pool import TilePool
 from adapters.spec import AdapterRefused, BaseShape, ModuleShape
-from adapters.weights import HostAdapter, ModuleWeights
+from adapters.weights import HostAdapter, ModuleWeights, pack
 from kernels.lora_work import TILE_RANK
 
 MODULES = list(BASE.modules)
@@ -21,8 +21,10 @@ PAGE_BYTES = 6_144  # a 16-row tile of up_proj takes 4,096
 GUARD = 0xAB
 
 
-def host_adapter(ranks: dict[str, int], seed: int = 0, base: BaseShape = BASE, **how: object) -> HostAdapter:
-    """Random weights of these modules in every layer, as `weights.load` would give them."""
+def module_weights(
+    ranks: dict[str, int], seed: int = 0, base: BaseShape = BASE, **how: object
+) -> dict[tuple[int, str], ModuleWeights]:
+    """Random weights of these modules in every layer."""
     sizes = [ranks[name] * (base.modules[name].in_features + base.modules[name].out_features) for name in ranks]
     dtype, device = how.get("dtype", torch.float32), how.get("device", "cpu")
     slab = torch.empty(sum(sizes) * base.layers, dtype=dtype, device=device)  # type: ignore[call-overload]
@@ -36,7 +38,12 @@ def host_adapter(ranks: dict[str, int], seed: int = 0, base: BaseShape = BASE, *
             b = slab[position : position + rank * shape.out_features].view(rank, -1)
             position += b.numel()
             modules[layer, name] = ModuleWeights(a, b, 1.0 + seed)
-    return HostAdapter(modules, slab)
+    return modules
+
+
+def host_adapter(ranks: dict[str, int], seed: int = 0, base: BaseShape = BASE, **how: object) -> HostAdapter:
+    """The same in one slab, as one that was read from its file."""
+    return pack(module_weights(ranks, seed, base, **how), base)
 
 
 def new_pool(pages: int = 64, page_bytes: int = PAGE_BYTES) -> tuple[TilePool, torch.Tensor]:
@@ -114,13 +121,13 @@ def test_packing_keeps_the_books(adapters: list[dict[str, int]], steps: list[tup
 
 def test_tiles_hold_the_weights_at_their_places() -> None:
     pool, arena = new_pool()
-    host = host_adapter({"q_proj": 37, "down_proj": 5})
-    pool.add("a", "base", host)
+    modules = module_weights({"q_proj": 37, "down_proj": 5})
+    pool.add("a", "base", pack(modules, BASE))
     pool.place("a", list(range(10, 10 + pool.pages_needed("a"))))
     places = pool._resident["a"].places
     assert {place.rank for place in places if place.module == "q_proj"} == {TILE_RANK, 5}
     for place in places:
-        weights = host.modules[place.layer, place.module]
+        weights = modules[place.layer, place.module]
         count = place.rank * (weights.a.shape[1] + weights.b.shape[1])
         numbers = arena[place.page, place.offset : place.offset + count * 4].view(torch.float32)
         rows = slice(place.first, place.first + place.rank)
@@ -188,7 +195,8 @@ def test_integrity_check_sees_damage() -> None:
         pool.check_integrity()
     arena[0, 17] ^= 1
     pool.check_integrity()
-    pool._pages[0].free[0] = (pool._pages[0].free[0][0] + 64, pool._pages[0].free[0][1] - 64)
+    free = pool._pages[0].free.free
+    free[0] = (free[0][0] + 64, free[0][1] - 64)
     with pytest.raises(AssertionError, match="gap or an overlap"):
         pool.check_integrity()
 
@@ -255,7 +263,7 @@ def test_adapters_of_a_large_model_waste_little(ranks: tuple[int, ...]) -> None:
     for index in range(8):
         ranks_of = dict.fromkeys(llama.modules, ranks[index % len(ranks)])
         host = host_adapter(ranks_of, base=llama, dtype=torch.bfloat16, device="meta")
-        wanted += host.slab.numel() * 2
+        wanted += host.layout.bytes
         pool.add(str(index), "llama", host)
         needed = pool.pages_needed(str(index))
         pool.place(str(index), list(range(pages, pages + needed)))

@@ -1,0 +1,134 @@
+"""Adapters in host memory: read from their files on threads, the least recently used out first.
+
+The bookkeeping is one thread's. It must never know devices, pages or who asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from adapters.header import AdapterRefused
+from adapters.slabs import Slabs
+from adapters.weights import ReadStopped, Source, read_weights
+
+# Files that are read at once. Who waits for a slow disk keeps its place; more wait for theirs.
+READS_MAX = 4
+
+_log = logging.getLogger(__name__)
+# (what to read, where to: uint8 [bytes], whether nobody waits for it any more)
+Reader = Callable[[Source, torch.Tensor, Callable[[], bool]], None]
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """A file being read into a slab, and how that went."""
+
+    digest: str
+    source: Source
+    slab: torch.Tensor
+    began: float
+    seconds: float = 0.0
+    error: str = ""
+    stopped: bool = False
+
+
+class HostMemory:
+    def __init__(self, memory: torch.Tensor, read: Reader = read_weights) -> None:
+        """`memory` uint8 [bytes] on the host, pinned where a GPU copies from it; `read` is for threads."""
+        self.evictions = 0
+        self._slabs = Slabs(memory)
+        self._read = read
+        self._reading: dict[str, Read] = {}
+        self._done: queue.SimpleQueue[Read] = queue.SimpleQueue()
+
+    @property
+    def bytes(self) -> int:
+        return self._slabs.bytes
+
+    def get(self, digest: str) -> torch.Tensor | None:
+        """Its slab; None when it is not here, or not whole yet."""
+        if digest in self._reading or digest not in self._slabs:
+            return None
+        return self._slabs.view(digest)
+
+    def touch(self, digest: str) -> None:
+        """It becomes the most recently used, if it is here."""
+        if digest in self._slabs:
+            self._slabs.touch(digest)
+
+    def held(self) -> list[str]:
+        """Those that are here whole, least recently used first."""
+        return [digest for digest in self._slabs.names() if digest not in self._reading]
+
+    def used(self) -> int:
+        """Bytes, those of files being read among them."""
+        return self._slabs.used()
+
+    def fetch(self, digest: str, source: Source, may_go: Callable[[str], bool]) -> bool:
+        """Begin to read it, in place of others that `may_go`. False: there is no room, or too many are read already."""
+        if digest in self._reading:
+            return not self._reading[digest].stopped
+        if len(self._reading) >= READS_MAX:
+            return False
+        gone = self._slabs.take(digest, source.layout.bytes, lambda other: other not in self._reading and may_go(other))
+        if gone is None:
+            return False
+        self.evictions += len(gone)
+        read = Read(digest, source, self._slabs.view(digest), time.monotonic())
+        self._reading[digest] = read
+        # One for each: they are few, and one that hangs for ever with its disk holds up nobody's end.
+        threading.Thread(target=_serve, args=(self._read, read, self._done), name="adapter-read", daemon=True).start()
+        return True
+
+    def is_reading(self, digest: str) -> bool:
+        return digest in self._reading
+
+    def stop(self, digest: str) -> None:
+        """Nobody waits for it any more. Its room is free once its thread has noticed."""
+        if digest in self._reading:
+            self._reading[digest].stopped = True
+
+    def forget(self, digest: str) -> None:
+        if digest in self._reading:
+            self.stop(digest)
+        elif digest in self._slabs:
+            self._slabs.give(digest)
+
+    def poll(self) -> list[Read]:
+        """Reads that have ended since, but for those that were stopped."""
+        ended = []
+        while not self._done.empty():
+            read = self._done.get()
+            del self._reading[read.digest]
+            if read.stopped or read.error:
+                self._slabs.give(read.digest)
+            if not read.stopped:
+                ended.append(read)
+        return ended
+
+    def check_integrity(self) -> None:
+        """AssertionError says what is wrong."""
+        self._slabs.check_integrity()
+        assert set(self._reading) <= set(self._slabs.names())
+
+
+def _serve(read_into: Reader, read: Read, done: queue.SimpleQueue[Read]) -> None:
+    """On a thread of its own."""
+    try:
+        read_into(read.source, read.slab, lambda: read.stopped)
+    except ReadStopped:
+        read.stopped = True
+    except (AdapterRefused, OSError) as error:
+        read.error = str(error) or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - the thread's edge: one adapter fails alone, and loudly
+        _log.exception("adapter.read_failed", extra={"fields": {"digest": read.digest}})
+        read.error = f"{type(error).__name__}: {error}"
+    read.seconds = time.monotonic() - read.began
+    done.put(read)
