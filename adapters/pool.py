@@ -134,6 +134,7 @@ class TilePool:
         assert arena.dim() == 2
         assert arena.shape[1] % dtype.itemsize == 0
         self.rows = rows
+        self.adapters_max = None if rows is None else int(rows.table.entries.shape[0])
         self.host = host or HostMemory(torch.empty(HOST_BYTES, dtype=torch.uint8))
         self.staging = staging
         self._arena = arena
@@ -202,6 +203,10 @@ class TilePool:
 
     # ---- coming nearer
 
+    def evictions(self) -> int:
+        """From host memory, since the start."""
+        return self.host.evictions
+
     def where(self, digest: str) -> str:
         """ "device" in the arena, "host" in memory on this side, else "disk"."""
         if digest in self._resident:
@@ -224,6 +229,17 @@ class TilePool:
         if self.staging is None:
             return True
         return self.staging.begin(digest, slab, lambda other: self._may_go(other, urgent=urgent))
+
+    def bring(self, digest: str) -> torch.Tensor:
+        """Into host memory, waiting for it; its slab. Not for the engine's loop. Raises AdapterRefused."""
+        while (slab := self._slab(digest)) is None:
+            self.want(digest, urgent=True)
+            time.sleep(WAIT_S)
+            for read in self.host.poll():
+                if read.error and read.digest == digest:
+                    raise AdapterRefused(read.error)
+        self._wanted.discard(digest)
+        return slab
 
     def drop(self, digest: str) -> None:
         """Nobody wants it any more: what is under way for it ends, and nobody hears of it."""
@@ -293,11 +309,6 @@ class TilePool:
         """Whether one more can be resident, however many pages there are: a table of rows may be full."""
         return self.rows is None or self.rows.free > 0
 
-    @property
-    def adapters_max(self) -> int | None:
-        """How many can be resident; None: as many as have pages."""
-        return None if self.rows is None else int(self.rows.table.entries.shape[0])
-
     def pages_needed(self, digest: str) -> int:
         """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
         if digest in self._resident:
@@ -339,16 +350,7 @@ class TilePool:
         """Its slab, on the device if it is there; read now if it must be."""
         if self.staging is not None and self.staging.has(digest):
             return self.staging.take_out(digest)
-        slab = self._slab(digest)
-        while slab is None:
-            self.want(digest, urgent=True)
-            time.sleep(WAIT_S)
-            for read in self.host.poll():
-                if read.error and read.digest == digest:
-                    raise AdapterRefused(read.error)
-            slab = self._slab(digest)
-        self.host.touch(digest)
-        return slab
+        return self.bring(digest)
 
     def resident(self) -> list[str]:
         """Resident digests, least recently used first."""

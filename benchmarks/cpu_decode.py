@@ -62,6 +62,7 @@ class Bench:
             for config in sorted((REPO / "examples" / "adapters").glob("*/adapter_config.json")):
                 stored = store.add_directory(config.parent, shape)
                 self.runner.load_adapter(stored.digest, "demo", str(stored.path))
+                self.runner.adapters.bring(stored.digest)
                 digests.append(stored.digest)
         return digests
 
@@ -87,7 +88,9 @@ class Bench:
             sequence = Sequence(handle, 0, "r", *name, ids, new_tokens, greedy, frozenset(), time.monotonic())
             assert scheduler.submit(sequence) is None
         began = time.perf_counter()
-        while (step := scheduler.schedule()) is not None:
+        while scheduler.has_work():
+            step = scheduler.schedule()
+            assert step is not None, "every adapter is in memory"
             at = time.perf_counter()
             scheduler.complete(step, self.runner.begin(step).result(), time.perf_counter() - at)
         return time.perf_counter() - began

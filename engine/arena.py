@@ -30,6 +30,11 @@ class Evictor(Protocol):
 
     def idle_pages(self) -> int: ...
 
+    def oldest(self) -> int | None:
+        """Since when the page is idle that `evict` would return, as the arena counts time: one that is over its quota,
+        since ever. None: there is none."""
+        ...
+
 
 class Arena:
     """`pages` pages of `page_bytes` each. A holder is any string on whose account a page is held; one holder may hold
@@ -46,6 +51,7 @@ class Arena:
         self._held: dict[str, dict[int, int]] = {}  # holder → page → times
         self._adapter_pages = 0
         self._idle_adapter_pages = 0  # of them, those that nobody holds
+        self.now = 0  # counts releases: by it, who was used last is told
         self._evictor: Evictor | None = None
 
     def attach(self, evictor: Evictor) -> None:
@@ -60,6 +66,10 @@ class Arena:
     def available(self) -> int:
         """Pages that `allocate` can hand out: free ones and idle cached ones."""
         return len(self._free) + (self._evictor.idle_pages() if self._evictor else 0)
+
+    def oldest_cached(self) -> int | None:
+        """Since when nobody holds the cached page that would go next; None: there is none."""
+        return self._evictor.oldest() if self._evictor else None
 
     def held(self, holder: str) -> int:
         """Distinct pages that `holder` holds."""
@@ -104,6 +114,7 @@ class Arena:
     def release(self, pages: Iterable[int], holder: str) -> None:
         """Undo one `retain` or `allocate` of each page. A KV page becomes free, a cached one idle."""
         account = self._held.get(holder, {})
+        self.now += 1
         for page in pages:
             times = account.get(page, 0)
             assert times > 0, f"{holder} does not hold page {page}"

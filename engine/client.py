@@ -425,9 +425,10 @@ class EngineClient:
         generation = link.generations[handle] = Generation(link, handle)
         return generation
 
-    async def load_adapter(self, digest: str, model: str, path: str | Path) -> None:
-        """Make it known to the engine; at once when it is. Raises AdapterFailed with the reason, EngineUnavailable."""
-        await self._change_adapter(LoadAdapter(digest, model, os.fspath(path)))
+    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
+        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. Raises AdapterFailed with
+        the reason, EngineUnavailable."""
+        await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned))
 
     async def unload_adapter(self, digest: str) -> None:
         """Returns once no request uses it and the engine forgot it. Raises AdapterFailed, EngineUnavailable."""

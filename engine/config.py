@@ -75,6 +75,10 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"] = "cpu"
     adapters_max: Annotated[int, Meta(ge=1, le=65536)] = 1024  # in a GPU's arena at once; each takes a row of a table
     adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # on a GPU; memory between two kernels grows with it
+    # Host memory for adapters, least recently used out first; each must fit. On a GPU it is pinned.
+    adapter_host_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 1024 * 1024 * 1024
+    # A GPU's, beside the arena, through which adapters come; each must fit.
+    adapter_staging_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 512 * 1024 * 1024
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: as many as there are cores
     fake: FakeConfig = FakeConfig()
 

@@ -11,7 +11,7 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,18 @@ import msgspec
 
 from engine.config import EngineConfig, FakeConfig, ModelConfig
 from engine.protocol import Logprobs, ModelInfo
-from engine.step import PENDING_ID, AdapterTable, Chunk, DeviceLost, HostPool, Pending, Sequence, Step, StepResult
+from engine.step import (
+    PENDING_ID,
+    AdapterMove,
+    AdapterTable,
+    Chunk,
+    DeviceLost,
+    HostPool,
+    Pending,
+    Sequence,
+    Step,
+    StepResult,
+)
 
 # Ids that every byte-level vocabulary uses for plain text; below them lie special tokens.
 FIRST_PLAIN_ID = 256
@@ -61,20 +72,42 @@ def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
 
 
 class FakeAdapters(AdapterTable):
-    """Every adapter takes `pages_each` pages, and nothing is copied. Kept in order of use."""
+    """Every adapter takes `pages_each` pages, and nothing is copied: all that are known are ready. Kept in order of
+    use."""
 
     def __init__(self, pages_each: int, rows_max: int | None = None) -> None:
         """`rows_max`: how many can be resident at once; None: as many as the arena holds."""
         self.models: dict[str, str] = {}  # digest → model, of the known
+        self.adapters_max = rows_max
         self._pages_each = pages_each
-        self._rows_max = rows_max
         self._resident: dict[str, list[int]] = {}
 
     def known(self, digest: str, model: str) -> bool:
         return self.models.get(digest) == model
 
+    def evictions(self) -> int:
+        return 0
+
+    def where(self, digest: str) -> str:
+        return "device" if digest in self._resident else "host"
+
+    def want(self, digest: str) -> bool:
+        return True
+
+    def drop(self, digest: str) -> None:
+        pass
+
+    def ready(self, digest: str, *, hidden: bool) -> bool:
+        return True
+
+    def poll(self) -> Iterable[AdapterMove]:
+        return ()
+
+    def pin(self, digest: str, pinned: bool) -> None:
+        pass
+
     def has_room(self) -> bool:
-        return self._rows_max is None or len(self._resident) < self._rows_max
+        return self.adapters_max is None or len(self._resident) < self.adapters_max
 
     def pages_needed(self, digest: str) -> int:
         return 0 if digest in self._resident else self._pages_each

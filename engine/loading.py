@@ -1,4 +1,4 @@
-"""Adapters becoming known and forgotten, beside the steps: files are read on a thread, all else between two steps.
+"""Adapters becoming known and forgotten, beside the steps: files are checked on a thread, all else between two steps.
 
 It knows who waits for which change, and how many requests use an adapter. It must never place weights in the arena:
 when and where is the scheduler's.
@@ -26,21 +26,23 @@ Answer = Callable[[int, AdapterState], None]
 
 
 class AdapterChanges:
-    """For the loop's thread only, except the reading of files, which it does on a thread of its own."""
+    """For the loop's thread only, except the checking of files, which it does on a thread of its own."""
 
     def __init__(
         self,
         runner: Runner,
         evict: Callable[[str], None],
         reads: Callable[[str], bool],
+        pin: Callable[[str, bool], str],
         inbox: Inbox,
         answer: Answer,
     ) -> None:
         """`evict(digest)` takes one that nothing uses out of the arena; `reads(digest)`: a step in flight uses it;
-        `answer(gateway, state)` sends."""
+        `pin(digest, pinned)` says why that cannot be, or ""; `answer(gateway, state)` sends."""
         self._runner = runner
         self._evict = evict
         self._reads = reads
+        self._pin = pin
         self._uses: collections.Counter[str] = collections.Counter()  # requests in flight
         self._inbox = inbox
         self._answer = answer
@@ -52,7 +54,7 @@ class AdapterChanges:
         self._thread: threading.Thread | None = None
 
     def load(self, gateway: int, frame: LoadAdapter) -> None:
-        """Answers "loaded" at once when it is known, else when its files are read."""
+        """Answers "loaded" at once when it is known, else when its files were checked."""
         digest = frame.digest
         if self._waiting >= CHANGES_MAX:
             self._answer(gateway, AdapterState(digest, "failed", f"{CHANGES_MAX} changes of adapters wait already"))
@@ -62,7 +64,7 @@ class AdapterChanges:
         elif digest in self._retiring:
             self._answer(gateway, AdapterState(digest, "failed", "it is being unloaded"))
         elif self._runner.adapters.known(digest, frame.model):
-            self._answer(gateway, AdapterState(digest, "loaded"))
+            self._answer(gateway, self._pinned(frame))
         else:
             self._loading[digest] = [gateway]
             self._waiting += 1
@@ -132,8 +134,14 @@ class AdapterChanges:
             except Exception as error:  # noqa: BLE001 - the thread's edge: one adapter fails alone, and loudly
                 _log.exception("adapter.load_failed", extra={"fields": {"digest": frame.digest}})
                 message = f"{type(error).__name__}: {error}"
-            self._inbox.put(Call(functools.partial(self._loaded, frame.digest, message)))
+            self._inbox.put(Call(functools.partial(self._loaded, frame, message)))
 
-    def _loaded(self, digest: str, message: str) -> None:
-        _log.info("adapter.read", extra={"fields": {"digest": digest, "error": message}})
-        self._settle(self._loading, digest, "failed" if message else "loaded", message)
+    def _loaded(self, frame: LoadAdapter, message: str) -> None:
+        _log.info("adapter.read", extra={"fields": {"digest": frame.digest, "error": message}})
+        state = AdapterState(frame.digest, "failed", message) if message else self._pinned(frame)
+        self._settle(self._loading, frame.digest, state.state, state.message)
+
+    def _pinned(self, frame: LoadAdapter) -> AdapterState:
+        """It is known, and is pinned from now on as the frame says. Where that cannot be it is known all the same."""
+        why = self._pin(frame.digest, frame.pinned)
+        return AdapterState(frame.digest, "failed" if why else "loaded", why)

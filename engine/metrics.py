@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.residency import AdapterCounts
+
 FIRST_TOKEN_BUCKETS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
@@ -23,6 +25,7 @@ INTER_TOKEN_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 REQUEST_BUCKETS_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0)
+LOAD_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LORA_INFO_ADAPTERS_MAX = 64
 _DIGEST_SHOWN = 16
 
@@ -61,6 +64,7 @@ class Gauges:
     overrun_s: float
     tokens_swapped: int
     adapters_resident: list[str]
+    adapters: AdapterCounts
 
 
 class EngineMetrics(Collector):
@@ -73,6 +77,7 @@ class EngineMetrics(Collector):
         self.request = {pair: Histogram(REQUEST_BUCKETS_S) for pair in pairs}
         self.queue = {pair: Histogram(REQUEST_BUCKETS_S) for pair in pairs}
         self.step = Histogram(INTER_TOKEN_BUCKETS_S)
+        self.adapter_load = {source: Histogram(LOAD_BUCKETS_S) for source in ("disk", "host")}
         self.prompt_tokens: collections.Counter[tuple[str, str]] = collections.Counter(dict.fromkeys(pairs, 0))
         self.generation_tokens: collections.Counter[tuple[str, str]] = collections.Counter(dict.fromkeys(pairs, 0))
         self.finished: collections.Counter[str] = collections.Counter(stop=0, length=0, aborted=0, error=0)
@@ -85,6 +90,11 @@ class EngineMetrics(Collector):
         self._gauges: Gauges | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def observe_loads(self, loads: Iterable[tuple[str, float]]) -> None:
+        """From where, and seconds."""
+        for source, seconds in loads:
+            self.adapter_load[source].observe(seconds)
 
     def render(self, gauges: Gauges) -> bytes:
         """Prometheus text format."""
@@ -109,6 +119,26 @@ class EngineMetrics(Collector):
         steps = HistogramMetricFamily("laneway_step_seconds", "One forward of one model.")
         steps.add_metric([], self.step.cumulative(), self.step.sum)
         yield steps
+        text = "An adapter read from its file to host memory (disk), or copied from there to the device (host)."
+        loads = HistogramMetricFamily("laneway_adapter_load_seconds", text, labels=["source"])
+        for source, histogram in self.adapter_load.items():
+            loads.add_metric([source], histogram.cumulative(), histogram.sum)
+        yield loads
+        yield from self._adapters(self._gauges.adapters)
+
+    def _adapters(self, now: AdapterCounts) -> Iterator[Metric]:
+        text = "Requests with an adapter, by where it was when they came: device, host or disk."
+        hits = CounterMetricFamily("laneway_adapter_requests", text, labels=["storage"])
+        for storage, count in now.hits.items():
+            hits.add_metric([storage], count)
+        yield hits
+        text = "Adapters that gave way in the arena (device) or in host memory."
+        evictions = CounterMetricFamily("laneway_adapter_evictions", text, labels=["storage"])
+        evictions.add_metric(["device"], now.evicted_device)
+        evictions.add_metric(["host"], now.evicted_host)
+        yield evictions
+        text = "Adapters that could not be read; the requests that waited for them failed."
+        yield _one(CounterMetricFamily("laneway_adapter_load_failures", text), [], now.failures)
 
     def _state(self, now: Gauges) -> Iterator[Metric]:
         # One scheduler serves all models: the totals stand at the first, so that a sum over models is right.

@@ -55,8 +55,8 @@ class PrefixCache:
         self._quota = int(namespace_quota * arena.pages)
         self._pages: dict[bytes, int] = {}
         self._names: dict[int, tuple[bytes, str]] = {}  # page → its name and namespace
-        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._idle_of: dict[str, OrderedDict[int, None]] = {}  # namespace → likewise
+        self._idle: OrderedDict[int, int] = OrderedDict()  # → the arena's time since; least recently used first
+        self._idle_of: dict[str, OrderedDict[int, int]] = {}  # namespace → likewise
         self._count_of: dict[str, int] = {}  # namespace → its pages, held or idle
         self._over: dict[str, None] = {}  # namespaces over their quota: fewer than 1 / quota
         arena.attach(self)
@@ -92,8 +92,8 @@ class PrefixCache:
     # ---- the arena's Evictor
 
     def became_idle(self, page: int) -> None:
-        self._idle[page] = None
-        self._idle_of.setdefault(self._names[page][1], OrderedDict())[page] = None
+        self._idle[page] = self._arena.now
+        self._idle_of.setdefault(self._names[page][1], OrderedDict())[page] = self._arena.now
 
     def became_held(self, page: int) -> None:
         del self._idle[page]
@@ -111,6 +111,10 @@ class PrefixCache:
         self._count(namespace, -1)
         return page
 
+    def oldest(self) -> int | None:
+        victims = self._victims()
+        return 0 if victims is not self._idle else next(iter(victims.values()), None)
+
     def check_integrity(self) -> None:
         """AssertionError says what is wrong."""
         assert {page: name for name, page in self._pages.items()} == {p: n for p, (n, _) in self._names.items()}
@@ -122,7 +126,7 @@ class PrefixCache:
         assert self._count_of == Counter(namespace for _, namespace in self._names.values())
         assert set(self._over) == {n for n, count in self._count_of.items() if count > self._quota}
 
-    def _victims(self) -> OrderedDict[int, None]:
+    def _victims(self) -> OrderedDict[int, int]:
         """The idle pages to evict from, least recently used first."""
         for namespace in self._over:
             if namespace in self._idle_of:

@@ -128,11 +128,14 @@ class Recorded(Frame, frozen=True, tag="recorded", array_like=True):
 
 
 class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
-    """Make an adapter known. `path` is a directory of the store, named by digest, which the engine can read."""
+    """Make an adapter known. `path` is a directory of the store, named by digest, which the engine can read. Its
+    numbers are read when a request comes for it, so that it must stay until the digest is "unloaded". A `pinned` one,
+    once in memory, is never evicted; one that is known already becomes pinned or not."""
 
     digest: Digest
     model: str
     path: str
+    pinned: bool = False
 
 
 class UnloadAdapter(Frame, frozen=True, tag="unload_adapter", array_like=True):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 from engine.crowding import Crowding
 from engine.drain import Drain
@@ -18,6 +19,13 @@ from engine.tiers import Tier
 # Shares whose counters are remembered; beyond it those that were served least are forgotten, which costs others least.
 SHARES_MAX = 10_000
 NOBODY: frozenset[str] = frozenset()
+# Behind so many that are not ready, nobody is looked for.
+PASSED_MAX = 256
+Ready = Callable[[Entry], bool]
+
+
+def _always(_: Entry) -> bool:
+    return True
 
 
 class TierQueue:
@@ -57,15 +65,15 @@ class TierQueue:
         bisect.insort(line.owed if entry.owed else line.resumed, entry, key=_number)
         self._count += 1
 
-    def owed(self, model: str) -> Entry | None:
+    def owed(self, model: str, ready: Ready = _always) -> Entry | None:
         """The oldest of those that run inside the tier's floor next, having been preempted often enough."""
         line = self._lines.get(model)
-        return line.owed[0] if line and line.owed else None
+        return next(filter(ready, line.owed), None) if line else None
 
-    def head(self, model: str) -> Entry | None:
-        """Who is next of all but the owed."""
+    def head(self, model: str, ready: Ready = _always) -> Entry | None:
+        """Who is next of all but the owed, and of the first PASSED_MAX that are not `ready`."""
         line, now = self._lines.get(model), self._clock()
-        return line.head(self._served, now - self._tier.ageing_s, self._crowd(now)) if line else None
+        return line.head(self._served, now - self._tier.ageing_s, self._crowd(now), ready) if line else None
 
     def joined(self, entry: Entry) -> None:
         """It runs now."""
@@ -191,19 +199,19 @@ class _Line:
         """Some of its requests wait, and none has started since."""
         return self._since.get(share, aged_before) < aged_before
 
-    def head(self, served: dict[str, float], aged_before: float, crowd: frozenset[str]) -> Entry | None:
-        for entry in self.resumed:
-            if entry.sequence.share not in crowd:
-                return entry
+    def head(self, served: dict[str, float], aged_before: float, crowd: frozenset[str], ready: Ready) -> Entry | None:
+        return next(filter(ready, islice(self._in_order(served, aged_before, crowd), PASSED_MAX)), None)
+
+    def _in_order(self, served: dict[str, float], aged_before: float, crowd: frozenset[str]) -> Iterator[Entry]:
+        """All but the owed. Some come twice."""
+        yield from (entry for entry in self.resumed if entry.sequence.share not in crowd)
         longest = next(iter(self._since), None)
         if longest is not None and self._since[longest] < aged_before:
-            return next(iter(self._fresh[longest].values()))
+            yield from self._fresh[longest].values()
         self._sort_out(crowd)
-        top = self._others.top(served)
-        if top is None and self.resumed:
-            return self.resumed[0]
-        top = top or self._crowding.top(served)
-        return next(iter(self._fresh[top[2]].values())) if top else None
+        yield from self._others.in_order(served)
+        yield from (entry for entry in self.resumed if entry.sequence.share in crowd)
+        yield from self._crowding.in_order(served)
 
     def newest(self, share: str) -> Entry | None:
         entries = self._fresh.get(share)
@@ -250,6 +258,16 @@ class _Row:
                 return key
             heapq.heapreplace(self._heap, current)
         return None
+
+    def in_order(self, served: dict[str, float]) -> Iterator[Entry]:
+        """What is not the first share's is seldom asked for, and sorted then."""
+        first = self.top(served)
+        if first is None:
+            return
+        yield from self._fresh[first[2]].values()
+        shares = self._in_heap & self._fresh.keys() - {first[2]}
+        for _, _, share in sorted((served[share], next(iter(self._fresh[share])), share) for share in shares):
+            yield from self._fresh[share].values()
 
 
 def _number(entry: Entry) -> int:

@@ -1,22 +1,54 @@
-"""Which adapters lie in the arena: placed when a request joins, pinned while one runs, evicted least recently used.
+"""Which adapters lie in the arena and which come nearer: asked for while requests wait, placed when one joins, pinned
+while one runs, evicted least recently used.
 
-It decides pages and order. It must never know what an adapter's bytes are: the adapter table places those.
+It decides pages and order. It must never know what an adapter's bytes are: the adapter table moves those.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from itertools import islice
 
 from engine.arena import Arena
 from engine.step import AdapterTable
 
+# On whose account the pages of pinned adapters are held: the name of no tier.
+PINNED = ":pinned"
+# All pinned adapters together take at most so much of the arena.
+PINNED_SHARE_MAX = 0.5
+# Of those who could not be brought nearer at once, so many are asked for again before a step.
+DEFERRED_MAX = 16
+# Loads whose seconds are kept until somebody takes them.
+LOADS_MAX = 10_000
+
+
+@dataclass(slots=True, frozen=True)
+class AdapterCounts:
+    """Since the start."""
+
+    hits: dict[str, int]  # requests that came, by where their adapter was: device, host, disk
+    evicted_device: int
+    evicted_host: int
+    failures: int  # loads that failed
+
 
 class Residency:
-    def __init__(self, table: AdapterTable, arena: Arena) -> None:
+    def __init__(self, table: AdapterTable, arena: Arena, sequences_max: int = 1) -> None:
+        self._evictions = 0
+        self._hits = Counter(device=0, host=0, disk=0)  # where a request's adapter was when it came
+        self._failures = 0
+        self._loads: list[tuple[str, float]] = []  # from where, and the seconds; for whoever takes them
         self._table = table
         self._arena = arena
+        self._sequences_max = sequences_max
         self._pages: dict[str, list[int]] = {}  # resident digest → pages that were allocated for it
         self._pins: Counter[str] = Counter()  # digest → running requests that use it
+        self._stays: set[str] = set()  # digests that are pinned for good
+        self._idle: OrderedDict[str, int] = OrderedDict()  # resident, used by nobody → the arena's time since
+        self._waiting: dict[str, Counter[int]] = {}  # digest → waiting requests by their tier's rank
+        self._deferred: dict[str, None] = {}  # of the waiting: for which there was no room yet on their way
+        self._hidden = False  # a step is in flight
 
     def known(self, digest: str, model: str) -> bool:
         return self._table.known(digest, model)
@@ -29,6 +61,58 @@ class Residency:
         pages of others."""
         return max(self.pages_needed(digest), len(self._pages.get(digest, ()))) if digest is not None else 0
 
+    def in_use(self, digest: str | None) -> bool:
+        """A running request has it already, so that one more adds no adapter to a step; so does one without any."""
+        return digest is None or self._pins[digest] > 0
+
+    # ---- coming nearer
+
+    def waits(self, digest: str | None, rank: int, *, new: bool) -> None:
+        """One more request of a tier waits that will use it; a `new` one has just come."""
+        if digest is None:
+            return
+        self._waiting.setdefault(digest, Counter())[rank] += 1
+        if new:
+            self._hits[self._table.where(digest)] += 1
+        if not self._table.want(digest):
+            self._deferred[digest] = None
+
+    def waits_no_more(self, digest: str | None, rank: int) -> None:
+        """Undo one `waits`. What is under way for nobody ends."""
+        if digest is None:
+            return
+        ranks = self._waiting[digest]
+        assert ranks[rank] > 0, f"nobody of tier {rank} waits for {digest}"
+        ranks[rank] -= 1
+        if not ranks[rank]:
+            del ranks[rank]
+        if not ranks:
+            del self._waiting[digest]
+            self._deferred.pop(digest, None)
+            self._table.drop(digest)
+
+    def ready(self, digest: str | None) -> bool:
+        """Until the next `poll`, and while it is not evicted: `join` would wait for nothing."""
+        return digest is None or digest in self._pages or self._table.ready(digest, hidden=self._hidden)
+
+    def poll(self, *, hidden: bool) -> dict[str, str]:
+        """Take in what came nearer since; digest → why one that is waited for cannot. Before each step. `hidden`: one
+        is in flight."""
+        self._hidden = hidden
+        failed = {}
+        for move in self._table.poll():
+            if move.error:
+                self._failures += 1
+                failed[move.digest] = move.error
+            elif len(self._loads) < LOADS_MAX:
+                self._loads.append((move.source, move.seconds))
+        for digest in list(islice(self._deferred, DEFERRED_MAX)):
+            if self._table.want(digest):
+                del self._deferred[digest]
+        return failed
+
+    # ---- in the arena
+
     def join(self, digest: str | None, holder: str) -> None:
         """Make it resident, `pages_needed` being available, and pin it for one running request of `holder`, on whose
         account its pages are held too."""
@@ -39,6 +123,9 @@ class Residency:
                 assert self.evict(keep=digest), "more adapters run at once than the table has rows for"
             self._pages[digest] = self._arena.allocate_adapter(self._table.pages_needed(digest))
             self._table.place(digest, self._pages[digest])
+            if digest in self._stays:
+                self._arena.retain(self._pages[digest], PINNED)
+        self._idle.pop(digest, None)
         self._pins[digest] += 1
         self._arena.retain(self._pages[digest], holder)
 
@@ -48,24 +135,86 @@ class Residency:
             return
         assert self._pins[digest] > 0, f"adapter {digest} is not pinned"
         self._pins[digest] -= 1
+        self._arena.release(self._pages[digest], holder)
         if not self._pins[digest]:
             del self._pins[digest]
-        self._arena.release(self._pages[digest], holder)
+            self._idle[digest] = self._arena.now
 
-    def evict(self, keep: str | None) -> bool:
-        """Drop the least recently used adapter that no running request uses, except `keep`. False: there is none."""
-        for digest in self._table.resident():
-            if digest != keep and not self._pins[digest]:
-                self.remove(digest)
+    def evict(self, keep: str | None, rank: int = 0, before: int | None = None) -> bool:
+        """Drop the least recently used adapter that no running request uses, except `keep`, those that stay, and those
+        that requests of tiers above `rank` wait for; with `before`, if it was last used before that time of the
+        arena's. False: there is none."""
+        for digest, since in self._idle.items():
+            if before is not None and since >= before:
+                return False
+            if digest != keep and digest not in self._stays and min(self._waiting.get(digest, (rank,))) >= rank:
+                self._remove(digest)
+                self._evictions += 1
                 return True
         return False
 
-    def remove(self, digest: str) -> None:
-        """Drop it from the arena. Nobody running uses it."""
+    def give_way(self, pages: int, keep: str | None, rank: int) -> None:
+        """Before `pages` pages are taken: idle adapters go in the place of cached prefixes that were used later."""
+        arena = self._arena
+        while arena.free() < pages and (oldest := arena.oldest_cached()) is not None:
+            if not self.evict(keep, rank, before=oldest):
+                return
+
+    def stay(self, digest: str, stays: bool) -> str:
+        """Whether it, once here, is never evicted. Why that cannot be, or ""."""
+        if stays and digest not in self._stays:
+            pages, limit = sum(map(self.footprint, {*self._stays, digest})), int(PINNED_SHARE_MAX * self._arena.pages)
+            if pages > limit:
+                return f"pinned adapters would take {pages} pages; their limit is {limit}"
+            rows = self._table.adapters_max
+            if rows is not None and len(self._stays) >= rows - self._sequences_max:
+                return f"{len(self._stays)} adapters are pinned; the limit is {rows - self._sequences_max}"
+        if stays != (digest in self._stays) and digest in self._pages:
+            change = self._arena.retain if stays else self._arena.release
+            change(self._pages[digest], PINNED)
+        if stays:
+            self._stays.add(digest)
+        else:
+            self._stays.discard(digest)
+        self._table.pin(digest, stays)
+        return ""
+
+    def forget(self, digest: str) -> None:
+        """Drop it from the arena, pinned or not. Nobody running uses it."""
+        self.stay(digest, False)
+        if digest in self._pages:
+            self._remove(digest)
+
+    def _remove(self, digest: str) -> None:
         assert not self._pins[digest], f"adapter {digest} is in use"
-        if self._pages.pop(digest, None) is not None:
-            self._arena.free_adapter(self._table.remove(digest))
+        del self._pages[digest]
+        del self._idle[digest]
+        self._arena.free_adapter(self._table.remove(digest))
+
+    # ---- counts
+
+    def counts(self) -> AdapterCounts:
+        return AdapterCounts(dict(self._hits), self._evictions, self._table.evictions(), self._failures)
+
+    def take_loads(self) -> list[tuple[str, float]]:
+        """Of each load since last asked: from where, and its seconds."""
+        loads, self._loads = self._loads, []
+        return loads
+
+    # ---- integrity
 
     def held_pages(self) -> Counter[int]:
         """Page → times held through pins, for integrity checks."""
-        return Counter(page for digest, pins in self._pins.items() for page in self._pages[digest] * pins)
+        held = Counter(page for digest, pins in self._pins.items() for page in self._pages[digest] * pins)
+        held.update(page for digest in self._stays for page in self._pages.get(digest, ()))
+        return held
+
+    def check_integrity(self, waiting: Counter[tuple[str, int]]) -> None:
+        """AssertionError says what is wrong. `waiting`: (digest, rank) of all requests that wait and use one."""
+        found = Counter({(digest, rank): n for digest, ranks in self._waiting.items() for rank, n in ranks.items()})
+        assert found == waiting, "it knows of other waiting requests than there are"
+        assert set(self._deferred) <= set(self._waiting)
+        resident = set(self._table.resident())
+        assert resident == set(self._pages)
+        used = {digest for digest, pins in self._pins.items() if pins}
+        assert set(self._idle) == resident - used, "the idle adapters are not those that nobody uses"

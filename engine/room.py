@@ -64,13 +64,15 @@ class Room:
         cached = self._prefix.match(entry.chain, sequence.tokens, (sequence.token_count() - 1) // page_tokens)
         self._arena.retain(cached, holder)
         missing = self.pages_of(entry, sequence.token_count()) - len(cached)
-        if not self._make_room(entry, missing):
+        # Making room may have taken its adapter's place, too.
+        if not self._make_room(entry, missing) or not self._residency.ready(sequence.adapter):
             self._arena.release(reversed(cached), holder)
             return False
         while self._places.spare(entry.tier) < 1:
             victim = self._place_victim(entry.tier)
             assert victim is not None
             self._preempt(victim, entry.tier)
+        self._residency.give_way(missing + self._adapter_pages(entry), sequence.adapter, entry.tier)
         self._residency.join(sequence.adapter, holder)
         sequence.pages = cached + self._arena.allocate(missing, holder)
         sequence.computed = len(cached) * page_tokens
@@ -88,12 +90,13 @@ class Room:
         """A page more for a running request. When there is none it is preempted itself."""
         sequence = entry.sequence
         while self.pages.spare(entry.tier) < 1:
-            if self._residency.evict(keep=sequence.adapter):
+            if self._residency.evict(sequence.adapter, entry.tier):
                 continue
             victim = self._page_victim(entry.tier) or self._youngest(entry.tier)
             self._preempt(victim, entry.tier)
             if victim is entry:
                 return False
+        self._residency.give_way(1, sequence.adapter, entry.tier)
         sequence.pages += self._arena.allocate(1, self._tiers[entry.tier].name)
         return True
 
@@ -163,7 +166,7 @@ class Room:
             return False
         # Evicting an adapter may change what the own one needs: they share pages.
         while self.pages.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
-            if self._residency.evict(keep=adapter):
+            if self._residency.evict(adapter, entry.tier):
                 continue
             victim = self._page_victim(entry.tier)
             if victim:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from adapters.host import HostMemory
 from adapters.layer import LoraBatch
 from adapters.pool import TilePool
 from adapters.spec import BaseShape
@@ -88,7 +89,7 @@ class TorchRunner:
         return {id(chunk): (ids[row], found.get(row)) for row, chunk in enumerate(sampling)}
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
-        """Read it into host memory. Raises ValueError with the reason, OSError."""
+        """Check its files, and know it. Raises ValueError with the reason, OSError."""
         self.adapters.load(digest, model, Path(path))
 
     def unload_adapter(self, digest: str) -> None:
@@ -139,7 +140,13 @@ def build_runner(config: EngineConfig, device: torch.device | None = None) -> To
     arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
     models = {model.name: _load(model, shapes[model.name], arena, dtype) for model in config.models}
     bases = {model.name: base_shape(Path(model.path)) for model in config.models}
-    return TorchRunner(models, arena, TilePool(arena, dtype, bases), build_host_pool(arena, config.host_pool_bytes))
+    adapters = TilePool(arena, dtype, bases, host=host_memory(config, pinned=False))
+    return TorchRunner(models, arena, adapters, build_host_pool(arena, config.host_pool_bytes))
+
+
+def host_memory(config: EngineConfig, *, pinned: bool) -> HostMemory:
+    """For adapters. What is not pinned costs nothing until it is written."""
+    return HostMemory(torch.empty(config.adapter_host_bytes, dtype=torch.uint8, pin_memory=pinned))
 
 
 def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> None:

@@ -83,10 +83,10 @@ class Scheduler:
         self.overrun_s = 0.0  # device-seconds that no request has: Σ of all requests' and this is Σ of all steps'
         self.preemptions = 0
         self._clock = clock
-        self._residency = Residency(adapters, arena)
+        self.residency = Residency(adapters, arena, sequences_max)
         self._cost_model = CostModel()
         self.swap = Swap(host_pool, arena, self._cost_model)
-        self._room = Room(self.tiers, arena, self.prefix, self._residency, self.swap, sequences_max, self._preempt)
+        self._room = Room(self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt)
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._step_tokens_max = step_tokens_max
         self._prefill_tokens_min = prefill_tokens_min
@@ -95,11 +95,12 @@ class Scheduler:
         self._steps_ahead = steps_ahead
         self._entries: dict[tuple[int, int], Entry] = {}
         self._queues = [TierQueue(tier, clock) for tier in tiers]
-        self._admission = Admission(self.tiers, self.models, self._room.pages, self._residency, self._queues)
+        self._admission = Admission(self.tiers, self.models, self._room.pages, self.residency, self._queues)
         self._live = {model: [0] * len(tiers) for model in models}  # requests by model and tier
         self._last_step = dict.fromkeys(models, 0)
         self._claims: dict[str, Entry] = {}  # model → its best request that waits for room
         self._failed: list[Ended] = []
+        self.awaits_adapter = False  # when the last step was planned, a request was passed over as its adapter came
         self._displaced: list[tuple[Sequence, Refusal]] = []
         self._plan = Plan("", 0)  # the one being put together
         self._inter_token_s = [tier.inter_token_ms / 1000 for tier in tiers]
@@ -129,6 +130,7 @@ class Scheduler:
         self._displace(entry)
         self._entries[sequence.gateway, sequence.handle] = entry
         self._queues[entry.tier].add(entry)
+        self.residency.waits(sequence.adapter, entry.tier, new=True)
         return None
 
     def abort(self, gateway: int, handle: int) -> Ended | None:
@@ -145,7 +147,11 @@ class Scheduler:
         """Take it out of the arena. No request and no step uses it: the caller lets the last one end first."""
         assert all(entry.sequence.adapter != digest for entry in self._entries.values()), f"{digest} is in use"
         assert not self.reads(digest), f"{digest} is in use by a step"
-        self._residency.remove(digest)
+        self.residency.forget(digest)
+
+    def pin_adapter(self, digest: str, pinned: bool) -> str:
+        """A pinned one, once in the arena, stays there. Why that cannot be, or ""."""
+        return self.residency.stay(digest, pinned)
 
     def reads(self, digest: str) -> bool:
         """A step in flight reads this adapter, be it for a request that has ended."""
@@ -159,6 +165,7 @@ class Scheduler:
         assert len(self._in_flight) <= self._steps_ahead, "the step before was not completed"
         if self._in_flight:
             self._in_flight[-1].assume()
+        self._take_in_adapters()
         while self._entries:
             before = (len(self._entries), self.running)
             for model in self._models_by_turn():
@@ -170,7 +177,7 @@ class Scheduler:
                     return self._begin(plan)
             # All that ran was preempted: the next round finds the arena empty.
             if before == (len(self._entries), self.running):
-                assert self._in_flight, "there is work, and no step can be made of it"
+                assert self._in_flight or self.awaits_adapter, "there is work, and no step can be made of it"
                 return None
         return None
 
@@ -242,11 +249,27 @@ class Scheduler:
             assert sequence.output_ids.count(PENDING_ID) <= entry.in_flight, f"{sequence.request_id} lacks an id"
         assert len(running) + sum(self.waiting().values()) == len(self._entries)
         self._room.check_integrity()
+        waiting = [(e.sequence.adapter, e.tier) for e in self._entries.values() if not e.running and e.sequence.adapter]
+        self.residency.check_integrity(Counter(waiting))
         self.swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
         self.arena.check_integrity(self._room.references())
         self.prefix.check_integrity()
 
     # ---- planning
+
+    def _take_in_adapters(self) -> None:
+        """What came since the last step, or failed to: that ends those who wait for it."""
+        self.awaits_adapter = False
+        for digest, why in self.residency.poll(hidden=bool(self._in_flight)).items():
+            for entry in list(self._entries.values()):
+                if entry.sequence.adapter == digest and not entry.running and not entry.in_flight:
+                    self._failed.append(self._end(entry, "error", f"its adapter cannot be loaded: {why}"))
+
+    def _ready(self, entry: Entry) -> bool:
+        """Its adapter is here, or as good as here; else it is brought, and others pass by."""
+        ready = self.residency.ready(entry.sequence.adapter)
+        self.awaits_adapter |= not ready
+        return ready
 
     def _models_by_turn(self) -> list[str]:
         """Models with work: those kept waiting too long, then by the best tier, then whose last step is oldest."""
@@ -353,7 +376,7 @@ class Scheduler:
             return False
         if not entry.in_flight and self._join(entry):
             self._plan_prefill(plan, entry)
-        elif self.running or self._in_flight:
+        elif self.running or self._in_flight or not self._ready(entry):
             self._claims.setdefault(plan.model, entry)
             return False
         else:
@@ -362,14 +385,17 @@ class Scheduler:
 
     def _next(self, model: str, tier: int) -> Entry | None:
         queue = self._queues[tier]
-        owed = queue.owed(model)
-        return owed if owed and self._room.can_reserve(owed) else queue.head(model)
+        owed = queue.owed(model, self._ready)
+        if owed and self._room.can_reserve(owed):
+            return owed
+        return queue.head(model, self._ready)
 
     def _join(self, entry: Entry) -> bool:
         if not self._room.join(entry):
             return False
         self._queues[entry.tier].joined(entry)
         sequence = entry.sequence
+        self.residency.waits_no_more(sequence.adapter, entry.tier)
         entry.charged = max(entry.charged, sequence.computed)
         if not sequence.preemptions:
             sequence.cached_tokens = sequence.computed
@@ -441,6 +467,7 @@ class Scheduler:
         entry.owed = self._room.owes(entry)
         self.preemptions += 1
         self._queues[entry.tier].put_back(entry)
+        self.residency.waits(entry.sequence.adapter, entry.tier, new=False)
 
     # ---- results and endings
 
@@ -508,6 +535,7 @@ class Scheduler:
             self._room.leave(entry)
         else:
             self._queues[entry.tier].left(entry)
+            self.residency.waits_no_more(sequence.adapter, entry.tier)
             self.swap.forget(entry)
         del self._entries[sequence.gateway, sequence.handle]
         self._live[sequence.model][entry.tier] -= 1

@@ -5,6 +5,7 @@ Plain data, no torch: the scheduler, the simulator and the fake engine load this
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -125,13 +126,63 @@ class StepOutcome:
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
 
 
-class AdapterTable(Protocol):
-    """Which adapters are known and which lie in the arena. The scheduler decides pages; this places weights.
+class AdapterMove(Protocol):
+    """An adapter that came nearer: from "disk" to host memory, or from "host" memory towards a device. With an `error`
+    it did not, and that says why."""
 
-    `place` and `remove` are in order with the steps: one begun before still reads what lay there, one begun later
-    finds what lies there now. On a device that is one stream, and steps may be in flight meanwhile."""
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def error(self) -> str: ...
+
+
+class AdapterTable(Protocol):
+    """Which adapters are known, which come nearer and which lie in the arena. The scheduler decides who is wanted, and
+    pages; this moves weights.
+
+    What is wanted comes nearer beside the steps, which wait for nothing of it. `place` and `remove` are in order with
+    the steps: one begun before still reads what lay there, one begun later finds what lies there now. On a device that
+    is one stream, and steps may be in flight meanwhile."""
+
+    adapters_max: int | None  # resident at once; None: as many as there are pages for
+
+    def evictions(self) -> int:
+        """From host memory, since the start."""
+        ...
 
     def known(self, digest: str, model: str) -> bool: ...
+
+    def where(self, digest: str) -> str:
+        """Of a known one: "device", in the arena, or "host", in memory, or "disk"."""
+        ...
+
+    def want(self, digest: str) -> bool:
+        """A request waits for it: bring it nearer. False: there is no room for that now; ask again."""
+        ...
+
+    def drop(self, digest: str) -> None:
+        """No request waits for it any more: what is under way ends."""
+        ...
+
+    def ready(self, digest: str, *, hidden: bool) -> bool:
+        """Until the next `poll`: `place` would keep no step waiting. Asked of the first in a queue, which comes before
+        all that are merely wanted. `hidden`: a step is in flight, behind which a copy may hide."""
+        ...
+
+    def poll(self) -> Iterable[AdapterMove]:
+        """What came nearer since, or failed to. Before each step."""
+        ...
+
+    def pin(self, digest: str, pinned: bool) -> None:
+        """A pinned one never leaves host memory, once there."""
+        ...
 
     def has_room(self) -> bool:
         """Whether one more can be resident, however many pages there are."""
@@ -223,7 +274,7 @@ class Runner(Protocol):
         ...
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
-        """Read it into host memory. Raises ValueError with the reason."""
+        """Check its files, and know it from now on. Runs beside the steps. Raises ValueError with the reason."""
         ...
 
     def unload_adapter(self, digest: str) -> None:

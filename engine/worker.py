@@ -41,6 +41,8 @@ from engine.unrecorded import Unrecorded
 
 # Idle for so long, the loop looks its books over once.
 INTEGRITY_AFTER_S = 1.0
+# With nothing to do until an adapter comes: between two looks whether it has, at first, and after so long a wait.
+ADAPTER_LOOK_S, ADAPTER_LONG_S, ADAPTER_LOOK_LATER_S = 0.00025, 0.02, 0.005
 MESSAGE_CHARS_MAX = 500
 # Of a share inside its tier.
 WEIGHT_MAX = 1000.0
@@ -105,7 +107,9 @@ class Worker:
         self._send = send
         self._clock = clock
         self._metrics = EngineMetrics([model.name for model in hello.models], hello.tiers)
-        self._changes = AdapterChanges(runner, scheduler.remove_adapter, scheduler.reads, inbox, self._answer_adapter)
+        self._changes = AdapterChanges(
+            runner, scheduler.remove_adapter, scheduler.reads, scheduler.pin_adapter, inbox, self._answer_adapter
+        )
         self._in_flight: deque[_Flight] = deque()  # oldest first
         self._completed_at = 0.0  # the last step
         self._gateways: set[int] = set()
@@ -113,6 +117,7 @@ class Worker:
         self._last_token_at: dict[Sequence, float] = {}
         self._mail: dict[int, _Mail] = {}
         self._checked = False  # the books, since the last step
+        self._adapter_since: float | None = None  # nothing can be computed before an adapter has come
         self._stopping = False
 
     def run(self) -> None:
@@ -134,6 +139,9 @@ class Worker:
 
     def _patience(self) -> float | None:
         """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
+        if self._adapter_since is not None:
+            waited_s = self._clock() - self._adapter_since
+            return ADAPTER_LOOK_S if waited_s < ADAPTER_LONG_S else ADAPTER_LOOK_LATER_S
         if self._busy():
             return 0.0
         return None if self._checked else INTEGRITY_AFTER_S
@@ -149,10 +157,15 @@ class Worker:
         while self._may_begin() and (step := self._scheduler.schedule()) is not None:
             self._begin(step)
         if self._in_flight:
+            self._adapter_since = None
             self._complete()
-        else:
-            for ended in self._scheduler.take_failed():
-                self._end(ended)
+            return
+        for ended in self._scheduler.take_failed():
+            self._end(ended)
+        if not self._scheduler.awaits_adapter:
+            self._adapter_since = None
+        elif self._adapter_since is None:
+            self._adapter_since = self._clock()
 
     def _may_begin(self) -> bool:
         """Nothing goes on top of a step that was not begun: its ids do not exist."""
@@ -443,6 +456,7 @@ class Worker:
 
     def _report(self) -> StatusReport:
         gauges = self._gauges()
+        self._metrics.observe_loads(self._scheduler.residency.take_loads())
         return StatusReport(
             epoch=self._hello.epoch,
             step=self._progress.step,
@@ -473,4 +487,5 @@ class Worker:
             overrun_s=scheduler.overrun_s,
             tokens_swapped=scheduler.swap.tokens,
             adapters_resident=self._runner.adapters.resident(),
+            adapters=scheduler.residency.counts(),
         )

@@ -67,6 +67,8 @@ class EngineSection(Section, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"] = "cpu"
     adapters_max: Annotated[int, Meta(ge=1, le=65536)] = 1024  # with cuda: in the arena at once
     adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # with cuda
+    adapter_host_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 1024 * 1024 * 1024
+    adapter_staging_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 512 * 1024 * 1024  # with cuda
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # 0: as many as the machine has cores
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 120.0  # 0: for ever
 

@@ -160,6 +160,7 @@ def cpu_bench(arguments: argparse.Namespace) -> Bench:
         for file in sorted((REPO / "examples" / "adapters").glob("*/adapter_config.json")):
             stored = store.add_directory(file.parent, shape)
             runner.load_adapter(stored.digest, "demo", str(stored.path))
+            runner.adapters.bring(stored.digest)
             adapters.append(stored.digest)
     pages = CPU_NOISY_PAGES if arguments.noisy else CPU_PAGES
     limit_kv(runner, adapters, pages)

@@ -109,6 +109,8 @@ def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> 
             flight.append((step, runner.begin(step)))
         host_end = time.perf_counter()
         if not flight:
+            if scheduler.awaits_adapter:  # none is in the arena yet
+                continue
             break
         step, pending = flight.popleft()
         result = pending.result()

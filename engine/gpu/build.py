@@ -11,6 +11,7 @@ import torch
 
 from adapters.pool import TilePool
 from adapters.spec import BaseShape
+from adapters.staging import CudaLane, Staging
 from adapters.table import AdapterRows
 from engine.config import EngineConfig, ModelConfig
 from engine.gpu.decoder import GpuDecoder
@@ -21,7 +22,7 @@ from engine.models.config import DecoderConfig, ModelRefused, load_config
 from engine.models.dummy import dummy_weights
 from engine.models.weights import Weights, load_weights, model_digest
 from engine.protocol import ModelInfo
-from engine.runner import PAGE_TOKENS, base_shape, check_page
+from engine.runner import PAGE_TOKENS, base_shape, check_page, host_memory
 
 
 def build_gpu_runner(config: EngineConfig, *, capture: bool = True) -> GpuRunner:
@@ -53,7 +54,10 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True) -> GpuRunner
     rows = AdapterRows(arena, dtype, layers, config.adapters_max, config.adapter_rank_max)
     limits = Limits(max(config.step_tokens_max, sequences), sequences, tables)
     pool = build_host_pool(arena, config.host_pool_bytes)
-    runner = GpuRunner(decoders, arena, TilePool(arena, dtype, bases, rows), pool, limits)
+    memory = torch.empty(config.adapter_staging_bytes, dtype=torch.uint8, device=device)
+    staging = Staging(memory, CudaLane(device))
+    adapters = TilePool(arena, dtype, bases, rows, host=host_memory(config, pinned=True), staging=staging)
+    runner = GpuRunner(decoders, arena, adapters, pool, limits)
     if capture:
         runner.capture()
     return runner

@@ -230,7 +230,7 @@ class GpuRunner:
         )
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
-        """Read it into host memory. Raises ValueError with the reason, OSError."""
+        """Check its files, and know it. Raises ValueError with the reason, OSError."""
         self.adapters.load(digest, model, Path(path))
 
     def unload_adapter(self, digest: str) -> None:

@@ -65,17 +65,96 @@ class Memory:
         self.tiles: dict[int, dict[str, int]] = {}  # page → adapter → its tiles there
 
 
+@dataclass(frozen=True)
+class Move:
+    """An engine.step.AdapterMove."""
+
+    digest: str
+    source: str = "disk"
+    seconds: float = 0.0
+    error: str = ""
+
+
 class TileTable:
-    """An engine.step.AdapterTable whose adapters are packed first-fit into tiles, so that they share pages."""
+    """An engine.step.AdapterTable whose adapters are packed first-fit into tiles, so that they share pages. One that is
+    wanted comes so many polls later into one of few places, from where it goes into the arena, or to make room for
+    another; none is placed that was not promised since the last poll."""
 
     TILES_PER_PAGE = 4
 
-    def __init__(self, memory: Memory, adapters: dict[str, tuple[str, int]]) -> None:
+    def __init__(
+        self, memory: Memory, adapters: dict[str, tuple[str, int]], polls: int = 0, places: int = 1000
+    ) -> None:
         """`adapters`: digest → (model, tiles)."""
         self._memory = memory
         self.adapters = dict(adapters)
+        self.adapters_max = None
         self._resident: list[str] = []
         self.placed = 0
+        self.dropped = 0
+        self.failing: set[str] = set()
+        self._polls = polls
+        self._places = places
+        self._coming: dict[str, int] = {}  # digest → polls until it is near
+        self._near: list[str] = []  # least recently promised first
+        self._promised: set[str] = set()
+        self.wanted: set[str] = set()
+
+    def evictions(self) -> int:
+        return self.dropped
+
+    def where(self, digest: str) -> str:
+        return "device" if digest in self._resident else "host" if digest in self._near else "disk"
+
+    def want(self, digest: str, *, urgent: bool = False) -> bool:
+        self.wanted.add(digest)
+        if digest in self._resident or digest in self._near or digest in self._coming:
+            return True
+        if len(self._coming) + len(self._near) >= self._places:
+            idle = [near for near in self._near if near not in self._promised]
+            if not urgent or not idle:
+                return False
+            self._near.remove(idle[0])
+            self.dropped += 1
+        self._coming[digest] = self._polls
+        return True
+
+    def drop(self, digest: str) -> None:
+        self.wanted.discard(digest)
+        self._coming.pop(digest, None)
+        if digest in self._near:
+            self._near.remove(digest)
+
+    def ready(self, digest: str, *, hidden: bool) -> bool:
+        if digest in self._resident:
+            return True
+        if digest not in self._near:
+            self.want(digest, urgent=True)
+            if self._coming.get(digest) != 0 or digest in self.failing:
+                return False
+            del self._coming[digest]
+            self._near.append(digest)
+        self._near.remove(digest)
+        self._near.append(digest)
+        self._promised.add(digest)
+        return True
+
+    def poll(self) -> list[Move]:
+        self._promised.clear()
+        moves = []
+        for digest, polls in list(self._coming.items()):
+            self._coming[digest] = polls - 1
+            if polls <= 1:
+                del self._coming[digest]
+                error = "made to fail" if digest in self.failing else ""
+                moves.append(Move(digest, error=error))
+                if not error:
+                    self._near.append(digest)
+                    self._promised.add(digest)
+        return moves
+
+    def pin(self, digest: str, pinned: bool) -> None:
+        pass
 
     def known(self, digest: str, model: str) -> bool:
         return digest in self.adapters and self.adapters[digest][0] == model
@@ -96,6 +175,8 @@ class TileTable:
         assert len(pages) == self.pages_needed(digest)
         if digest in self._resident:
             return
+        assert digest in self._promised, "it is placed, and was not promised to be near"
+        self._near.remove(digest)
         for page in pages:
             assert page not in self._memory.tiles, f"page {page} holds tiles already"
             self._memory.tiles[page] = {}
@@ -197,12 +278,15 @@ class House:
         steps_ahead: int = 0,
         host_slots: int = 0,
         page_copy_s: float = 0.0,
+        adapter_polls: int = 0,
+        adapter_places: int = 1000,
     ) -> None:
+        """`adapter_polls`: polls until an adapter that is wanted is near, and `adapter_places` for those that are."""
         self.clock = Clock()
         self.tiers = tiers
         self.page_tokens = page_tokens
         self.memory = Memory()
-        self.table = TileTable(self.memory, adapters or {})
+        self.table = TileTable(self.memory, adapters or {}, adapter_polls, adapter_places)
         self.slots = Slots(self.memory, host_slots, page_tokens, page_copy_s)
         self.arena = Arena(pages, 1)
         self.scheduler = Scheduler(
@@ -227,6 +311,7 @@ class House:
         self.overrun_chunks = 0
         self.left_out: set[int] = set()  # handles of those that could have decoded in the step before
         self.steps_ahead = steps_ahead
+        self.pinned: set[str] = set()
         self.flights: deque[Flight] = deque()
 
     # ---- asking
@@ -270,6 +355,18 @@ class House:
         if ended:
             self._end(ended)
 
+    def pin(self, adapter: str, pinned: bool) -> None:
+        if not self.scheduler.pin_adapter(adapter, pinned):
+            self.pinned.discard(adapter)
+            self.pinned |= {adapter} if pinned else set()
+
+    def unload(self, adapter: str) -> None:
+        """As the worker does it when nothing uses it any more."""
+        self.pinned.discard(adapter)
+        self.scheduler.remove_adapter(adapter)
+        assert not any(adapter in tiles for tiles in self.memory.tiles.values()), "an unloaded adapter left tiles"
+        self.table.drop(adapter)
+
     # ---- steps
 
     def schedule(self) -> Step | None:
@@ -277,14 +374,18 @@ class House:
         before = [(sequence, sequence.preemptions) for sequence in self.running()]
         held = {tier.name: self.held_by(tier.name) for tier in self.tiers}
         pages = {sequence.handle: len(sequence.pages) for sequence, _ in before}
+        pinned = self.pinned & set(self.table.resident())
+        waited = {books.sequence.adapter: books.sequence.tier for books in self.books.values() if not books.ending}
         step = self.scheduler.schedule()
+        assert pinned <= set(self.table.resident()), "a pinned adapter was evicted"
+        self._check_adapters(waited)
         for ended in self.scheduler.take_failed():
             self._end(ended)
         self.scheduler.check_integrity()
         decoding = [sequence for sequence, preemptions in before if sequence.preemptions == preemptions]
         decoding = [sequence for sequence in decoding if self._can_decode(sequence)]
         if step is None:
-            assert self.flights or not self.live()
+            assert self.flights or not self.live() or self.scheduler.awaits_adapter
             assert not decoding, f"{decoding[0].request_id} could decode"
             return None
         assert step.chunks, "an empty step"
@@ -334,10 +435,11 @@ class House:
         while steps is None or count < steps:
             while len(self.flights) <= self.steps_ahead and self.schedule():
                 pass
-            if not self.flights:
+            if self.flights:
+                self.complete()
+                count += 1
+            elif not self.scheduler.awaits_adapter:
                 break
-            self.complete()
-            count += 1
         return count
 
     def running(self) -> list[Sequence]:
@@ -406,6 +508,14 @@ class House:
         entry = self.scheduler._entries.get((sequence.gateway, sequence.handle))
         return entry.cause if entry else sequence.tier
 
+    def _check_adapters(self, waited: dict[str | None, str]) -> None:
+        """Who runs has its adapter; what nobody waits for is not under way."""
+        resident = set(self.table.resident())
+        for sequence in self.running():
+            assert sequence.adapter is None or sequence.adapter in resident, "an adapter in use was evicted"
+        waiting = {sequence.adapter for sequence in self.live() if not sequence.pages}
+        assert self.table.wanted <= waiting <= set(waited), "an adapter is under way for nobody"
+
     def _check_left_out(self, step: Step, left_out: list[Sequence]) -> None:
         """Who could decode does, unless a higher tier prefills in its stead, or others of a tier that its share crowds;
         and nobody waits so two steps in a row."""
@@ -435,6 +545,7 @@ class House:
         top, lower = self.tiers[0], self.tiers[1:]
         waiting = [s for s in self.live() if s.tier == top.name and not s.pages]
         waiting = [s for s in waiting if s.model == step.model and not self._crowds(s)]
+        waiting = [s for s in waiting if s.adapter is None or self.table.where(s.adapter) != "disk"]
         tokens = sum(chunk.count for chunk in step.chunks)
         # One that was preempted joins again once the step in flight is done, and those behind it after it.
         if (
@@ -551,7 +662,9 @@ class House:
                 assert books.abort_asked
             case "error":
                 assert ended.message
-                assert books.failed or not self._fits_alone(sequence), "it failed for no reason"
+                unread = sequence.adapter in self.table.failing and "made to fail" in ended.message
+                pinned = bool(self.pinned)  # they may have taken what it lacks
+                assert books.failed or unread or pinned or not self._fits_alone(sequence), "it failed for no reason"
 
     def _fits_alone(self, sequence: Sequence) -> bool:
         """All its tokens so far, and its adapter, beside the floors that its tier must leave alone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,11 @@ def run(demo: Demo, sequences: list[Sequence], **limits: Any) -> tuple[Scheduler
     for sequence in sequences:
         assert scheduler.submit(sequence) is None
     steps = []
-    while (step := scheduler.schedule()) is not None:
+    while scheduler.has_work():
+        step = scheduler.schedule()
+        if step is None:  # an adapter comes
+            time.sleep(0.0002)
+            continue
         for ended in scheduler.complete(step, runner.begin(step).result(), 0.01).ended:
             assert ended.reason in ("stop", "length"), ended.message
         steps.append(step)

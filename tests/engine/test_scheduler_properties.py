@@ -3,7 +3,9 @@ every ending is held to."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +16,9 @@ from engine.protocol import Sampling
 from engine.tiers import SHIPPED_TIERS, Tier
 
 ADAPTERS = {"a": ("base", 3), "b": ("base", 6), "c": ("base", 9), "d": ("other", 5)}
+# More by LANEWAY_SCHEDULE_EXAMPLES, as after a change of the scheduler.
+EXAMPLES = int(os.environ.get("LANEWAY_SCHEDULE_EXAMPLES", "120"))
+CHANGES = ["breaks", "heals", "unloads", "pins", "unpins"]
 TIER_SETS = {
     "shipped": SHIPPED_TIERS,
     "no_floors": tuple(
@@ -52,6 +57,14 @@ class Abort:
 
 
 @dataclass(frozen=True)
+class Load:
+    """From now on an adapter cannot be read, or can again; or it is unloaded, if nothing uses it, or pinned or not."""
+
+    adapter: str
+    what: Literal["breaks", "heals", "unloads", "pins", "unpins"]
+
+
+@dataclass(frozen=True)
 class Run:
     steps: int
     fault: int | None  # which chunk fails
@@ -76,12 +89,30 @@ actions = st.one_of(
     asks,
     asks,
     st.builds(Abort, which=st.integers(0, 30), midway=st.booleans()),
+    st.builds(Load, adapter=st.sampled_from([*ADAPTERS]), what=st.sampled_from(CHANGES)),
     st.builds(Run, steps=st.integers(1, 6), fault=st.none() | st.integers(0, 9), breaks=st.booleans()),
 )
 
 
-def perform(house: House, action: Ask | Abort | Run) -> None:
+def change(house: House, adapter: str, what: str) -> None:
+    failing = house.table.failing
+    match what:
+        case "breaks":
+            failing.add(adapter)
+        case "heals":
+            failing.discard(adapter)
+        case "pins" | "unpins":
+            house.pin(adapter, what == "pins")
+        case "unloads":
+            users = [sequence for sequence in house.live() if sequence.adapter == adapter]
+            if not users and not house.scheduler.reads(adapter):
+                house.unload(adapter)
+
+
+def perform(house: House, action: Ask | Abort | Load | Run) -> None:
     match action:
+        case Load():
+            change(house, action.adapter, action.what)
         case Ask():
             model = ADAPTERS[action.adapter][0] if action.adapter else action.model
             house.offer(
@@ -110,7 +141,7 @@ def perform(house: House, action: Ask | Abort | Run) -> None:
                 while len(house.flights) <= house.steps_ahead and house.schedule():
                     pass
                 if not house.flights:
-                    return
+                    continue
                 chunks = range(len(house.flights[0].step.chunks))
                 failing = chunks if action.breaks else [action.fault]
                 house.complete(errors=dict.fromkeys(failing, "made to fail") if action.fault in chunks else None)
@@ -118,22 +149,26 @@ def perform(house: House, action: Ask | Abort | Run) -> None:
 
 @pytest.mark.parametrize("steps_ahead", [0, 1, 2])
 @pytest.mark.parametrize("tiers", TIER_SETS)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     actions=st.lists(actions, min_size=1, max_size=40),
     pages=st.integers(12, 60),
     sequences_max=st.integers(1, 8),
     prefill=st.integers(1, 24),
     host_slots=st.sampled_from([0, 2, 8, 40]),
+    adapter_polls=st.sampled_from([0, 0, 1, 3]),
+    adapter_places=st.sampled_from([1, 2, 1000]),
 )
 def test_any_schedule_keeps_the_books(
     tiers: str,
     steps_ahead: int,
-    actions: list[Ask | Abort | Run],
+    actions: list[Ask | Abort | Load | Run],
     pages: int,
     sequences_max: int,
     prefill: int,
     host_slots: int,
+    adapter_polls: int,
+    adapter_places: int,
 ) -> None:
     house = House(
         tiers=TIER_SETS[tiers],
@@ -145,6 +180,8 @@ def test_any_schedule_keeps_the_books(
         step_tokens_max=sequences_max + prefill,
         steps_ahead=steps_ahead,
         host_slots=host_slots,
+        adapter_polls=adapter_polls,
+        adapter_places=adapter_places,
     )
     for action in actions:
         perform(house, action)
@@ -154,3 +191,6 @@ def test_any_schedule_keeps_the_books(
     steps = house.run(steps=20 * tokens + begun + 1)
     assert steps <= 10 * tokens + begun, f"{steps} steps for {tokens} tokens"
     house.check_the_end()
+    for adapter in ADAPTERS:
+        house.unload(adapter)
+    assert house.arena.free() + house.scheduler.prefix.idle_pages() == house.arena.pages, "an adapter left a page"
