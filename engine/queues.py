@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from engine.crowding import Crowding
@@ -74,6 +74,18 @@ class TierQueue:
         """Who is next of all but the owed, and of the first PASSED_MAX that are not `ready`."""
         line, now = self._lines.get(model), self._clock()
         return line.head(self._served, now - self._tier.ageing_s, self._crowd(now), ready) if line else None
+
+    def beside(self, head: Entry, slack: float, fits: Ready) -> Entry | None:
+        """Who may join in the place of `head`, having come after it: of a share that was served at most `slack` more,
+        and crowds the tier no more than its own."""
+        line, crowd = self._line(head), NOBODY if self.crowds(head) else self._crowd(self._clock())
+        limit = self._served[head.sequence.share] + slack
+        for share, entries in islice(line.shares(), PASSED_MAX):
+            if self._served[share] <= limit and share not in crowd:
+                found = next(filter(fits, islice(entries, PASSED_MAX)), None)
+                if found:
+                    return found
+        return None
 
     def joined(self, entry: Entry) -> None:
         """It runs now."""
@@ -198,6 +210,10 @@ class _Line:
     def aged(self, share: str, aged_before: float) -> bool:
         """Some of its requests wait, and none has started since."""
         return self._since.get(share, aged_before) < aged_before
+
+    def shares(self) -> Iterator[tuple[str, Iterable[Entry]]]:
+        """Each with its fresh requests, oldest first."""
+        return ((share, entries.values()) for share, entries in self._fresh.items())
 
     def head(self, served: dict[str, float], aged_before: float, crowd: frozenset[str], ready: Ready) -> Entry | None:
         return next(filter(ready, islice(self._in_order(served, aged_before, crowd), PASSED_MAX)), None)

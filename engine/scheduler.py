@@ -28,6 +28,8 @@ from engine.tiers import Tier, check_tiers
 MODEL_WAIT_STEPS_MAX = 4
 # Steps are planned to take this part of a target: the cost model is right on the whole, not for each.
 TARGET_MARGIN = 0.95
+# Others whose adapters are in the batch may join before a request until it has waited so much of its tier's target.
+PASSED_SHARE_MAX = 0.25
 
 __all__ = ["Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
 
@@ -388,7 +390,23 @@ class Scheduler:
         owed = queue.owed(model, self._ready)
         if owed and self._room.can_reserve(owed):
             return owed
-        return queue.head(model, self._ready)
+        head = queue.head(model, self._ready)
+        if head is None or head.sequence.preemptions or self.residency.in_use(head.sequence.adapter):
+            return head
+        return self._beside(queue, head) or head
+
+    def _beside(self, queue: TierQueue, head: Entry) -> Entry | None:
+        """Who adds no adapter to the batch, and may join before `head`, which would: while that has hardly waited, and
+        only so far as the bound of fairness stays within twice what it is."""
+        tier = self.tiers[head.tier]
+        patience_s = min(PASSED_SHARE_MAX * tier.ttft_base_ms / 1000, tier.ageing_s)
+        if self._clock() - head.sequence.arrived_at >= patience_s:
+            return None
+        slack = max(tier.prefill_weight, tier.decode_weight) * self._step_tokens_max
+        return queue.beside(head, slack, self._adds_no_adapter)
+
+    def _adds_no_adapter(self, entry: Entry) -> bool:
+        return self.residency.in_use(entry.sequence.adapter)
 
     def _join(self, entry: Entry) -> bool:
         if not self._room.join(entry):
