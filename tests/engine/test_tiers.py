@@ -285,6 +285,48 @@ def test_the_head_is_always_the_least_served_share(actions: list[tuple[str, int,
             assert head is min((e for e in inside if e.sequence.share == head.sequence.share), key=lambda e: e.number)
 
 
+def test_who_is_not_ready_is_passed_by_and_keeps_the_place() -> None:
+    waiting = Waiting()
+    first, second = waiting.add("a"), waiting.add("a")
+    other, third = waiting.add("b"), waiting.add("c")
+    waiting.queue.charge(other, 10)
+    queue, absent = waiting.queue, {first}
+
+    def ready(entry: Entry) -> bool:
+        return entry not in absent
+
+    assert queue.head("m", ready) is second
+    absent.add(second)
+    assert queue.head("m", ready) is third, "b was served more"
+    absent.add(third)
+    assert queue.head("m", ready) is other
+    absent.add(other)
+    assert queue.head("m", ready) is None
+    absent.clear()
+    assert queue.head("m", ready) is first
+
+
+def test_behind_so_many_that_are_not_ready_nobody_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "PASSED_MAX", 3)
+    waiting = Waiting()
+    entries = [waiting.add("a") for _ in range(5)]
+    assert waiting.queue.head("m", lambda entry: entry is entries[2]) is entries[2]
+    assert waiting.queue.head("m", lambda entry: entry is entries[3]) is None
+
+
+def test_who_passes_the_first_was_served_little_more() -> None:
+    waiting = Waiting()
+    friend, head = waiting.add("a"), waiting.add("b")
+    waiting.queue.charge(friend, 10)
+    waiting.queue.charge(friend, 10)
+    more = waiting.queue.served("a") - waiting.queue.served("b")
+    assert more > 0
+    assert waiting.queue.head("m") is head
+    assert waiting.queue.beside(head, more - 0.5, lambda entry: entry is friend) is None
+    assert waiting.queue.beside(head, more, lambda entry: entry is friend) is friend
+    assert waiting.queue.beside(head, more, lambda entry: False) is None
+
+
 def test_a_token_counts_by_its_kind_and_its_shares_weight() -> None:
     waiting = Waiting(prefill_weight=1.0, decode_weight=3.0)
     plain, heavy = waiting.add("plain", tokens=10), waiting.add("heavy", tokens=10, weight=2.0)
