@@ -233,15 +233,8 @@ class Replays:
 
     async def keep(self, request_id: str, answer: bytes) -> None:
         """As `First.keep`. When it fails, the call is in flight until its hold has ended."""
-        size = len(answer)
-        if size > ANSWER_BYTES_MAX or self._keeping_bytes + size > KEEPING_BYTES_MAX:
-            await self._end(_Ending(request_id))
-            return
-        self._keeping_bytes += size
-        try:
-            await self._end(_Ending(request_id, answer))
-        finally:
-            self._keeping_bytes -= size
+        fits = len(answer) <= ANSWER_BYTES_MAX and self._keeping_bytes + len(answer) <= KEEPING_BYTES_MAX
+        await self._end(_Ending(request_id, answer if fits else None))
 
     async def forget(self, request_id: str) -> None:
         """As `First.forget`. When it fails, it is done later."""
@@ -249,14 +242,17 @@ class Replays:
             self._forget_later.add(request_id)
 
     async def _end(self, ending: _Ending) -> bool:
-        """False: not, or not yet."""
+        """False: not, or not yet; what waits for the database is written when it answers."""
+        size = len(ending.answer or b"")
+
+        def over(_: asyncio.Future[None]) -> None:
+            self._keeping_bytes -= size
+
         try:
             ended = _ask(self._endings, ending)
-            try:
-                await _within(WRITE_S_MAX, ended)
-            except BaseException:
-                ended.cancel()  # unless it is being written
-                raise
+            self._keeping_bytes += size
+            ended.add_done_callback(over)
+            await _within(WRITE_S_MAX, ended)
         except (DatabaseUnavailable, errors.Overloaded) as error:
             event = "replay.not_forgotten" if ending.forget else "replay.not_kept"
             _log.error(event, extra={"fields": {"request_id": ending.request_id, "reason": str(error)}})

@@ -417,6 +417,37 @@ async def test_more_than_may_wait_are_turned_away(house: House, monkeypatch: pyt
     assert house.rows() == module.WAITING_MAX
 
 
+async def test_an_answer_waits_no_longer_than_it_may_and_is_kept_all_the_same(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(sqlite_url)
+    house = House(Counting(sqlite_url))
+    first = await house.begin(house.first, "req_1")
+    assert isinstance(first, First)
+    await house.hold("req_1")
+    monkeypatch.setattr(module, "WRITE_S_MAX", 0.05)
+    other = sa.create_engine(sqlite_url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
+    with other.connect() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        await asyncio.wait_for(first.keep(b"answer"), 3)
+        assert house.first._keeping_bytes == 6
+        connection.exec_driver_sql("ROLLBACK")
+    await eventually_async(lambda: house.first._keeping_bytes == 0)
+    await house.settle("req_1")
+    assert await house.look("req_2") == Replayed("req_1", b"answer")
+    house.database.close()
+
+
+async def test_answers_that_wait_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(4)]
+    firsts = await asyncio.gather(*(call.begin() for call in calls))
+    monkeypatch.setattr(module, "KEEPING_BYTES_MAX", 20)
+    await asyncio.gather(*(first.keep(b"x" * 9) for first in firsts if isinstance(first, First)))
+    query = sa.select(sa.func.count(replays.c.answer))
+    assert house.database.read_sync(lambda connection: connection.execute(query).scalar()) == 2
+    assert house.first._keeping_bytes == 0
+
+
 async def test_what_could_not_be_forgotten_is_forgotten_later(house: House) -> None:
     first = await house.begin(house.first, "req_1")
     assert isinstance(first, First)
