@@ -84,6 +84,20 @@ def just_before(url: str, number: str) -> None:
         command.upgrade(configuration(connection), str(revision_before))
 
 
+def test_calls_in_flight_have_an_end_too(database_url: str) -> None:
+    """Revision 0010: a row that no answer was written into is found by its end, as those that it makes itself."""
+    just_before(database_url, "0010")
+    engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+    rows = "('k', 'running', 'f', 'req_1', 'gw', 7, NULL), ('k', 'answered', 'f', 'req_2', 'gw', 7, 9)"
+    names = "key_id, name, fingerprint, request_id, gateway_id, begun_at, expires_at"
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"INSERT INTO replays ({names}) VALUES {rows}")
+    upgrade(database_url)
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT request_id, expires_at FROM replays ORDER BY request_id").all()
+    assert [tuple(row) for row in found] == [("req_1", 600_000_007), ("req_2", 9)]
+
+
 def test_budgets_that_were_there_stay_as_they_are(database_url: str) -> None:
     """Revision 0004 makes SQLite's table of budgets anew, beneath the windows that point to it."""
     just_before(database_url, "0004")
