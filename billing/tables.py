@@ -21,7 +21,19 @@ metadata = sa.MetaData(
 # SQLite counts by itself only for INTEGER PRIMARY KEY, which there has 64 bits too.
 Sequence = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-APPEND_ONLY = ("entries", "usage", "usage_recompute", "price_versions", "unit_prices", "audit_log")
+APPEND_ONLY = (
+    "entries",
+    "usage",
+    "usage_recompute",
+    "price_versions",
+    "unit_prices",
+    "audit_log",
+    "corrections",
+    "invoices",
+    "invoice_lines",
+)
+# Of a row in the roll-ups that has no project or no adapter: a null would be equal to no other in their keys.
+NONE = ""
 
 revision = sa.Table(
     "revision",
@@ -111,6 +123,8 @@ budget_windows = sa.Table(
     sa.Column("held", sa.BigInteger, nullable=False),
     sa.Column("posted", sa.BigInteger, nullable=False),
     sa.Column("alerted", sa.Integer, nullable=False, server_default="0"),  # the highest threshold that was alerted
+    # What was held and posted when the limit was set below it: up to there it is no overshoot.
+    sa.Column("excused", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.CheckConstraint("held >= 0", name="held"),
     sa.CheckConstraint("posted >= 0", name="posted"),
 )
@@ -195,6 +209,13 @@ sa.Index(
     postgresql_where=holds.c.state == "held",
 )
 
+sa.Index(
+    "ix_holds_lost",
+    holds.c.lost_tokens,
+    sqlite_where=holds.c.lost_tokens > 0,
+    postgresql_where=holds.c.lost_tokens > 0,
+)
+
 # Which window each hold was counted in; its settlement is posted there, whatever day it is by then.
 hold_charges = sa.Table(
     "hold_charges",
@@ -255,7 +276,7 @@ entries = sa.Table(
     "entries",
     metadata,
     sa.Column("sequence", Sequence, primary_key=True, autoincrement=True),
-    sa.Column("transaction_id", sa.String(64), nullable=False, index=True),  # the request's id
+    sa.Column("transaction_id", sa.String(64), nullable=False, index=True),  # the id of the request or the correction
     sa.Column("tenant_id", sa.String(64), nullable=False),
     sa.Column("account", sa.String(16), nullable=False),
     sa.Column("meter", sa.String(32)),  # of revenue
@@ -282,4 +303,187 @@ leases = sa.Table(
     sa.Column("acquired_at", sa.BigInteger, nullable=False),
     sa.Column("renewed_at", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger, nullable=False),
+)
+
+# A tenant's month, as its time zone had it when the period was made; each begins where the one before ended. A closed
+# one never changes (triggers). A usage row belongs to the first period of its tenant with finished_at < end_at and
+# sequence ≤ closed_sequence (periods.py).
+billing_periods = sa.Table(
+    "billing_periods",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
+    sa.Column("month", sa.String(7), nullable=False),  # 2026-01, in `time_zone`
+    sa.Column("time_zone", sa.String(64), nullable=False),
+    sa.Column("start_at", sa.BigInteger, nullable=False),
+    sa.Column("end_at", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("opened_at", sa.BigInteger, nullable=False),
+    # Usage of before start_at with a sequence above it came too late for the period before, and is in this one. Null
+    # while that one is open.
+    sa.Column("late_after", sa.BigInteger),
+    sa.Column("closed_sequence", sa.BigInteger),  # the ledger's when it was closed: what is above came too late
+    sa.Column("sequence_min", sa.BigInteger),  # of its own rows, when it was closed; null: it has none
+    sa.Column("sequence_max", sa.BigInteger),
+    sa.Column("closed_at", sa.BigInteger),
+    sa.Column("closed_by", sa.String(128)),
+    sa.CheckConstraint("state IN ('open', 'closed')", name="state"),
+    sa.CheckConstraint("start_at < end_at", name="end_at"),
+    sa.CheckConstraint("(state = 'closed') = (closed_sequence IS NOT NULL)", name="closed_sequence"),
+    sa.UniqueConstraint("tenant_id", "start_at"),
+    sa.UniqueConstraint("tenant_id", "month"),
+)
+
+# What is owed more or less than usage says: entries of its own (transaction_id = id), in the period that was open for
+# the moment it was made. Of a request, or free.
+corrections = sa.Table(
+    "corrections",
+    metadata,
+    sa.Column("sequence", Sequence, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.String(64), nullable=False, unique=True),
+    sa.Column("period_id", sa.ForeignKey("billing_periods.id"), nullable=False, index=True),
+    sa.Column("tenant_id", sa.String(64), nullable=False),
+    sa.Column("project_id", sa.String(64)),
+    sa.Column("key_id", sa.String(64)),
+    sa.Column("request_id", sa.String(64), index=True),  # null: a free one
+    sa.Column("model", sa.String(200)),  # null: of no model, a credit for instance
+    sa.Column("adapter", sa.String(200)),
+    sa.Column("tier", sa.String(32)),
+    sa.Column("meter", sa.String(32)),
+    sa.Column("price_version_id", sa.ForeignKey("price_versions.id")),  # then picos = tokens × its price
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("tokens", sa.BigInteger, nullable=False),  # more (or less, below 0) than was recorded
+    sa.Column("picos", sa.BigInteger, nullable=False),
+    sa.Column("reason", sa.String(500), nullable=False),
+    sa.Column("actor", sa.String(128), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Index("ix_corrections_tenant_id_sequence", "tenant_id", "sequence"),
+    sa.Index("ix_corrections_created_at", "created_at"),
+    sqlite_autoincrement=True,
+)
+
+# Made when a period is closed.
+invoices = sa.Table(
+    "invoices",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("period_id", sa.ForeignKey("billing_periods.id"), nullable=False, unique=True),
+    sa.Column("tenant_id", sa.String(64), nullable=False, index=True),
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("usage_picos", sa.BigInteger, nullable=False),
+    sa.Column("correction_picos", sa.BigInteger, nullable=False),
+    sa.Column("total_picos", sa.BigInteger, nullable=False),
+    sa.Column("issued_at", sa.BigInteger, nullable=False),
+    sa.CheckConstraint("total_picos = usage_picos + correction_picos", name="total_picos"),
+)
+
+# Usage by model or adapter, tier, meter and price; and each correction on a line of its own.
+invoice_lines = sa.Table(
+    "invoice_lines",
+    metadata,
+    sa.Column("invoice_id", sa.ForeignKey("invoices.id"), primary_key=True),
+    sa.Column("line", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("model", sa.String(200)),
+    sa.Column("adapter", sa.String(200)),
+    sa.Column("tier", sa.String(32)),
+    sa.Column("meter", sa.String(32)),
+    sa.Column("price_version_id", sa.String(64)),
+    sa.Column("unit_price_picos", sa.BigInteger),
+    sa.Column("tokens", sa.BigInteger, nullable=False),
+    sa.Column("picos", sa.BigInteger, nullable=False),
+    sa.Column("correction_id", sa.ForeignKey("corrections.id")),
+    sa.CheckConstraint("kind IN ('usage', 'correction')", name="kind"),
+)
+
+
+def _rolled_up(*names: str) -> list[sa.Column[str]]:
+    """Columns of a roll-up's key that are text. What lacks a project or an adapter has NONE."""
+    return [sa.Column(name, sa.String(200 if name in ("model", "adapter") else 64), primary_key=True) for name in names]
+
+
+def _hour() -> sa.Column[int]:
+    return sa.Column("hour", sa.BigInteger, primary_key=True, autoincrement=False)
+
+
+# Sums of usage by the UTC hour of finished_at and by period, derived from the rows up to `rollup_cursor.sequence`
+# (rollups.py); all that is in a period is here under its id.
+usage_hours = sa.Table(
+    "usage_hours",
+    metadata,
+    *_rolled_up("tenant_id"),
+    _hour(),
+    *_rolled_up("key_id", "model", "adapter", "tier", "price_version_id", "period_id", "project_id"),
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("input_tokens", sa.BigInteger, nullable=False),  # of the prompt, not cached
+    sa.Column("cached_input_tokens", sa.BigInteger, nullable=False),
+    sa.Column("output_tokens", sa.BigInteger, nullable=False),  # billed
+    sa.Column("made_tokens", sa.BigInteger, nullable=False),
+    sa.Column("discarded_tokens", sa.BigInteger, nullable=False),
+    sa.Column("preemptions", sa.BigInteger, nullable=False),
+    sa.Column("swapped_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cost_picos", sa.BigInteger, nullable=False),
+    sa.Column("device_s", sa.Double, nullable=False),
+    sa.Column("sequence_min", sa.BigInteger, nullable=False),
+    sa.Column("sequence_max", sa.BigInteger, nullable=False),
+    sa.Index("ix_usage_hours_hour", "hour"),
+    sa.Index("ix_usage_hours_period_id", "period_id"),
+)
+
+# Sums of usage_recompute, by the tier that caused it: `tier` is the preempted request's.
+recompute_hours = sa.Table(
+    "recompute_hours",
+    metadata,
+    *_rolled_up("tenant_id"),
+    _hour(),
+    *_rolled_up("key_id", "model", "adapter", "tier", "caused_by", "period_id", "project_id"),
+    sa.Column("tokens", sa.BigInteger, nullable=False),
+    sa.Column("device_s", sa.Double, nullable=False),
+    sa.Index("ix_recompute_hours_hour", "hour"),
+    sa.Index("ix_recompute_hours_period_id", "period_id"),
+)
+
+# One row: every usage row with a sequence up to `sequence` is committed, in a period and in the roll-ups, and no row
+# with such a sequence can come later. Who folds, closes or corrects has it locked.
+rollup_cursor = sa.Table(
+    "rollup_cursor",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("sequence", sa.BigInteger, nullable=False),
+    sa.Column("requests", sa.BigInteger, nullable=False),  # of all rows up to there
+    sa.Column("made_tokens", sa.BigInteger, nullable=False),
+    sa.Column("folded_at", sa.BigInteger, nullable=False),
+)
+
+# What reconciling found, newest last; the newest of kind `minute` says where the next one begins.
+reconciliations = sa.Table(
+    "reconciliations",
+    metadata,
+    sa.Column("number", Sequence, primary_key=True, autoincrement=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("sequence_from", sa.BigInteger, nullable=False),  # usage above it …
+    sa.Column("sequence_to", sa.BigInteger, nullable=False),  # … and up to here
+    sa.Column("took_s", sa.Double, nullable=False),
+    sa.Column("imbalances", sa.BigInteger, nullable=False),
+    sa.Column("overshot", sa.BigInteger, nullable=False),
+    sa.Column("findings", sa.JSON, nullable=False),
+    # At a quiet moment: the ledger's tokens less those of all engines. As long as no engine comes or goes, it stays.
+    sa.Column("engine_gap", sa.BigInteger),
+    sa.Column("engines", sa.Text),  # their epochs
+    sa.CheckConstraint("kind IN ('minute', 'month', 'whole')", name="kind"),
+    sqlite_autoincrement=True,
+)
+
+# What each engine process said last of what it made, by its epoch.
+engine_counts = sa.Table(
+    "engine_counts",
+    metadata,
+    sa.Column("epoch", sa.String(64), primary_key=True),
+    sa.Column("made_tokens", sa.BigInteger, nullable=False),
+    sa.Column("overrun_tokens", sa.BigInteger, nullable=False),
+    sa.Column("lost_tokens", sa.BigInteger, nullable=False),
+    sa.Column("ledger_tokens", sa.BigInteger),  # of the ledger then, when nothing ran; null: something did
+    sa.Column("read_at", sa.BigInteger, nullable=False),
 )

@@ -67,6 +67,7 @@ async def test_append_only(books: Books, table: str) -> None:
     assert isinstance(await ledger.hold(request), Held)
     await ledger.settle(msgspec.structs.replace(settlement(request, 5), recomputed={"premium": Recompute(1, 0.1)}))
     books.database.write_sync(lambda c: gateway.audit.record(c, actor="me", action="a.b", object_id="x"))
+    books.database.write_sync(lambda c: invoiced(c, books.tenant.id))
     column = metadata.tables[table].columns.keys()[1]
     statements = [f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"]
     if not books.database.is_sqlite:
@@ -75,6 +76,36 @@ async def test_append_only(books: Books, table: str) -> None:
         with pytest.raises(sa.exc.DBAPIError, match="append-only"):
             books.database.write_sync(lambda connection, text=statement: connection.exec_driver_sql(text))
     books.assert_sound()
+
+
+def invoiced(connection: sa.Connection, tenant_id: str) -> None:
+    """A closed period with one free correction, and nothing else on its invoice."""
+    period = {"id": "per_1", "tenant_id": tenant_id, "month": "2026-01", "time_zone": "UTC", "opened_at": 1}
+    period |= {"start_at": 1, "end_at": 2, "state": "closed", "closed_sequence": 0}
+    correction = {
+        "id": "cor_1",
+        "period_id": "per_1",
+        "tenant_id": tenant_id,
+        "currency": "USD",
+        "tokens": 0,
+        "picos": 0,
+    }
+    invoice = {"id": "inv_1", "period_id": "per_1", "tenant_id": tenant_id, "currency": "USD", "issued_at": 1}
+    invoice |= {"usage_picos": 0, "correction_picos": 0, "total_picos": 0}
+    line = {"invoice_id": "inv_1", "line": 1, "kind": "correction", "tokens": 0, "picos": 0, "correction_id": "cor_1"}
+    connection.execute(sa.insert(tables.billing_periods).values(period))
+    connection.execute(
+        sa.insert(tables.corrections).values(correction | {"reason": "none", "actor": "me", "created_at": 1})
+    )
+    connection.execute(sa.insert(tables.invoices).values(invoice))
+    connection.execute(sa.insert(tables.invoice_lines).values(line))
+
+
+def test_a_closed_period_never_changes(books: Books) -> None:
+    books.database.write_sync(lambda c: invoiced(c, books.tenant.id))
+    for statement in ("UPDATE billing_periods SET state = 'open'", "DELETE FROM billing_periods"):
+        with pytest.raises(sa.exc.DBAPIError, match="a closed period is immutable"):
+            books.database.write_sync(lambda connection, text=statement: connection.exec_driver_sql(text))
 
 
 def just_before(url: str, number: str) -> None:
@@ -119,7 +150,7 @@ def test_budgets_that_were_there_stay_as_they_are(database_url: str) -> None:
     assert database.read_sync(lambda c: tenants.get(c, "ten_1")).time_zone == "UTC"  # type: ignore[union-attr]
     with engine.connect() as connection:
         windows = connection.execute(sa.select(tables.budget_windows)).all()
-        assert [tuple(window) for window in windows] == [("bud_1", 11, 5, 6, 0)]
+        assert [tuple(window) for window in windows] == [("bud_1", 11, 5, 6, 0, 0)]
         if database.is_sqlite:
             assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
     for column, value in (("scope", "galaxy"), ("kind", "firm"), ("limit_amount", -1), ("period", "week")):
