@@ -105,9 +105,9 @@ class Findings(msgspec.Struct, frozen=True):
     """What does not add up; all empty or 0 in a sound ledger. Lists are cut at FINDINGS_MAX."""
 
     unbalanced: list[str]  # transactions whose entries do not sum to 0
-    cost_difference_picos: int  # Σ usage cost − Σ receivable entries
+    cost_difference_picos: int  # Σ usage cost + Σ corrections − Σ receivable entries
     wrong_counters: list[str]  # budget windows that differ from their holds
-    overshot: list[str]  # windows of hard budgets over their limit (also when it was lowered)
+    overshot: list[str]  # windows of hard budgets over their limit, as it was when it was reached
     oversettled: list[str]  # settled above what was held, or a usage row without its settled hold
     unrecorded: list[str]  # settled holds without a usage row
     orphaned: list[str]  # open holds of gateways without a living lease
@@ -115,8 +115,8 @@ class Findings(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """Everything that is a fault at any moment is absent. `orphaned` and `overshot` may be passing states."""
-        faults = (self.unbalanced, self.wrong_counters, self.oversettled, self.unrecorded)
+        """Everything that is a fault at any moment is absent. `orphaned` may be a passing state."""
+        faults = (self.unbalanced, self.wrong_counters, self.overshot, self.oversettled, self.unrecorded)
         return not any(faults) and self.cost_difference_picos == 0
 
 
@@ -129,6 +129,7 @@ def reconcile(connection: sa.Connection, clock: Clock = database_now) -> Finding
         .having(sa.func.sum(entries.c.amount_picos) != 0)
     )
     costs = sa.select(sa.func.coalesce(sa.func.sum(usage.c.cost_picos), 0))
+    corrected = sa.select(sa.func.coalesce(sa.func.sum(tables.corrections.c.picos), 0))
     received = sa.select(sa.func.coalesce(sa.func.sum(entries.c.amount_picos), 0)).where(
         entries.c.account == "receivable"
     )
@@ -155,6 +156,7 @@ def reconcile(connection: sa.Connection, clock: Clock = database_now) -> Finding
     return Findings(
         unbalanced=list(connection.execute(unbalanced.limit(FINDINGS_MAX)).scalars()),
         cost_difference_picos=int(connection.execute(costs).scalar_one())
+        + int(connection.execute(corrected).scalar_one())
         - int(connection.execute(received).scalar_one()),
         wrong_counters=wrong,
         overshot=overshot,
@@ -197,7 +199,7 @@ def _check_counters(connection: sa.Connection) -> tuple[list[str], list[str]]:
         key = (row.budget_id, row.window_start)
         if true.pop(key, (0, 0)) != (row.held, row.posted):
             wrong.append(f"{row.budget_id}@{row.window_start}")
-        if row.kind == "hard" and row.held + row.posted > row.limit_amount:
+        if row.kind == "hard" and row.held + row.posted > max(row.limit_amount, row.excused):
             overshot.append(f"{row.budget_id}@{row.window_start}")
     wrong += [f"{budget_id}@{start}" for budget_id, start in true]
     return wrong[:FINDINGS_MAX], overshot[:FINDINGS_MAX]

@@ -134,7 +134,12 @@ def change(
         thresholds = before.thresholds
     checked = _checked(kind, thresholds)
     values: dict[str, object] = {"limit_amount": limit_amount, "kind": kind, "thresholds": _thresholds_text(checked)}
-    return _change(connection, budget_id, values)
+    after = _change(connection, budget_id, values)
+    # With the budget's row locked, as a hold has it: what is over the new limit now was within the old one.
+    taken = _windows.c.held + _windows.c.posted
+    over = sa.and_(_windows.c.budget_id == budget_id, taken > limit_amount, taken > _windows.c.excused)
+    connection.execute(sa.update(_windows).where(over).values(excused=taken))
+    return after
 
 
 def remove(connection: sa.Connection, budget_id: str) -> Budget:

@@ -22,3 +22,7 @@ class AlreadyExists(BillingRefused):
 
 class NotFound(BillingRefused):
     """No such row."""
+
+
+class NotYet(BillingRefused):
+    """It cannot be done now; later it may be."""

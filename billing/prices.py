@@ -81,12 +81,7 @@ def publish(
         raise InvalidValue("a price needs a model's name or an adapter's id", "subject")
     if len(currency) != 3 or not (currency.isascii() and currency.isupper()):
         raise InvalidValue("a currency is three capital letters (ISO 4217)", "currency")
-    if not multipliers:
-        raise InvalidValue("a price needs at least one tier", "multipliers")
-    if cached_input > input:
-        raise InvalidValue("cached input may not cost more than input: the hold would not cover it", "cached_input")
-    base = UnitPrices(input, cached_input, output)
-    tiers = {tier: _multiplied(base, tier, multiplier) for tier, multiplier in multipliers.items()}
+    tiers = by_tier(UnitPrices(input, cached_input, output), multipliers)
     now = database_now(connection)
     if effective_from is not None and effective_from < now:
         raise InvalidValue("a price cannot be in force from a moment in the past", "effective_from")
@@ -94,6 +89,15 @@ def publish(
     _insert(connection, version)
     revision.bump(connection)
     return version
+
+
+def by_tier(base: UnitPrices, multipliers: Mapping[str, str | Fraction | int]) -> dict[str, UnitPrices]:
+    """The base prices times each tier's multiplier. Raises InvalidValue as `publish` does."""
+    if not multipliers:
+        raise InvalidValue("a price needs at least one tier", "multipliers")
+    if base.cached_input > base.input:
+        raise InvalidValue("cached input may not cost more than input: the hold would not cover it", "cached_input")
+    return {tier: _multiplied(base, tier, multiplier) for tier, multiplier in multipliers.items()}
 
 
 def _multiplied(base: UnitPrices, tier: str, multiplier: str | Fraction | int) -> UnitPrices:

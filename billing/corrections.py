@@ -1,0 +1,200 @@
+"""Corrections: what is owed more or less than the usage rows say, as new entries; nothing that was written changes.
+
+A correction is in the period that its own moment lies in, which is open. Budgets do not see it. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import periods, rollups, tables, usage
+from billing.clock import Clock, database_now
+from billing.errors import InvalidValue, NotFound
+from billing.ids import new_id
+from billing.prices import METERS, PICOS_MAX, PriceBook
+from billing.requests import REQUEST_TOKENS_MAX
+
+REASON_CHARS_MAX = 500
+LIST_MAX = 1000
+
+_corrections = tables.corrections
+_METER_TOKENS = {
+    "input": lambda row: row.prompt_tokens - row.cached_tokens,
+    "cached_input": lambda row: row.cached_tokens,
+    "output": lambda row: row.completion_tokens,
+}
+
+
+class Correction(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of corrections. Of a request: its own names, `tokens` more or less of one meter, at the price it was billed
+    at. Free (`request_id` None): `picos` of the tenant's currency, and whatever names were given."""
+
+    sequence: int = 0
+    id: str
+    period_id: str
+    tenant_id: str
+    project_id: str | None = None
+    key_id: str | None = None
+    request_id: str | None = None
+    model: str | None = None
+    adapter: str | None = None
+    tier: str | None = None
+    meter: str | None = None
+    price_version_id: str | None = None
+    currency: str
+    tokens: int
+    picos: int
+    reason: str
+    actor: str
+    created_at: int
+
+
+def of_request(
+    connection: sa.Connection,
+    request_id: str,
+    *,
+    meter: str,
+    tokens: int,
+    reason: str,
+    actor: str,
+    tenant_id: str | None = None,
+    clock: Clock = database_now,
+) -> Correction:
+    """`tokens` more (or, below 0, less) of one meter of a settled request, at its own price. Raises NotFound, and
+    InvalidValue when fewer than none would be left."""
+    _check_words(reason, meter)
+    if not 0 < abs(tokens) <= REQUEST_TOKENS_MAX:
+        raise InvalidValue(f"must be ±1 to ±{REQUEST_TOKENS_MAX}", "tokens")
+    rollups.lock_cursor(connection)  # one after another: two together might take more than there was
+    row = usage.get(connection, request_id)
+    if row is None or tenant_id not in (None, row.tenant_id):
+        raise NotFound(f"no settled request {request_id!r}", "request_id")
+    left = _METER_TOKENS[meter](row) + _corrected(connection, request_id, meter)
+    if left + tokens < 0:
+        raise InvalidValue(f"the request has {left} {meter} tokens left that were billed", "tokens")
+    unit = getattr(PriceBook().version(connection, row.price_version_id).tiers[row.tier], meter)
+    now = clock(connection)
+    correction = Correction(
+        id=new_id("cor"),
+        period_id=periods.at(connection, row.tenant_id, now).id,
+        tenant_id=row.tenant_id,
+        project_id=row.project_id,
+        key_id=row.key_id,
+        request_id=request_id,
+        model=row.model,
+        adapter=row.adapter,
+        tier=row.tier,
+        meter=meter,
+        price_version_id=row.price_version_id,
+        currency=row.currency,
+        tokens=tokens,
+        picos=tokens * unit,
+        reason=reason,
+        actor=actor,
+        created_at=now,
+    )
+    return _write(connection, correction)
+
+
+def free(
+    connection: sa.Connection,
+    tenant_id: str,
+    *,
+    picos: int,
+    reason: str,
+    actor: str,
+    project_id: str | None = None,
+    key_id: str | None = None,
+    model: str | None = None,
+    adapter: str | None = None,
+    tier: str | None = None,
+    meter: str | None = None,
+    clock: Clock = database_now,
+) -> Correction:
+    """An amount of the tenant's currency that no request explains: a credit (below 0) or a charge. Raises NotFound,
+    InvalidValue."""
+    _check_words(reason, meter)
+    if not 0 < abs(picos) <= PICOS_MAX:
+        raise InvalidValue(f"must be ±1 to ±{PICOS_MAX}", "picos")
+    currency = connection.execute(
+        sa.select(tables.tenants.c.currency).where(tables.tenants.c.id == tenant_id)
+    ).scalar_one_or_none()
+    if currency is None:
+        raise NotFound(f"there is no tenant {tenant_id!r}", "tenant")
+    rollups.lock_cursor(connection)
+    now = clock(connection)
+    correction = Correction(
+        id=new_id("cor"),
+        period_id=periods.at(connection, tenant_id, now).id,
+        tenant_id=tenant_id,
+        project_id=project_id,
+        key_id=key_id,
+        model=model,
+        adapter=adapter,
+        tier=tier,
+        meter=meter,
+        currency=currency,
+        tokens=0,
+        picos=picos,
+        reason=reason,
+        actor=actor,
+        created_at=now,
+    )
+    return _write(connection, correction)
+
+
+def listing(
+    connection: sa.Connection,
+    *,
+    tenant_id: str | None = None,
+    period_id: str | None = None,
+    request_id: str | None = None,
+    after: int = 0,
+    limit: int = LIST_MAX,
+) -> list[Correction]:
+    """In the order they were made, beginning after sequence `after`."""
+    query = sa.select(_corrections).where(_corrections.c.sequence > after).order_by(_corrections.c.sequence)
+    for name, value in (("tenant_id", tenant_id), ("period_id", period_id), ("request_id", request_id)):
+        if value is not None:
+            query = query.where(_corrections.c[name] == value)
+    return [Correction(**row._mapping) for row in connection.execute(query.limit(min(limit, LIST_MAX)))]
+
+
+def _check_words(reason: str, meter: str | None) -> None:
+    if not 1 <= len(reason) <= REASON_CHARS_MAX or not reason.isprintable():
+        raise InvalidValue(f"a reason is 1 to {REASON_CHARS_MAX} printable characters", "reason")
+    if meter is not None and meter not in METERS:
+        raise InvalidValue(f"must be one of {', '.join(METERS)}", "meter")
+
+
+def _corrected(connection: sa.Connection, request_id: str, meter: str) -> int:
+    """Tokens more or less that earlier corrections of this request say."""
+    query = sa.select(sa.func.coalesce(sa.func.sum(_corrections.c.tokens), 0)).where(
+        _corrections.c.request_id == request_id, _corrections.c.meter == meter
+    )
+    return int(connection.execute(query).scalar_one())
+
+
+def _write(connection: sa.Connection, correction: Correction) -> Correction:
+    row = msgspec.structs.asdict(correction)
+    del row["sequence"]
+    made = connection.execute(sa.insert(_corrections).values(row).returning(_corrections.c.sequence))
+    sequence = int(made.scalar_one())
+    amounts = (("receivable", None, correction.picos), ("revenue", correction.meter, -correction.picos))
+    entries = [
+        {
+            "transaction_id": correction.id,
+            "tenant_id": correction.tenant_id,
+            "account": account,
+            "meter": meter,
+            "amount_picos": amount,
+            "currency": correction.currency,
+            "recorded_at": correction.created_at,
+        }
+        for account, meter, amount in amounts
+        if amount
+    ]
+    if entries:  # a correction of tokens that cost nothing has none
+        connection.execute(sa.insert(tables.entries), entries)
+    return msgspec.structs.replace(correction, sequence=sequence)

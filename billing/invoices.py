@@ -1,0 +1,219 @@
+"""Closing a period makes its invoice, from the roll-ups and the corrections of that period; neither changes again.
+
+Usage that arrives later is in the next period. It recomputes no price: a line is tokens × the unit price they had.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import periods, rollups, tables
+from billing.clock import Clock, database_now, rfc3339
+from billing.corrections import Correction
+from billing.errors import InvalidValue, NotFound, NotYet
+from billing.ids import new_id
+from billing.periods import Period
+from billing.prices import METERS, PICOS_MAX
+
+LIST_MAX = 1000
+
+_periods = tables.billing_periods
+_hours = tables.usage_hours
+_invoices = tables.invoices
+_lines = tables.invoice_lines
+_holds = tables.holds
+
+
+class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of invoice_lines. Usage: picos = tokens × unit_price_picos."""
+
+    invoice_id: str
+    line: int
+    kind: str
+    model: str | None = None
+    adapter: str | None = None
+    tier: str | None = None
+    meter: str | None = None
+    price_version_id: str | None = None
+    unit_price_picos: int | None = None
+    tokens: int
+    picos: int
+    correction_id: str | None = None
+
+
+class Invoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tenant owes for one closed period; below 0, what is owed to it."""
+
+    id: str
+    period: Period
+    tenant_id: str
+    currency: str
+    usage_picos: int
+    correction_picos: int
+    total_picos: int
+    issued_at: int
+
+
+def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, clock: Clock = database_now) -> Invoice:
+    """Close the tenant's first open period, which must be `month`. Raises NotFound; InvalidValue when it is closed;
+    NotYet before it has ended, while a hold of it is open, or while an earlier period is."""
+    rollups.lock_cursor(connection)
+    now = clock(connection)
+    period = _closable(connection, tenant_id, month, now)
+    # After the holds were seen to be settled, what is complete has their usage.
+    sequence = rollups.fold_all(connection, clock)
+    if sequence is None:
+        raise NotYet("settlements are under way that do not end; try again in a moment")
+    lines = _usage_lines(connection, period)
+    usage_picos = sum(line["picos"] for line in lines)
+    spent = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.cost_picos), 0)).where(_hours.c.period_id == period.id)
+    assert usage_picos == int(connection.execute(spent).scalar_one()), f"the lines of {period.id} are not its usage"
+    corrected = _correction_lines(connection, period)
+    correction_picos = sum(line["picos"] for line in corrected)
+    if max(abs(usage_picos), abs(correction_picos), abs(usage_picos + correction_picos)) > PICOS_MAX:
+        raise InvalidValue(f"an invoice holds at most {PICOS_MAX} picos", "month")
+    currency = connection.execute(
+        sa.select(tables.tenants.c.currency).where(tables.tenants.c.id == tenant_id)
+    ).scalar_one()
+    closed = _close(connection, period, sequence, actor, now)
+    total = usage_picos + correction_picos
+    invoice = Invoice(
+        id=new_id("inv"),
+        period=closed,
+        tenant_id=tenant_id,
+        currency=currency,
+        usage_picos=usage_picos,
+        correction_picos=correction_picos,
+        total_picos=total,
+        issued_at=now,
+    )
+    row = msgspec.structs.asdict(invoice) | {"period_id": period.id}
+    del row["period"]
+    connection.execute(sa.insert(_invoices).values(row))
+    numbered = [{"invoice_id": invoice.id, "line": at} | line for at, line in enumerate([*lines, *corrected], 1)]
+    if numbered:
+        connection.execute(sa.insert(_lines), numbered)
+    return invoice
+
+
+def get(connection: sa.Connection, invoice_id: str) -> Invoice:
+    """Raises NotFound."""
+    row = connection.execute(_joined().where(_invoices.c.id == invoice_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no invoice {invoice_id!r}")
+    return _invoice(row)
+
+
+def lines(connection: sa.Connection, invoice_id: str) -> list[InvoiceLine]:
+    query = sa.select(_lines).where(_lines.c.invoice_id == invoice_id).order_by(_lines.c.line)
+    return [InvoiceLine(**row._mapping) for row in connection.execute(query)]
+
+
+def listing(
+    connection: sa.Connection,
+    *,
+    tenant_id: str | None = None,
+    month: str | None = None,
+    after: tuple[int, str] | None = None,
+    limit: int = LIST_MAX,
+) -> list[Invoice]:
+    """By the start of their period, then its id; a page begins after that pair."""
+    query = _joined().order_by(_periods.c.start_at, _periods.c.id).limit(min(limit, LIST_MAX))
+    if tenant_id is not None:
+        query = query.where(_invoices.c.tenant_id == tenant_id)
+    if month is not None:
+        query = query.where(_periods.c.month == periods.check_month(month))
+    if after is not None:
+        query = query.where(sa.tuple_(_periods.c.start_at, _periods.c.id) > after)
+    return [_invoice(row) for row in connection.execute(query)]
+
+
+def _closable(connection: sa.Connection, tenant_id: str, month: str, now: int) -> Period:
+    asked = periods.get(connection, tenant_id, month)
+    if asked.state == "closed":
+        raise InvalidValue(f"{month} is closed already", "month")
+    first = periods.first_open(connection, tenant_id)
+    assert first is not None
+    if first.id != asked.id:
+        raise NotYet(f"{first.month} comes first: it is open still", "month")
+    if now < asked.end_at:
+        raise NotYet(f"{month} has not ended: it ends at {rfc3339(asked.end_at)}", "month")
+    of_period = sa.and_(_holds.c.state == "held", _holds.c.tenant_id == tenant_id, _holds.c.held_at < asked.end_at)
+    still = int(connection.execute(sa.select(sa.func.count()).select_from(_holds).where(of_period)).scalar_one())
+    if still:
+        raise NotYet(f"{still} holds of {month} are open still", "month")
+    return asked
+
+
+def _usage_lines(connection: sa.Connection, period: Period) -> list[dict[str, Any]]:
+    key = ("model", "adapter", "tier", "price_version_id")
+    grouped = [_hours.c[name] for name in key]
+    sums = [sa.func.sum(_hours.c[f"{meter}_tokens"]).label(meter) for meter in METERS]
+    query = sa.select(*grouped, *sums).where(_hours.c.period_id == period.id).group_by(*grouped).order_by(*grouped)
+    rows = connection.execute(query).all()
+    prices = tables.unit_prices
+    wanted = prices.c.price_version_id.in_({row.price_version_id for row in rows})
+    unit = {
+        (row.price_version_id, row.tier, row.meter): row.picos
+        for row in connection.execute(sa.select(prices).where(wanted))
+    }
+    found = []
+    for row in rows:
+        for meter in METERS:
+            tokens = int(getattr(row, meter))
+            if not tokens:
+                continue
+            price = unit[row.price_version_id, row.tier, meter]
+            named = {name: getattr(row, name) for name in key} | {"adapter": row.adapter or None}
+            counted = {"unit_price_picos": price, "tokens": tokens, "picos": tokens * price}
+            found.append({"kind": "usage", "meter": meter, "correction_id": None, **named, **counted})
+    return found
+
+
+def _correction_lines(connection: sa.Connection, period: Period) -> list[dict[str, Any]]:
+    corrections = tables.corrections
+    query = sa.select(corrections).where(corrections.c.period_id == period.id).order_by(corrections.c.sequence)
+    names = ("model", "adapter", "tier", "meter", "price_version_id", "tokens", "picos")
+    found = []
+    for row in connection.execute(query):
+        made = Correction(**row._mapping)
+        line = {name: getattr(made, name) for name in names} | {"kind": "correction", "correction_id": made.id}
+        priced = made.price_version_id is not None and made.tokens != 0
+        found.append(line | {"unit_price_picos": made.picos // made.tokens if priced else None})
+    return found
+
+
+def _close(connection: sa.Connection, period: Period, sequence: int, actor: str, now: int) -> Period:
+    ends = sa.select(sa.func.min(_hours.c.sequence_min), sa.func.max(_hours.c.sequence_max))
+    lowest, highest = connection.execute(ends.where(_hours.c.period_id == period.id)).one()
+    closed = msgspec.structs.replace(
+        period,
+        state="closed",
+        closed_sequence=sequence,
+        sequence_min=lowest,
+        sequence_max=highest,
+        closed_at=now,
+        closed_by=actor,
+    )
+    # The next one must be there: it takes what comes late.
+    periods.ensure(connection, {period.tenant_id: (period.end_at, period.end_at)}, now)
+    connection.execute(sa.update(_periods).where(_periods.c.id == period.id).values(msgspec.structs.asdict(closed)))
+    following = sa.and_(_periods.c.tenant_id == period.tenant_id, _periods.c.start_at == period.end_at)
+    result = connection.execute(sa.update(_periods).where(following).values(late_after=sequence))
+    assert result.rowcount == 1
+    return closed
+
+
+def _joined() -> sa.Select[Any]:
+    return sa.select(_invoices, *(column.label(f"p_{column.name}") for column in _periods.c)).join(
+        _periods, _periods.c.id == _invoices.c.period_id
+    )
+
+
+def _invoice(row: sa.Row[Any]) -> Invoice:
+    period = Period(**{name: row._mapping[f"p_{name}"] for name in Period.__struct_fields__})
+    fields = {name: row._mapping[name] for name in Invoice.__struct_fields__ if name != "period"}
+    return Invoice(period=period, **fields)

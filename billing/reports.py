@@ -1,0 +1,180 @@
+"""Usage and cost in buckets of time, by group: whole hours from the roll-ups, the rest from the usage rows themselves,
+so that what is shown is complete at any moment and to the last unit. Reads only; in one unchanging view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import rollups, tables
+from billing.clock import DAY, SECOND
+from billing.rollups import HOUR
+
+MINUTE = 60 * SECOND
+Width = Literal["1m", "1h", "1d"]
+WIDTHS: dict[Width, int] = {"1m": MINUTE, "1h": HOUR, "1d": DAY}
+ROWS_MAX = 5_000  # of one page; what is over is on the next
+VALUES_MAX = 100  # of one filter
+
+Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier"]
+GROUPS: tuple[Group, ...] = ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
+COUNTED = (
+    "requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens",
+    "preemptions", "swapped_tokens", "cost_picos",
+)  # fmt: skip
+
+_usage = tables.usage
+_hours = tables.usage_hours
+_corrections = tables.corrections
+
+
+class Which(msgspec.Struct, frozen=True, kw_only=True):
+    """start ≤ moment < end, in microseconds UTC; of each list that is given, one must match."""
+
+    start: int
+    end: int
+    tenant_ids: tuple[str, ...] = ()
+    project_ids: tuple[str, ...] = ()
+    key_ids: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    tiers: tuple[str, ...] = ()
+
+    def of(self, table: sa.Table) -> list[sa.ColumnElement[bool]]:
+        given = (self.tenant_ids, self.project_ids, self.key_ids, self.models, self.adapters, self.tiers)
+        return [table.c[name].in_(values) for name, values in zip(GROUPS, given, strict=True) if values]
+
+
+class Sums(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one group in one bucket. `groups`: the value of each name grouped by, None for what has none. Corrections are
+    in `correction_picos` and `cost_picos` alone."""
+
+    bucket: int
+    groups: dict[str, str | None]
+    currency: str
+    requests: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    made_tokens: int = 0
+    discarded_tokens: int = 0
+    preemptions: int = 0
+    swapped_tokens: int = 0
+    cost_picos: int = 0
+    correction_picos: int = 0
+    device_s: float = 0.0
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a page begins: behind the group `after` of the bucket, or, without it, with the bucket."""
+
+    bucket: int
+    after: tuple[str, ...] = ()
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Rows by bucket and group; buckets without any are not there. They cover `which.start` or the page's place up to
+    `covered_to`; `next` is None at the end."""
+
+    rows: list[Sums]
+    covered_to: int
+    next: Place | None
+
+
+def buckets(
+    connection: sa.Connection,
+    which: Which,
+    *,
+    width: Width,
+    group_by: Iterable[Group] = (),
+    place: Place | None = None,
+    limit: int,
+) -> Report:
+    """A page of at most `limit` buckets and ROWS_MAX rows. Buckets lie on the clock of UTC; the first and the last are
+    cut by `which`. Groups are apart by currency, always."""
+    step = WIDTHS[width]
+    place = place or Place(which.start - which.start % step)
+    covered_to = min(which.end, place.bucket + limit * step)
+    part = msgspec.structs.replace(which, start=max(which.start, place.bucket), end=covered_to)
+    names = [name for name in GROUPS if name in set(group_by)]
+    source = sa.union_all(*_sources(connection, part, names, step)).subquery()
+    bucket = (source.c.at - source.c.at % sa.literal_column(str(step), sa.BigInteger)).label("bucket")
+    keys = [bucket, *(source.c[name] for name in names), source.c.currency]
+    sums = [sa.func.sum(source.c[name]).label(name) for name in (*COUNTED, "correction_picos", "device_s")]
+    query = sa.select(*keys, *sums).group_by(*keys).order_by(*keys).limit(ROWS_MAX + 1)
+    if place.after:
+        query = query.having(sa.tuple_(*keys) > (place.bucket, *place.after))
+    rows = connection.execute(query).all()
+    if len(rows) > ROWS_MAX:
+        last = rows[ROWS_MAX - 1]
+        after = (*(getattr(last, name) for name in names), last.currency)
+        following: Place | None = Place(int(last.bucket), after)
+        covered_to = min(covered_to, int(last.bucket) + step)
+    else:
+        following = Place(covered_to) if covered_to < which.end else None
+    return Report([_sums(row, names) for row in rows[:ROWS_MAX]], covered_to, following)
+
+
+def _sums(row: sa.Row[Any], names: list[Group]) -> Sums:
+    counted = {name: int(getattr(row, name)) for name in (*COUNTED, "correction_picos")}
+    groups = {str(name): getattr(row, name) or None for name in names}
+    return Sums(bucket=int(row.bucket), groups=groups, currency=row.currency, device_s=row.device_s, **counted)
+
+
+def _sources(connection: sa.Connection, which: Which, names: list[Group], step: int) -> list[sa.Select[Any]]:
+    """Selects of the same columns, of which each row that `which` has is in exactly one."""
+    folded = rollups.read_cursor(connection).sequence
+    first, last = _up(which.start), which.end - which.end % HOUR
+    if step < HOUR or first >= last:
+        return [_raw(which, names, _within(which.start, which.end)), _corrected(which, names)]
+    edges = sa.or_(_within(which.start, first), _within(last, which.end))
+    return [
+        _rolled_up(which, names, first, last),
+        _raw(which, names, sa.and_(_usage.c.sequence <= folded, edges)),
+        _raw(which, names, sa.and_(_usage.c.sequence > folded, _within(which.start, which.end))),
+        _corrected(which, names),
+    ]
+
+
+def _up(moment: int) -> int:
+    return moment + -moment % HOUR
+
+
+def _within(start: int, end: int) -> sa.ColumnElement[bool]:
+    return sa.and_(_usage.c.finished_at >= start, _usage.c.finished_at < end)
+
+
+def _rolled_up(which: Which, names: list[Group], first: int, last: int) -> sa.Select[Any]:
+    sums = [sa.func.sum(_hours.c[name]).label(name) for name in (*COUNTED, "device_s")]
+    keys = [_hours.c.hour.label("at"), *(_hours.c[name] for name in names), _hours.c.currency]
+    between = sa.and_(_hours.c.hour >= first, _hours.c.hour < last)
+    query = sa.select(*keys, *sums, sa.literal_column("0").label("correction_picos"))
+    return query.where(between, *which.of(_hours)).group_by(*keys)
+
+
+def _raw(which: Which, names: list[Group], rows: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    meters = rollups.meters()
+    columns: list[Any] = [_usage.c.finished_at.label("at"), *_named(_usage, names), _usage.c.currency]
+    for name in COUNTED:
+        one = sa.literal_column("1") if name == "requests" else meters.get(name, _usage.c.get(name))
+        columns.append(one.label(name))  # type: ignore[union-attr]
+    columns += [_usage.c.device_s, sa.literal_column("0").label("correction_picos")]
+    return sa.select(*columns).where(rows, *which.of(_usage))
+
+
+def _corrected(which: Which, names: list[Group]) -> sa.Select[Any]:
+    columns: list[Any] = [_corrections.c.created_at.label("at"), *_named(_corrections, names), _corrections.c.currency]
+    columns += [sa.literal_column("0").label(name) for name in COUNTED if name != "cost_picos"]
+    columns += [_corrections.c.picos.label("cost_picos"), sa.literal_column("0.0", sa.Double).label("device_s")]
+    columns.append(_corrections.c.picos.label("correction_picos"))
+    between = sa.and_(_corrections.c.created_at >= which.start, _corrections.c.created_at < which.end)
+    return sa.select(*columns).where(between, *which.of(_corrections))
+
+
+def _named(table: sa.Table, names: list[Group]) -> list[Any]:
+    """As the roll-ups have them: what is missing is NONE."""
+    return [sa.func.coalesce(table.c[name], tables.NONE).label(name) for name in names]

@@ -1,0 +1,221 @@
+"""Roll-ups: sums of usage by hour and period, derived from the rows in the order of their sequence, each row once.
+
+Sequences are given before their transaction commits, so a lower one may appear after a higher one. `complete_up_to`
+finds below which number that cannot happen any more, without asking anything of the transactions that settle.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import periods, tables
+from billing.clock import SECOND, Clock, database_now
+
+FOLD_MAX = 50_000  # usage rows in one transaction
+HOUR = 3600 * SECOND
+PATIENCE_S = 2.0  # for settlements under way
+POLL_S = 0.002
+# The key columns of usage_hours that a usage row has itself.
+OWN = ("tenant_id", "key_id", "model", "tier")
+COUNTED = ("made_tokens", "discarded_tokens", "preemptions", "swapped_tokens", "cost_picos", "device_s")
+
+_usage = tables.usage
+_recompute = tables.usage_recompute
+_hours = tables.usage_hours
+_recompute_hours = tables.recompute_hours
+_cursor = tables.rollup_cursor
+
+# Written out: what is grouped by must be the same text wherever it stands.
+_NONE: sa.ColumnElement[str] = sa.literal_column(f"'{tables.NONE}'", sa.String)
+_LOCK = sa.select(_cursor).where(_cursor.c.id == 1).with_for_update()
+_NEWEST = sa.select(sa.func.coalesce(sa.func.max(_usage.c.sequence), 0))
+# An INSERT takes this lock on the table before it asks for a sequence, and keeps it until its rows can be seen.
+_SETTLING = sa.text(
+    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' "
+    "AND relation = CAST('usage' AS regclass) AND granted AND pid <> pg_backend_pid() "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """A row of rollup_cursor."""
+
+    id: int
+    sequence: int
+    requests: int
+    made_tokens: int
+    folded_at: int
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """Usage rows with sequence_from < sequence ≤ sequence_to are in the roll-ups now. `more`: there are others."""
+
+    sequence_from: int
+    sequence_to: int
+    more: bool
+
+
+def read_cursor(connection: sa.Connection) -> Cursor:
+    return Cursor(*connection.execute(sa.select(_cursor).where(_cursor.c.id == 1)).one())
+
+
+def lock_cursor(connection: sa.Connection) -> Cursor:
+    """Until the transaction ends, nobody else folds, closes a period or makes a correction."""
+    return Cursor(*connection.execute(_LOCK).one())
+
+
+def complete_up_to(connection: sa.Connection, patience_s: float = PATIENCE_S) -> int | None:
+    """The highest sequence below which every row that will ever be is there, for the next statement of this
+    transaction; None when a settlement under way outlasted our patience. On PostgreSQL the transaction must be READ
+    COMMITTED, and the column's sequence must not be cached by sessions (it is not, unless somebody alters it)."""
+    newest = int(connection.execute(_NEWEST).scalar_one())
+    if connection.dialect.name == "sqlite":
+        return newest  # this is the one transaction that writes
+    settling = set(connection.execute(_SETTLING).scalars())
+    deadline = time.monotonic() + patience_s
+    while settling:
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(POLL_S)
+        settling.intersection_update(connection.execute(_SETTLING).scalars())
+    return newest
+
+
+def fold(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock = database_now) -> Folded:
+    """Take the next rows, about `limit` of them, into their periods and the roll-ups. In a transaction that writes."""
+    cursor = lock_cursor(connection)
+    newest = complete_up_to(connection)
+    if newest is None or newest <= cursor.sequence:
+        return Folded(cursor.sequence, cursor.sequence, False)
+    upto = min(newest, cursor.sequence + limit)
+    batch = sa.and_(_usage.c.sequence > cursor.sequence, _usage.c.sequence <= upto)
+    now = clock(connection)
+    _ensure_periods(connection, batch, now)
+    requests, made = connection.execute(
+        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(_usage.c.made_tokens), 0)).where(batch)
+    ).one()
+    before = _requests_in(connection, batch)
+    _add(connection, _hours, *_sums(batch))
+    _add(connection, _recompute_hours, *_recompute_sums(batch))
+    added = _requests_in(connection, batch) - before
+    assert added == requests, f"{requests} usage rows up to {upto}, of which {added} found a period"
+    connection.execute(
+        sa.update(_cursor)
+        .where(_cursor.c.id == 1)
+        .values(
+            sequence=upto,
+            requests=cursor.requests + int(requests),
+            made_tokens=cursor.made_tokens + int(made),
+            folded_at=now,
+        )
+    )
+    return Folded(cursor.sequence, upto, upto < newest)
+
+
+def fold_all(connection: sa.Connection, clock: Clock = database_now) -> int | None:
+    """All that is there, in this one transaction. The cursor's sequence then; None when settlements under way outlasted
+    our patience."""
+    newest = complete_up_to(connection)
+    if newest is None:
+        return None
+    folded = fold(connection, clock=clock)
+    while folded.sequence_to < newest:
+        upto = folded.sequence_to
+        folded = fold(connection, clock=clock)
+        if folded.sequence_to == upto:
+            return None
+    return folded.sequence_to
+
+
+def _ensure_periods(connection: sa.Connection, batch: sa.ColumnElement[bool], now: int) -> None:
+    span = sa.func.min(_usage.c.finished_at), sa.func.max(_usage.c.finished_at)
+    rows = connection.execute(sa.select(_usage.c.tenant_id, *span).where(batch).group_by(_usage.c.tenant_id))
+    periods.ensure(connection, {tenant_id: (int(first), int(last)) for tenant_id, first, last in rows}, now)
+
+
+def _requests_in(connection: sa.Connection, batch: sa.ColumnElement[bool]) -> int:
+    """Of the tenants and hours of a batch, as the roll-ups have them."""
+    touched = sa.select(_usage.c.tenant_id, _hour().label("hour")).where(batch).distinct().subquery()
+    joined = _hours.join(touched, sa.and_(_hours.c.tenant_id == touched.c.tenant_id, _hours.c.hour == touched.c.hour))
+    query = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).select_from(joined)
+    return int(connection.execute(query).scalar_one())
+
+
+def _hour() -> sa.ColumnElement[int]:
+    return _usage.c.finished_at - _usage.c.finished_at % sa.literal_column(str(HOUR), sa.BigInteger)
+
+
+def _key(takers: sa.Subquery) -> dict[str, sa.ColumnElement[Any]]:
+    """What both roll-ups' keys have in common."""
+    return {
+        **{name: _usage.c[name] for name in OWN},
+        "adapter": sa.func.coalesce(_usage.c.adapter, _NONE),
+        "project_id": sa.func.coalesce(_usage.c.project_id, _NONE),
+        "hour": _hour(),
+        "period_id": takers.c.id,
+    }
+
+
+def _taken(takers: sa.Subquery) -> sa.ColumnElement[bool]:
+    moment = _usage.c.finished_at
+    return sa.and_(takers.c.tenant_id == _usage.c.tenant_id, moment >= takers.c.from_at, moment < takers.c.end_at)
+
+
+def meters() -> dict[str, sa.ColumnElement[int]]:
+    """Tokens of a usage row by meter, named as in usage_hours."""
+    return {
+        "input_tokens": _usage.c.prompt_tokens - _usage.c.cached_tokens,
+        "cached_input_tokens": _usage.c.cached_tokens.expression,
+        "output_tokens": _usage.c.completion_tokens.expression,
+    }
+
+
+def sums() -> dict[str, sa.ColumnElement[Any]]:
+    """What usage_hours sums of usage rows, by the names of its columns."""
+    columns = meters() | {name: _usage.c[name].expression for name in COUNTED}
+    return {"requests": sa.func.count()} | {name: sa.func.sum(column) for name, column in columns.items()}
+
+
+def _sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
+    takers = periods.takers()
+    key = _key(takers) | {"price_version_id": _usage.c.price_version_id, "currency": _usage.c.currency}
+    sequences = {
+        "sequence_min": sa.func.min(_usage.c.sequence),
+        "sequence_max": sa.func.max(_usage.c.sequence),
+    }
+    columns = key | sums() | sequences
+    source = _usage.join(takers, _taken(takers))
+    return sa.select(*columns.values()).select_from(source).where(batch).group_by(*key.values()), columns
+
+
+def _recompute_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
+    takers = periods.takers()
+    key = _key(takers) | {"caused_by": _recompute.c.tier.expression}
+    columns = key | {name: sa.func.sum(_recompute.c[name]) for name in ("tokens", "device_s")}
+    source = _usage.join(takers, _taken(takers)).join(_recompute, _recompute.c.request_id == _usage.c.request_id)
+    return sa.select(*columns.values()).select_from(source).where(batch).group_by(*key.values()), columns
+
+
+def _add(
+    connection: sa.Connection, table: sa.Table, rows: sa.Select[Any], columns: dict[str, sa.ColumnElement[Any]]
+) -> None:
+    """Insert the rows, or add their sums to those that are there."""
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    into = insert(table).from_select(list(columns), rows)
+    key = [column.name for column in table.primary_key]
+    new = into.excluded
+    added: dict[str, Any] = {
+        name: table.c[name] + new[name]
+        for name in columns
+        if name not in key and name not in ("currency", "sequence_min", "sequence_max")
+    }
+    if "sequence_max" in columns:  # batches follow each other: the lowest is the one that is there
+        added["sequence_max"] = new["sequence_max"]
+    connection.execute(into.on_conflict_do_update(index_elements=key, set_=added))
