@@ -30,7 +30,7 @@ _recompute_hours = tables.recompute_hours
 _cursor = tables.rollup_cursor
 
 # Written out: what is grouped by must be the same text wherever it stands.
-_NONE: sa.ColumnElement[str] = sa.literal_column(f"'{tables.NONE}'", sa.String)
+NOTHING: sa.ColumnElement[str] = sa.literal_column(f"'{tables.NONE}'", sa.String)
 _LOCK = sa.select(_cursor).where(_cursor.c.id == 1).with_for_update()
 _NEWEST = sa.select(sa.func.coalesce(sa.func.max(_usage.c.sequence), 0))
 # An INSERT takes this lock on the table before it asks for a sequence, and keeps it until its rows can be seen.
@@ -139,13 +139,13 @@ def _ensure_periods(connection: sa.Connection, batch: sa.ColumnElement[bool], no
 
 def _requests_in(connection: sa.Connection, batch: sa.ColumnElement[bool]) -> int:
     """Of the tenants and hours of a batch, as the roll-ups have them."""
-    touched = sa.select(_usage.c.tenant_id, _hour().label("hour")).where(batch).distinct().subquery()
+    touched = sa.select(_usage.c.tenant_id, hour().label("hour")).where(batch).distinct().subquery()
     joined = _hours.join(touched, sa.and_(_hours.c.tenant_id == touched.c.tenant_id, _hours.c.hour == touched.c.hour))
     query = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).select_from(joined)
     return int(connection.execute(query).scalar_one())
 
 
-def _hour() -> sa.ColumnElement[int]:
+def hour() -> sa.ColumnElement[int]:
     return _usage.c.finished_at - _usage.c.finished_at % sa.literal_column(str(HOUR), sa.BigInteger)
 
 
@@ -153,9 +153,9 @@ def _key(takers: sa.Subquery) -> dict[str, sa.ColumnElement[Any]]:
     """What both roll-ups' keys have in common."""
     return {
         **{name: _usage.c[name] for name in OWN},
-        "adapter": sa.func.coalesce(_usage.c.adapter, _NONE),
-        "project_id": sa.func.coalesce(_usage.c.project_id, _NONE),
-        "hour": _hour(),
+        "adapter": sa.func.coalesce(_usage.c.adapter, NOTHING),
+        "project_id": sa.func.coalesce(_usage.c.project_id, NOTHING),
+        "hour": hour(),
         "period_id": takers.c.id,
     }
 

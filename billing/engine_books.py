@@ -1,0 +1,99 @@
+"""What engines say they made, beside what the ledger has: made = usage + discarded + lost, seen at quiet moments.
+
+Nothing tells which engine a usage row came from, so the sums of all are compared. It reads no engine: whoever does,
+brings the numbers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import rollups, tables
+from billing.clock import SECOND, Clock, database_now
+from billing.proofs import Imbalance
+
+# An engine that was not heard of for so long is gone, and what it had in flight with it.
+SILENT_S = 180
+
+_counts = tables.engine_counts
+_holds = tables.holds
+_usage = tables.usage
+
+
+class EngineCount(msgspec.Struct, frozen=True):
+    """Of one engine process, named by its epoch, since it began: completion ids it made, of those the overrun, and
+    those lost with a gateway. `idle`: nothing runs or waits in it."""
+
+    epoch: str
+    made_tokens: int
+    overrun_tokens: int
+    lost_tokens: int
+    idle: bool
+
+
+class LedgerCount(msgspec.Struct, frozen=True):
+    """Tokens made for requests that were settled, or whose hold had expired when they were; and the holds open."""
+
+    tokens: int
+    open_holds: int
+
+
+def ledger_count(connection: sa.Connection) -> LedgerCount:
+    """In one unchanging view."""
+    cursor = rollups.read_cursor(connection)
+    tail = sa.select(sa.func.coalesce(sa.func.sum(_usage.c.made_tokens), 0)).where(_usage.c.sequence > cursor.sequence)
+    late = sa.select(sa.func.coalesce(sa.func.sum(_holds.c.lost_tokens), 0)).where(_holds.c.lost_tokens > 0)
+    still = sa.select(sa.func.count()).select_from(_holds).where(_holds.c.state == "held")
+    after, expired, open_holds = (int(connection.execute(query).scalar_one()) for query in (tail, late, still))
+    return LedgerCount(cursor.made_tokens + after + expired, open_holds)
+
+
+def note(
+    connection: sa.Connection,
+    before: LedgerCount,
+    engine: EngineCount,
+    after: LedgerCount,
+    clock: Clock = database_now,
+) -> None:
+    """Keep what an engine said between two looks at the ledger; forget engines that are gone."""
+    now = clock(connection)
+    quiet = engine.idle and before == after and not after.open_holds
+    row = {
+        "made_tokens": engine.made_tokens,
+        "overrun_tokens": engine.overrun_tokens,
+        "lost_tokens": engine.lost_tokens,
+        "ledger_tokens": after.tokens if quiet else None,
+        "read_at": now,
+    }
+    updated = connection.execute(sa.update(_counts).where(_counts.c.epoch == engine.epoch).values(row))
+    if not updated.rowcount:
+        connection.execute(sa.insert(_counts).values(row | {"epoch": engine.epoch}))
+    connection.execute(sa.delete(_counts).where(_counts.c.read_at < now - SILENT_S * SECOND))
+
+
+def gap(connection: sa.Connection) -> int | None:
+    """The ledger's tokens less what all engines made, without overrun and what they lost. None unless each engine was
+    quiet when it was read and the ledger has not moved since."""
+    rows = connection.execute(sa.select(_counts)).all()
+    ledger = ledger_count(connection)
+    if not rows or ledger.open_holds or any(row.ledger_tokens != ledger.tokens for row in rows):
+        return None
+    return ledger.tokens - sum(int(row.made_tokens - row.overrun_tokens - row.lost_tokens) for row in rows)
+
+
+def lost(connection: sa.Connection) -> dict[str, int]:
+    """By epoch."""
+    query = sa.select(_counts.c.epoch, _counts.c.lost_tokens).order_by(_counts.c.epoch)
+    return {row.epoch: row.lost_tokens for row in connection.execute(query)}
+
+
+def compare(gap_then: int, engines_then: dict[str, int], gap_now: int, engines_now: dict[str, int]) -> list[Imbalance]:
+    """Between two quiet moments with the same engines the gap stays. An engine may count as lost what a gateway had
+    settled when it was killed, before it said so: by that much, at most, the gap may have grown."""
+    if engines_then.keys() != engines_now.keys():
+        return []
+    grown = sum(engines_now.values()) - sum(engines_then.values())
+    if 0 <= gap_now - gap_then <= grown:
+        return []
+    return [Imbalance("tokens settled, less those made", " ".join(engines_now), gap_then, gap_now)]

@@ -1,0 +1,327 @@
+"""Each equality of the books as one question to the database, whose answer is what breaks it: nothing, in sound books.
+
+The sums are made anew from the rows; no counter is trusted. A proof reads one unchanging view, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import periods, rollups, tables
+from billing.clock import rfc3339
+from billing.prices import METERS
+from billing.rollups import HOUR
+
+FINDINGS_MAX = 100  # of one proof
+
+_usage = tables.usage
+_entries = tables.entries
+_holds = tables.holds
+_hours = tables.usage_hours
+_periods = tables.billing_periods
+_corrections = tables.corrections
+_invoices = tables.invoices
+_lines = tables.invoice_lines
+_unit = tables.unit_prices
+
+_SUMMED = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "cost_picos")
+
+
+class Imbalance(msgspec.Struct, frozen=True):
+    """Two amounts that should be one: tokens, requests or picos, as `what` says. `where` names the row or group."""
+
+    what: str
+    where: str
+    expected: int
+    found: int
+
+
+Amounts = dict[tuple[str, ...], int]
+Statement = Any  # put together of parts, whose columns no type follows
+
+
+def _select(*columns: Any) -> Statement:
+    return sa.select(*columns)
+
+
+def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
+    """Usage in each period, up to the cursor = the roll-ups of that period, by model, adapter, tier and price."""
+    folded = rollups.read_cursor(connection).sequence
+    key = ("model", "tier", "price_version_id")
+    sums = {name: column for name, column in rollups.sums().items() if name in _SUMMED}
+    raw = _select(
+        _periods.c.id.label("period_id"),
+        *(_usage.c[name] for name in key),
+        sa.func.coalesce(_usage.c.adapter, rollups.NOTHING).label("adapter"),
+        *(column.label(name) for name, column in sums.items()),
+    ).join(_periods, periods.belongs())
+    raw = _of(raw, month).where(_usage.c.sequence <= folded)
+    raw = raw.group_by(_periods.c.id, *(_usage.c[name] for name in key), _usage.c.adapter)
+    kept = _select(
+        _hours.c.period_id,
+        *(_hours.c[name] for name in key),
+        _hours.c.adapter,
+        *((-sa.func.sum(_hours.c[name])).label(name) for name in _SUMMED),
+    ).join(_periods, _periods.c.id == _hours.c.period_id)
+    kept = _of(kept, month).group_by(_hours.c.period_id, *(_hours.c[name] for name in key), _hours.c.adapter)
+    return _differences(connection, raw, kept, ("period_id", *key, "adapter"), "usage less roll-ups")
+
+
+def rolled_up_hours(connection: sa.Connection, first: int, last: int) -> list[Imbalance]:
+    """The same by tenant, for the hours that usage with first < sequence ≤ last finished in."""
+    batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
+    hours = list(connection.execute(_select(rollups.hour()).where(batch).distinct()).scalars())
+    if not hours:
+        return []
+    folded = rollups.read_cursor(connection).sequence
+    within = sa.or_(*(_usage.c.finished_at.between(hour, hour + HOUR - 1) for hour in hours))
+    sums = {name: column for name, column in rollups.sums().items() if name in _SUMMED}
+    raw = (
+        _select(
+            _usage.c.tenant_id, rollups.hour().label("hour"), *(column.label(name) for name, column in sums.items())
+        )
+        .where(within, _usage.c.sequence <= folded)
+        .group_by(_usage.c.tenant_id, rollups.hour())
+    )
+    kept = (
+        _select(_hours.c.tenant_id, _hours.c.hour, *((-sa.func.sum(_hours.c[n])).label(n) for n in _SUMMED))
+        .where(_hours.c.hour.in_(hours))
+        .group_by(_hours.c.tenant_id, _hours.c.hour)
+    )
+    return _differences(connection, raw, kept, ("tenant_id", "hour"), "usage less roll-ups")
+
+
+def settled(connection: sa.Connection, first: int, last: int) -> list[Imbalance]:
+    """Each usage row with first < sequence ≤ last: its cost = its tokens at their prices = its receivable = what its
+    hold was settled at ≤ what was held; and its entries sum to 0."""
+    batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
+    found = []
+    own = (
+        _select(_entries.c.transaction_id, _sum(_entries.c.amount_picos).label("total"), _received().label("received"))
+        .join(_usage, _usage.c.request_id == _entries.c.transaction_id)
+        .where(batch)
+        .group_by(_entries.c.transaction_id)
+        .subquery()
+    )
+    cost, received = _usage.c.cost_picos, sa.func.coalesce(own.c.received, 0)
+    query = (
+        _select(_usage.c.request_id, cost, received, sa.func.coalesce(own.c.total, 0))
+        .outerjoin(own, own.c.transaction_id == _usage.c.request_id)
+        .where(batch, sa.or_(received != cost, sa.func.coalesce(own.c.total, 0) != 0))
+    )
+    for request_id, expected, receivable, total in _some(connection, query):
+        found.append(Imbalance("receivable", request_id, int(expected), int(receivable)))
+        if total:
+            found.append(Imbalance("entries of one transaction", request_id, 0, int(total)))
+    query = (
+        _select(_usage.c.request_id, cost, _holds.c.settled_picos)
+        .outerjoin(_holds, _holds.c.request_id == _usage.c.request_id)
+        .where(
+            batch,
+            sa.or_(
+                _holds.c.state.is_(None),
+                _holds.c.state != "settled",
+                _holds.c.settled_picos != cost,
+                cost > _holds.c.hold_picos,
+            ),
+        )
+    )
+    found += [Imbalance("settled hold", row[0], int(row[1]), int(row[2] or 0)) for row in _some(connection, query)]
+    tokens = rollups.meters()
+    priced = _sum(sa.case(*((_unit.c.meter == m, tokens[f"{m}_tokens"] * _unit.c.picos) for m in METERS), else_=0))
+    at_price = sa.and_(_unit.c.price_version_id == _usage.c.price_version_id, _unit.c.tier == _usage.c.tier)
+    query = (
+        _select(_usage.c.request_id, priced, cost)
+        .outerjoin(_unit, at_price)
+        .where(batch)
+        .group_by(_usage.c.request_id, cost)
+        .having(sa.func.coalesce(priced, 0) != cost)
+    )
+    return found + [
+        Imbalance("price × tokens", row[0], int(row[1] or 0), int(row[2])) for row in _some(connection, query)
+    ]
+
+
+def entered(connection: sa.Connection, month: str | None) -> list[Imbalance]:
+    """Usage and corrections between the bounds of each period = the entries recorded between them, by tenant, account
+    and meter. Where that is not so, transaction by transaction: an end of its own time may lie across a bound."""
+    expected, found = _expected_entries(connection, month), _found_entries(connection, month)
+    differ = {key for key in expected.keys() | found.keys() if expected.get(key, 0) != found.get(key, 0)}
+    if not differ:
+        return []
+    tenant_ids = sorted({key[0] for key in differ})
+    single = _transactions(connection, tenant_ids)
+    if single:
+        return single[:FINDINGS_MAX]
+    if month is None:  # with all months there is no bound to lie across
+        return _listed("entries", expected, found)
+    return []
+
+
+def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:
+    """Each closed period has its invoice: lines = roll-ups by meter, and corrections; and the sums at its head."""
+    closed = _of(_select(_periods.c.id, _invoices), month).where(_periods.c.state == "closed")
+    heads = connection.execute(closed.outerjoin(_invoices, _invoices.c.period_id == _periods.c.id)).all()
+    found = [Imbalance("invoices of a closed period", row[0], 1, 0) for row in heads if row.period_id is None]
+    expected: Amounts = {}
+    for name, table, column in (("usage", _hours, "cost_picos"), ("correction", _corrections, "picos")):
+        sums = _select(table.c.period_id, _sum(table.c[column])).join(_periods, _periods.c.id == table.c.period_id)
+        sums = _of(sums, month).where(_periods.c.state == "closed").group_by(table.c.period_id)
+        expected |= {(period_id, name): int(picos) for period_id, picos in connection.execute(sums)}
+    meters = [_sum(_hours.c[f"{meter}_tokens"]) for meter in METERS]
+    tokens = _of(_select(_hours.c.period_id, *meters).join(_periods, _periods.c.id == _hours.c.period_id), month)
+    for row in connection.execute(tokens.where(_periods.c.state == "closed").group_by(_hours.c.period_id)):
+        expected |= {(row[0], meter): int(row[at]) for at, meter in enumerate(METERS, 1)}
+    heads_say: Amounts = {}
+    lines_say: Amounts = {key: value for key, value in expected.items() if value == 0}
+    for row in heads:
+        if row.period_id is not None:
+            heads_say[row.period_id, "usage"] = row.usage_picos
+            heads_say[row.period_id, "correction"] = row.correction_picos
+    by_line = _select(_invoices.c.period_id, _lines.c.kind, _lines.c.meter, _sum(_lines.c.tokens), _sum(_lines.c.picos))
+    by_line = by_line.join(_invoices, _invoices.c.id == _lines.c.invoice_id)
+    by_line = _of(by_line.join(_periods, _periods.c.id == _invoices.c.period_id), month)
+    for period_id, kind, meter, count, picos in connection.execute(
+        by_line.group_by(_invoices.c.period_id, _lines.c.kind, _lines.c.meter)
+    ):
+        lines_say[period_id, kind] = lines_say.get((period_id, kind), 0) + int(picos)
+        if kind == "usage":
+            lines_say[period_id, meter] = int(count)
+    picos_only = {key: value for key, value in expected.items() if key[1] in ("usage", "correction")}
+    found += _listed("invoice", picos_only, heads_say)
+    return (found + _listed("invoice lines", expected, lines_say))[:FINDINGS_MAX]
+
+
+def corrected(connection: sa.Connection, since: int = 0) -> list[Imbalance]:
+    """Each correction made since then = its receivable, and its entries sum to 0."""
+    received = sa.func.coalesce(_received(), 0)
+    total = sa.func.coalesce(sa.func.sum(_entries.c.amount_picos), 0)
+    query = (
+        _select(_corrections.c.id, _corrections.c.picos, received)
+        .outerjoin(_entries, _entries.c.transaction_id == _corrections.c.id)
+        .where(_corrections.c.created_at >= since)
+        .group_by(_corrections.c.id, _corrections.c.picos)
+        .having(sa.or_(received != _corrections.c.picos, total != 0))
+    )
+    return [Imbalance("correction's receivable", row[0], int(row[1]), int(row[2])) for row in _some(connection, query)]
+
+
+def overshot(connection: sa.Connection) -> list[str]:
+    """Windows of hard budgets that hold more than their limit ever let them."""
+    windows, budgets = tables.budget_windows, tables.budgets
+    taken = windows.c.held + windows.c.posted
+    query = (
+        _select(windows.c.budget_id, windows.c.window_start)
+        .join(budgets, budgets.c.id == windows.c.budget_id)
+        .where(budgets.c.kind == "hard", taken > budgets.c.limit_amount, taken > windows.c.excused)
+    )
+    return [f"{budget_id}@{rfc3339(start)}" for budget_id, start in _some(connection, query)]
+
+
+def _of(query: Statement, month: str | None) -> Statement:
+    return query if month is None else query.where(_periods.c.month == month)
+
+
+def _sum(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.func.sum(column)
+
+
+def _received() -> sa.ColumnElement[Any]:
+    return _sum(sa.case((_entries.c.account == "receivable", _entries.c.amount_picos), else_=0))
+
+
+def _some(connection: sa.Connection, query: Statement) -> Sequence[Any]:
+    return connection.execute(query.limit(FINDINGS_MAX)).all()
+
+
+def _differences(
+    connection: sa.Connection, raw: Statement, kept: Statement, key: Iterable[str], what: str
+) -> list[Imbalance]:
+    """Groups whose sums, the kept ones below 0, do not cancel out."""
+    both = sa.union_all(raw, kept).subquery()
+    keys = [both.c[name] for name in key]
+    sums = {name: _sum(both.c[name]) for name in _SUMMED}
+    query = _select(*keys, *(column.label(name) for name, column in sums.items())).group_by(*keys)
+    query = query.having(sa.or_(*(column != 0 for column in sums.values())))
+    found = []
+    for row in _some(connection, query):
+        where = " ".join(str(value) for value in row[: len(keys)] if value not in (None, tables.NONE))
+        differing = [(name, int(getattr(row, name))) for name in _SUMMED if getattr(row, name)]
+        found += [Imbalance(f"{what}: {name}", where, 0, difference) for name, difference in differing]
+    return found
+
+
+def _listed(what: str, expected: Amounts, found: Amounts) -> list[Imbalance]:
+    keys = sorted(key for key in expected.keys() | found.keys() if expected.get(key, 0) != found.get(key, 0))
+    return [Imbalance(what, " ".join(key), expected.get(key, 0), found.get(key, 0)) for key in keys[:FINDINGS_MAX]]
+
+
+def _between(month: str | None, tenant_id: sa.ColumnElement[str], moment: sa.ColumnElement[int]) -> Any:
+    """Joins with the period whose bounds the moment lies in; without a month, nothing is joined."""
+    return sa.and_(
+        _periods.c.tenant_id == tenant_id,
+        _periods.c.month == month,
+        moment >= _periods.c.start_at,
+        moment < _periods.c.end_at,
+    )
+
+
+def _expected_entries(connection: sa.Connection, month: str | None) -> Amounts:
+    tokens = rollups.meters()
+    key = (_usage.c.tenant_id, _usage.c.currency, _usage.c.tier, _usage.c.price_version_id)
+    grouped = _select(*key, *(_sum(column).label(name) for name, column in tokens.items()))
+    if month is not None:
+        grouped = grouped.join(_periods, _between(month, _usage.c.tenant_id, _usage.c.finished_at))
+    sums = grouped.group_by(*key).subquery()
+    picos = sa.case(*((_unit.c.meter == m, sums.c[f"{m}_tokens"] * _unit.c.picos) for m in METERS), else_=0)
+    query = (
+        _select(sums.c.tenant_id, sums.c.currency, _unit.c.meter, _sum(picos))
+        .join(_unit, sa.and_(_unit.c.price_version_id == sums.c.price_version_id, _unit.c.tier == sums.c.tier))
+        .group_by(sums.c.tenant_id, sums.c.currency, _unit.c.meter)
+    )
+    moved = _select(_corrections.c.tenant_id, _corrections.c.currency, _corrections.c.meter, _sum(_corrections.c.picos))
+    if month is not None:
+        moved = moved.join(_periods, _between(month, _corrections.c.tenant_id, _corrections.c.created_at))
+    moved = moved.group_by(_corrections.c.tenant_id, _corrections.c.currency, _corrections.c.meter)
+    expected: Amounts = {}
+    for select in (query, moved):
+        for tenant_id, currency, meter, amount in connection.execute(select):
+            for account, name, sign in (("receivable", "", 1), ("revenue", meter or "", -1)):
+                at = (tenant_id, currency, account, name)
+                expected[at] = expected.get(at, 0) + sign * int(amount)
+    return expected
+
+
+def _found_entries(connection: sa.Connection, month: str | None) -> Amounts:
+    key = (_entries.c.tenant_id, _entries.c.currency, _entries.c.account, _entries.c.meter)
+    query = _select(*key, _sum(_entries.c.amount_picos))
+    if month is not None:
+        query = query.join(_periods, _between(month, _entries.c.tenant_id, _entries.c.recorded_at))
+    rows = connection.execute(query.group_by(*key))
+    return {(row[0], row[1], row[2], row[3] or ""): int(row[4]) for row in rows}
+
+
+def _transactions(connection: sa.Connection, tenant_ids: Sequence[str]) -> list[Imbalance]:
+    """Of these tenants: requests and corrections whose receivable is not theirs, and entries of neither."""
+    of_usage = _select(_usage.c.request_id.label("id"), _usage.c.cost_picos.label("picos")).where(
+        _usage.c.tenant_id.in_(tenant_ids)
+    )
+    of_corrections = _select(_corrections.c.id, _corrections.c.picos).where(_corrections.c.tenant_id.in_(tenant_ids))
+    owed = sa.union_all(of_usage, of_corrections).subquery()
+    booked = (
+        _select(_entries.c.transaction_id, _received().label("received"), _sum(_entries.c.amount_picos).label("total"))
+        .where(_entries.c.tenant_id.in_(tenant_ids))
+        .group_by(_entries.c.transaction_id)
+        .subquery()
+    )
+    picos, received = sa.func.coalesce(owed.c.picos, 0), sa.func.coalesce(booked.c.received, 0)
+    query = (
+        _select(sa.func.coalesce(owed.c.id, booked.c.transaction_id), picos, received)
+        .select_from(owed.outerjoin(booked, booked.c.transaction_id == owed.c.id, full=True))
+        .where(sa.or_(picos != received, sa.func.coalesce(booked.c.total, 0) != 0))
+    )
+    return [Imbalance("receivable", row[0], int(row[1]), int(row[2])) for row in _some(connection, query)]

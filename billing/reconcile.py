@@ -1,0 +1,184 @@
+"""Reconciling: the whole ledger, a month, or what came since the last minute; each result is a row, and a checkpoint.
+
+A minute's cost follows what came in it. `engine_books` adds what engines say of the tokens they made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import audit, engine_books, proofs, rollups, tables
+from billing.clock import SECOND, Clock, database_now
+from billing.periods import check_month
+from billing.proofs import Imbalance
+
+MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the rest is the next one's
+# Corrections are looked at again for so long: their moment is taken before they commit.
+CORRECTIONS_AGAIN_S = 120
+KEPT = 10_000  # results; those that found something are kept for ever
+LIST_MAX = 1000
+
+Kind = Literal["minute", "month", "whole"]
+PeriodProof = Callable[[sa.Connection, str | None], list[Imbalance]]
+# Each equality over a month, or over all of them (None). What is derived from a period later adds its own here.
+PERIOD_PROOFS: tuple[PeriodProof, ...] = (proofs.rolled_up, proofs.entered, proofs.invoiced)
+
+_results = tables.reconciliations
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What one reconciling found: nothing, when `sound`. It covers usage with sequence_from < sequence ≤ sequence_to,
+    as it was at the moment `at`. `overshot`: windows of budgets. `engine_gap`: the ledger's tokens less the engines',
+    when nothing ran; `engines`: what each engine had lost by then."""
+
+    number: int = 0
+    kind: Kind
+    at: int
+    sequence_from: int
+    sequence_to: int
+    took_s: float
+    imbalances: list[Imbalance] = []
+    overshot: list[str] = []
+    engine_gap: int | None = None
+    engines: dict[str, int] = {}
+
+    @property
+    def sound(self) -> bool:
+        return not self.imbalances and not self.overshot
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What is known to be wrong: all that was found since the last whole reconciling, and by it."""
+
+    imbalances: int
+    overshot: int
+    at: int | None  # of the newest result
+
+
+def whole(connection: sa.Connection, clock: Clock = database_now) -> Result:
+    """Everything anew. In one unchanging view."""
+    began, at = time.monotonic(), clock(connection)
+    found = [one for proof in PERIOD_PROOFS for one in proof(connection, None)]
+    found += proofs.corrected(connection)
+    findings = audit.reconcile(connection, clock)
+    for what in ("unbalanced", "wrong_counters", "oversettled", "unrecorded"):
+        found += [Imbalance(what, where, 0, 1) for where in getattr(findings, what)]
+    return _result("whole", began, at, 0, connection, found, findings.overshot)
+
+
+def month(connection: sa.Connection, label: str, clock: Clock = database_now) -> Result:
+    """The periods of a month (`2026-01`), over all tenants. In one unchanging view. Raises InvalidValue."""
+    check_month(label)
+    began, at = time.monotonic(), clock(connection)
+    found = [one for proof in PERIOD_PROOFS for one in proof(connection, label)]
+    return _result("month", began, at, 0, connection, found + proofs.corrected(connection), proofs.overshot(connection))
+
+
+def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
+    """What was folded since the last minute's result. In one unchanging view."""
+    began, at = time.monotonic(), clock(connection)
+    last = newest(connection, "minute")
+    first = 0 if last is None else last.sequence_to
+    upto = min(rollups.read_cursor(connection).sequence, first + MINUTE_ROWS_MAX)
+    found = proofs.settled(connection, first, upto)
+    found += proofs.rolled_up_hours(connection, first, upto)
+    found += proofs.corrected(connection, 0 if last is None else last.at - CORRECTIONS_AGAIN_S * SECOND)
+    gap, engines = engine_books.gap(connection), engine_books.lost(connection)
+    quiet = _last_quiet(connection)
+    if gap is not None and quiet is not None and quiet.engine_gap is not None:
+        found += engine_books.compare(quiet.engine_gap, quiet.engines, gap, engines)
+    result = _result("minute", began, at, first, connection, found, proofs.overshot(connection))
+    return msgspec.structs.replace(result, sequence_to=upto, engine_gap=gap, engines={} if gap is None else engines)
+
+
+def record(connection: sa.Connection, result: Result) -> Result:
+    """Write it down: a minute's is where the next one begins."""
+    row = {
+        "kind": result.kind,
+        "at": result.at,
+        "sequence_from": result.sequence_from,
+        "sequence_to": result.sequence_to,
+        "took_s": result.took_s,
+        "imbalances": len(result.imbalances),
+        "overshot": len(result.overshot),
+        "findings": {"imbalances": msgspec.to_builtins(result.imbalances), "overshot": result.overshot},
+        "engine_gap": result.engine_gap,
+        "engines": None if result.engine_gap is None else msgspec.json.encode(result.engines).decode(),
+    }
+    made = connection.execute(sa.insert(_results).values(row).returning(_results.c.number))
+    number = int(made.scalar_one())
+    nothing = sa.and_(_results.c.imbalances == 0, _results.c.overshot == 0)
+    connection.execute(sa.delete(_results).where(_results.c.number <= number - KEPT, nothing))
+    return msgspec.structs.replace(result, number=number)
+
+
+def newest(connection: sa.Connection, kind: Kind | None = None) -> Result | None:
+    query = sa.select(_results).order_by(_results.c.number.desc()).limit(1)
+    row = connection.execute(query if kind is None else query.where(_results.c.kind == kind)).one_or_none()
+    return None if row is None else _read(row)
+
+
+def listing(connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX) -> list[Result]:
+    """The newest first; a page begins below the number `before`."""
+    query = sa.select(_results).order_by(_results.c.number.desc()).limit(min(limit, LIST_MAX))
+    return [
+        _read(row) for row in connection.execute(query if before is None else query.where(_results.c.number < before))
+    ]
+
+
+def standing(connection: sa.Connection) -> Standing:
+    """For gauges that must stay 0: a minute's finding does not go away with the next minute."""
+    last = newest(connection)
+    if last is None:
+        return Standing(0, 0, None)
+    last_whole = newest(connection, "whole")
+    since = 0 if last_whole is None else last_whole.number
+    query = sa.select(sa.func.coalesce(sa.func.sum(_results.c.imbalances), 0)).where(_results.c.number >= since)
+    return Standing(int(connection.execute(query).scalar_one()), len(last.overshot), last.at)
+
+
+def _last_quiet(connection: sa.Connection) -> Result | None:
+    query = sa.select(_results).where(_results.c.engine_gap.is_not(None)).order_by(_results.c.number.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _read(row)
+
+
+def _result(
+    kind: Kind,
+    began: float,
+    at: int,
+    first: int,
+    connection: sa.Connection,
+    found: list[Imbalance],
+    overshot: list[str],
+) -> Result:
+    return Result(
+        kind=kind,
+        at=at,
+        sequence_from=first,
+        sequence_to=rollups.read_cursor(connection).sequence,
+        took_s=time.monotonic() - began,
+        imbalances=found[: proofs.FINDINGS_MAX],
+        overshot=overshot[: proofs.FINDINGS_MAX],
+    )
+
+
+def _read(row: sa.Row[Any]) -> Result:
+    found = row.findings
+    return Result(
+        number=row.number,
+        kind=row.kind,
+        at=row.at,
+        sequence_from=row.sequence_from,
+        sequence_to=row.sequence_to,
+        took_s=row.took_s,
+        imbalances=msgspec.convert(found["imbalances"], list[Imbalance]),
+        overshot=found["overshot"],
+        engine_gap=row.engine_gap,
+        engines=msgspec.json.decode(row.engines, type=dict[str, int]) if row.engines else {},
+    )

@@ -1,0 +1,201 @@
+"""Reconciling finds each planted fault, at the grain it works at, and nothing in sound books."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from billing_books import Books
+from finance_books import at, close, fold, use
+
+from billing import budgets, corrections, engine_books, reconcile, rollups, tables
+from billing.engine_books import EngineCount
+from billing.errors import InvalidValue
+from billing.reconcile import Result
+
+JANUARY, FEBRUARY = at("2031-01-15T12:00"), at("2031-02-15T12:00")
+# What is done past the triggers; which of the three find it. {r}: a request of January's, {c}: a correction's id.
+FAULTS = {
+    "a usage row costs more": (
+        "UPDATE usage SET cost_picos = cost_picos + 1 WHERE request_id = '{r}'",
+        "minute month whole",
+    ),
+    "a usage row has more tokens": (
+        "UPDATE usage SET completion_tokens = completion_tokens + 1 WHERE request_id = '{r}'",
+        "minute month whole",
+    ),
+    "a usage row is gone": ("DELETE FROM usage WHERE request_id = '{r}'", "month whole"),
+    "an entry is changed": (
+        "UPDATE entries SET amount_picos = amount_picos + 1 WHERE transaction_id = '{r}' AND account = 'receivable'",
+        "minute month whole",
+    ),
+    "an entry is gone": ("DELETE FROM entries WHERE transaction_id = '{r}' AND meter = 'output'", "minute month whole"),
+    "an entry of nobody's": (
+        "INSERT INTO entries (transaction_id, tenant_id, account, amount_picos, currency, recorded_at) "
+        "SELECT 'req_x', tenant_id, account, 5, currency, recorded_at FROM entries WHERE account = 'revenue' LIMIT 1",
+        "month whole",
+    ),
+    "a hold says something else": ("UPDATE holds SET settled_picos = 0 WHERE request_id = '{r}'", "minute whole"),
+    "a hold is open again": ("UPDATE holds SET state = 'voided' WHERE request_id = '{r}'", "minute whole"),
+    "a roll-up is changed": ("UPDATE usage_hours SET cost_picos = cost_picos + 1", "minute month whole"),
+    "a roll-up is gone": ("DELETE FROM usage_hours", "minute month whole"),
+    "a roll-up is another tier's": ("UPDATE usage_hours SET tier = 'batch'", "month whole"),
+    "a correction is changed": ("UPDATE corrections SET picos = picos - 1 WHERE id = '{c}'", "minute month whole"),
+    "a line of an invoice": ("UPDATE invoice_lines SET picos = picos + 1 WHERE line = 1", "month whole"),
+    "tokens on an invoice": ("UPDATE invoice_lines SET tokens = tokens + 1 WHERE line = 1", "month whole"),
+    "the head of an invoice": (
+        "UPDATE invoices SET usage_picos = usage_picos + 1, total_picos = total_picos + 1",
+        "month whole",
+    ),
+    "an invoice is gone": ("DELETE FROM invoice_lines; DELETE FROM invoices", "month whole"),
+    "a budget is overshot": ("UPDATE budget_windows SET held = 1000, excused = 999", "minute month whole"),
+}  # fmt: skip
+
+
+def past_the_triggers(connection: sa.Connection, statements: str) -> None:
+    if connection.dialect.name == "sqlite":
+        for row in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger'").all():
+            connection.exec_driver_sql(f"DROP TRIGGER {row.name}")
+        connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+    else:
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+    for statement in statements.split(";"):
+        assert connection.exec_driver_sql(statement).rowcount > 0
+
+
+def results(connection: sa.Connection) -> dict[str, Result]:
+    return {
+        "minute": reconcile.minute(connection),
+        "month": reconcile.month(connection, "2031-01"),
+        "whole": reconcile.whole(connection),
+    }
+
+
+def closed_january(books: Books) -> dict[str, str]:
+    """Two requests and a correction on January's invoice, and one request in February."""
+    books.budget(1000)
+    request = use(books, JANUARY, cached=3)
+    made = books.database.write_sync(
+        lambda c: corrections.free(
+            c, books.tenant.id, picos=-3, reason="r", actor="me", tier="standard", clock=lambda _c: JANUARY
+        )
+    )
+    fold(books, JANUARY)
+    close(books, "2031-01", FEBRUARY)
+    return {"r": request.request_id, "c": made.id}
+
+
+def test_each_fault_is_found(books: Books) -> None:
+    ids = closed_january(books)
+    assert all(result.sound for result in books.database.read_sync(results).values())
+
+    class TakenBack(Exception):
+        """What a fault did, after it was looked at."""
+
+    for name, (statement, finders) in FAULTS.items():
+
+        def plant(connection: sa.Connection, statement: str = statement) -> None:
+            past_the_triggers(connection, statement.format(**ids))
+            raise TakenBack({kind for kind, result in results(connection).items() if not result.sound})
+
+        with pytest.raises(TakenBack) as raised:
+            books.database.write_sync(plant)
+        [found] = raised.value.args
+        assert found >= set(finders.split()), name
+    assert all(result.sound for result in books.database.read_sync(results).values())
+
+
+def test_a_minute_looks_at_what_came_since_the_last(books: Books) -> None:
+    closed_january(books)
+    first = books.database.read_sync(reconcile.minute)
+    assert (first.sound, first.sequence_from) == (True, 0)
+    first = books.database.write_sync(lambda c: reconcile.record(c, first))
+    use(books, FEBRUARY)
+    unfolded = books.database.read_sync(reconcile.minute)
+    assert unfolded.sequence_from == unfolded.sequence_to == first.sequence_to
+    fold(books, FEBRUARY)
+    second = books.database.read_sync(reconcile.minute)
+    assert (second.sequence_from, second.sound) == (first.sequence_to, True)
+    assert second.sequence_to == books.database.read_sync(rollups.read_cursor).sequence > first.sequence_to
+
+
+def test_what_a_minute_found_stands_until_the_whole_is_sound(books: Books) -> None:
+    ids = closed_january(books)
+    assert books.database.read_sync(reconcile.standing) == reconcile.Standing(0, 0, None)
+    change = f"UPDATE usage SET cost_picos = cost_picos {{}} 1 WHERE request_id = '{ids['r']}'"
+    books.database.write_sync(lambda c: past_the_triggers(c, change.format("+")))
+    found = books.database.write_sync(lambda c: reconcile.record(c, reconcile.minute(c)))
+    for _ in range(2):
+        assert books.database.read_sync(reconcile.standing).imbalances == len(found.imbalances) > 0
+        books.database.write_sync(lambda c: reconcile.record(c, reconcile.minute(c)))
+    [newest, *_] = books.database.read_sync(reconcile.listing)
+    assert (newest.kind, newest.imbalances) == ("minute", [])
+    books.database.write_sync(lambda c: past_the_triggers(c, change.format("-")))
+    whole = books.database.write_sync(lambda c: reconcile.record(c, reconcile.whole(c)))
+    assert books.database.read_sync(reconcile.newest) == whole
+    assert books.database.read_sync(reconcile.standing).imbalances == 0
+
+
+def test_a_month_must_be_one(sqlite_books: Books) -> None:
+    with pytest.raises(InvalidValue, match="2031-13"):
+        sqlite_books.database.read_sync(lambda c: reconcile.month(c, "2031-13"))
+
+
+def test_a_lowered_limit_is_no_overshoot(books: Books) -> None:
+    budget = books.budget(1000)
+    use(books, JANUARY)
+    books.database.write_sync(lambda c: budgets.change(c, budget.id, limit_amount=3))
+    assert books.database.read_sync(reconcile.minute).overshot == []
+    books.database.write_sync(lambda c: past_the_triggers(c, "UPDATE budget_windows SET posted = posted + 1"))
+    assert len(books.database.read_sync(reconcile.minute).overshot) == 1
+
+
+ENGINE = EngineCount("epo_1", made_tokens=15, overrun_tokens=2, lost_tokens=3, idle=True)
+
+
+def note(books: Books, engine: EngineCount) -> None:
+    def change(connection: sa.Connection) -> None:
+        ledger = engine_books.ledger_count(connection)
+        engine_books.note(connection, ledger, engine, ledger)
+
+    books.database.write_sync(change)
+
+
+def minute(books: Books) -> Result:
+    return books.database.write_sync(lambda c: reconcile.record(c, reconcile.minute(c)))
+
+
+def test_what_engines_made_is_what_the_ledger_has(books: Books) -> None:
+    use(books, JANUARY, made=10)
+    assert minute(books).engine_gap is None, "no engine was heard of"
+    note(books, ENGINE)
+    assert (minute(books).engine_gap, minute(books).imbalances) == (0, [])
+    use(books, JANUARY, made=7)
+    assert minute(books).engine_gap is None, "the ledger moved since the engine was read"
+    note(books, msgspec.structs.replace(ENGINE, made_tokens=23, overrun_tokens=3))
+    assert (minute(books).engine_gap, minute(books).imbalances) == (0, [])
+    note(books, msgspec.structs.replace(ENGINE, made_tokens=24, overrun_tokens=3))
+    [found] = minute(books).imbalances
+    assert (found.what, found.expected, found.found) == ("tokens settled, less those made", 0, -1)
+
+
+def test_an_engine_that_runs_or_changed_is_not_compared(books: Books) -> None:
+    use(books, JANUARY, made=10)
+    note(books, ENGINE)
+    minute(books)
+    note(books, msgspec.structs.replace(ENGINE, made_tokens=99, idle=False))
+    assert minute(books).engine_gap is None
+    books.database.write_sync(lambda c: c.execute(sa.delete(tables.engine_counts)).rowcount)
+    note(books, EngineCount("epo_2", 0, 0, 0, idle=True))
+    later = minute(books)
+    assert (later.engine_gap, later.imbalances) == (10, [])
+
+
+def test_tokens_counted_as_lost_and_settled_nonetheless(books: Books) -> None:
+    """A gateway that is killed between its settlement and telling the engine so."""
+    use(books, JANUARY, made=10)
+    note(books, ENGINE)
+    minute(books)
+    note(books, msgspec.structs.replace(ENGINE, lost_tokens=10))
+    result = minute(books)
+    assert (result.engine_gap, result.imbalances) == (7, [])
