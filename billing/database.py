@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 READERS = 4
 REPORTERS = 2  # long sums: they must not keep look-ups and the revision waiting
-WRITERS = 2  # the writer thread, and a command line's thread in the same process
+WRITERS = 3  # the writer thread, the keeper's, and a command line's thread in the same process
 BUSY_TIMEOUT_S = 10  # how long SQLite waits for another process's write, the CLI's for instance
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 10
@@ -59,6 +59,7 @@ class Database:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="database-writer")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
         self._reporters = ThreadPoolExecutor(REPORTERS, thread_name_prefix="database-report")
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="database-keeper")
 
     @property
     def is_sqlite(self) -> bool:
@@ -80,6 +81,11 @@ class Database:
         """`read` for what may take long: in threads of its own."""
         return await asyncio.get_running_loop().run_in_executor(self._reporters, self.read_sync, function)
 
+    async def keep(self, function: Callable[[sa.Connection], T]) -> T:
+        """`write` for what nobody waits for and may take long: in a thread of its own, beside the ledger's. On SQLite
+        the ledger waits for it nonetheless: there it must be short."""
+        return await asyncio.get_running_loop().run_in_executor(self._keeper, self.write_sync, function)
+
     def write_sync(self, function: Callable[[sa.Connection], T]) -> T:
         with _translated(), self._write_engine.begin() as connection:
             return function(connection)
@@ -93,6 +99,7 @@ class Database:
         self._writer.shutdown()
         self._readers.shutdown()
         self._reporters.shutdown()
+        self._keeper.shutdown()
         self._write_engine.dispose()
         self._read_engine.dispose()
 

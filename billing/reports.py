@@ -101,7 +101,7 @@ def buckets(
     covered_to = min(which.end, place.bucket + limit * step)
     part = msgspec.structs.replace(which, start=max(which.start, place.bucket), end=covered_to)
     names = [name for name in GROUPS if name in set(group_by)]
-    source = sa.union_all(*_sources(connection, part, names, step)).subquery()
+    source = sa.union_all(*_sources(connection, part, names, step), _corrected(part, names)).subquery()
     bucket = (source.c.at - source.c.at % sa.literal_column(str(step), sa.BigInteger)).label("bucket")
     keys = [bucket, *(source.c[name] for name in names), source.c.currency]
     sums = [sa.func.sum(source.c[name]).label(name) for name in (*COUNTED, "correction_picos", "device_s")]
@@ -119,6 +119,37 @@ def buckets(
     return Report([_sums(row, names) for row in rows[:ROWS_MAX]], covered_to, following)
 
 
+def totals(connection: sa.Connection, which: Which) -> list[Sums]:
+    """One for each currency, without corrections; `bucket` is the beginning."""
+    source = sa.union_all(*_sources(connection, which, [], DAY)).subquery()
+    start = sa.literal(which.start).label("bucket")
+    sums = [sa.func.sum(source.c[name]).label(name) for name in (*COUNTED, "correction_picos", "device_s")]
+    query = sa.select(start, source.c.currency, *sums).group_by(source.c.currency).order_by(source.c.currency)
+    return [_sums(row, []) for row in connection.execute(query)]
+
+
+def recomputed(connection: sa.Connection, which: Which) -> dict[str, tuple[int, float]]:
+    """Tokens and device seconds that preemptions of these requests cost, by the tier that caused them."""
+    folded = rollups.read_cursor(connection).sequence
+    first, last = _up(which.start), which.end - which.end % HOUR
+    hours, rows = tables.recompute_hours, tables.usage_recompute
+    edges = sa.or_(_within(which.start, min(first, which.end)), _within(max(first, last), which.end))
+    raw = sa.or_(
+        sa.and_(_usage.c.sequence <= folded, edges),
+        sa.and_(_usage.c.sequence > folded, _within(which.start, which.end)),
+    )
+    parts = sa.union_all(
+        sa.select(hours.c.caused_by, hours.c.tokens, hours.c.device_s).where(
+            hours.c.hour >= first, hours.c.hour < last, *which.of(hours)
+        ),
+        sa.select(rows.c.tier.label("caused_by"), rows.c.tokens, rows.c.device_s)
+        .join(_usage, _usage.c.request_id == rows.c.request_id)
+        .where(raw, *which.of(_usage)),
+    ).subquery()
+    query = sa.select(parts.c.caused_by, sa.func.sum(parts.c.tokens), sa.func.sum(parts.c.device_s))
+    return {row[0]: (int(row[1]), row[2]) for row in connection.execute(query.group_by(parts.c.caused_by))}
+
+
 def _sums(row: sa.Row[Any], names: list[Group]) -> Sums:
     counted = {name: int(getattr(row, name)) for name in (*COUNTED, "correction_picos")}
     groups = {str(name): getattr(row, name) or None for name in names}
@@ -130,13 +161,12 @@ def _sources(connection: sa.Connection, which: Which, names: list[Group], step: 
     folded = rollups.read_cursor(connection).sequence
     first, last = _up(which.start), which.end - which.end % HOUR
     if step < HOUR or first >= last:
-        return [_raw(which, names, _within(which.start, which.end)), _corrected(which, names)]
+        return [_raw(which, names, _within(which.start, which.end))]
     edges = sa.or_(_within(which.start, first), _within(last, which.end))
     return [
         _rolled_up(which, names, first, last),
         _raw(which, names, sa.and_(_usage.c.sequence <= folded, edges)),
         _raw(which, names, sa.and_(_usage.c.sequence > folded, _within(which.start, which.end))),
-        _corrected(which, names),
     ]
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import tables
+from billing import reports, tables
 from billing.requests import Recompute
 
 PAGE_MAX = 1000
+MOMENT_MAX = 2**62  # of no request
 
 _usage = tables.usage
 _recompute = tables.usage_recompute
@@ -89,27 +90,31 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             found.append(_usage.c.finished_at < self.end)
         return found
 
+    def which(self) -> reports.Which:
+        """The same, as reports are asked. Without a start or an end: all there is."""
+        lists = {f"{name}s": (value,) for name in reports.GROUPS if (value := getattr(self, name)) is not None}
+        start, end = self.start or 0, MOMENT_MAX if self.end is None else self.end
+        return reports.Which(start=start, end=max(start, end), **lists)
+
 
 def totals(connection: sa.Connection, which: Filter) -> Totals:
-    counted = (
-        "prompt_tokens", "cached_tokens", "completion_tokens", "made_tokens", "discarded_tokens", "preemptions",
+    """Whole hours from the roll-ups; complete to the last request."""
+    asked = which.which()
+    rows = reports.totals(connection, asked)
+    names = (
+        "requests", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens", "preemptions",
         "swapped_tokens",
     )  # fmt: skip
-    columns = [sa.func.coalesce(sa.func.sum(_usage.c[name]), 0).label(name) for name in counted]
-    query = sa.select(
-        _usage.c.currency,
-        sa.func.count().label("requests"),
-        sa.func.sum(_usage.c.device_s).label("device_s"),
-        sa.func.sum(_usage.c.cost_picos).label("cost_picos"),
-        *columns,
-    )
-    rows = connection.execute(query.where(*which.conditions()).group_by(_usage.c.currency)).all()
-    sums: dict[str, Any] = {name: sum(int(getattr(row, name)) for row in rows) for name in (*counted, "requests")}
+    sums = {name: sum(getattr(row, name) for row in rows) for name in names}
+    cached, completion = sums.pop("cached_input_tokens"), sums.pop("output_tokens")
     return Totals(
         **sums,
+        prompt_tokens=cached + sum(row.input_tokens for row in rows),
+        cached_tokens=cached,
+        completion_tokens=completion,
         device_s=sum(row.device_s for row in rows),
-        recomputed=_recomputed(connection, which),
-        cost_picos={row.currency: int(row.cost_picos) for row in rows},
+        recomputed={tier: Recompute(*cost) for tier, cost in reports.recomputed(connection, asked).items()},
+        cost_picos={row.currency: row.cost_picos for row in rows},
     )
 
 
@@ -122,14 +127,6 @@ def page(connection: sa.Connection, which: Filter, *, after: int = 0, limit: int
 def get(connection: sa.Connection, request_id: str) -> UsageRow | None:
     found = _rows(connection, sa.select(_usage).where(_usage.c.request_id == request_id))
     return found[0] if found else None
-
-
-def _recomputed(connection: sa.Connection, which: Filter) -> dict[str, Recompute]:
-    """By the tier that caused it."""
-    sums = (sa.func.sum(_recompute.c.tokens), sa.func.sum(_recompute.c.device_s))
-    query = sa.select(_recompute.c.tier, *sums).join(_usage, _usage.c.request_id == _recompute.c.request_id)
-    rows = connection.execute(query.where(*which.conditions()).group_by(_recompute.c.tier))
-    return {tier: Recompute(int(tokens), device_s) for tier, tokens, device_s in rows}
 
 
 def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[UsageRow]:

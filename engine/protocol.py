@@ -210,6 +210,8 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     adapters_resident: list[str]
     tokens_made: int  # completion ids made since the process started, over all gateways, the overrun among them
     metrics: bytes  # Prometheus text format, vLLM's names
+    tokens_overrun: int = 0  # of those, made after the ending of their request: nobody's
+    tokens_lost: int = 0  # and made for gateways that went away before they recorded them
 
 
 class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):

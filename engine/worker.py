@@ -469,6 +469,8 @@ class Worker:
             adapters_resident=gauges.adapters_resident,
             tokens_made=self._scheduler.tokens_made,
             metrics=self._metrics.render(gauges),
+            tokens_overrun=self._scheduler.tokens_overrun,
+            tokens_lost=self._metrics.tokens_lost,
         )
 
     def _gauges(self) -> Gauges:

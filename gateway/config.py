@@ -186,6 +186,13 @@ class WebhooksSection(Section, frozen=True, kw_only=True):
             )
 
 
+class BillingSection(Section, frozen=True, kw_only=True):
+    """How often the books are looked at, and what a second of a device costs the operator, for the margin report."""
+
+    reconcile_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
+    device_second_picos: Annotated[int, Meta(ge=0, le=2**53)] = 0
+
+
 # The demo's targets: they fit a laptop CPU. `engine.tiers.SHIPPED_TIERS` is the same table; a test holds them equal.
 DEFAULT_TIERS = (
     TierSection(name="premium", service_tier="priority", floor=0.30, preemptible=False, queue_target_ms=5000.0),
@@ -207,6 +214,7 @@ class Config(Section, frozen=True, kw_only=True):
     lease: LeaseSection = LeaseSection()
     journal: JournalSection = JournalSection()
     webhooks: WebhooksSection = WebhooksSection()
+    billing: BillingSection = BillingSection()
 
     def __post_init__(self) -> None:
         _unique("models.name", [model.name for model in self.models])

@@ -59,6 +59,15 @@ class Metrics:
         self.deliveries = Counter(
             "laneway_webhook_attempts", "Attempts to tell a webhook of an alert", ["outcome"], registry=registry
         )
+        self.imbalances = Gauge(
+            "laneway_ledger_imbalances", "What reconciling found since it was last sound as a whole", registry=registry
+        )
+        self.overshoot = Gauge(
+            "laneway_budget_overshoot", "Windows of hard budgets that hold more than their limit", registry=registry
+        )
+        self.reconciled_at = Gauge(
+            "laneway_reconciled_timestamp_seconds", "When the books were last reconciled", registry=registry
+        )
         self.errors = Counter("laneway_internal_errors", "Faults of our own, each with a traceback", registry=registry)
 
     def text(self) -> bytes:

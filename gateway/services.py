@@ -24,6 +24,7 @@ from billing.ledger import CLOSE_PATIENCE_S, Ledger
 from billing.settler import Settler
 from engine.client import EngineClient, EngineUnavailable
 from engine.tokenizer import Tokenizer
+from gateway.bookkeeper import Bookkeeper
 from gateway.callers import USED_FLUSH_S, Callers, unusable
 from gateway.config import Config
 from gateway.deliveries import Deliverer
@@ -98,6 +99,7 @@ class Services:
         self.replays = Replays(self.database, self.gateway_id)
         self.watch = RevisionWatch(self.database, self._changed)
         self.engine = EngineClient(config.socket_path)
+        self.bookkeeper = Bookkeeper(self.database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
         self.loader = AdapterLoader(self.engine, self.store, self.registry.active)
         self.engine.on_connect = self.loader.on_connect
@@ -148,6 +150,7 @@ class Services:
             "lease": self.leases.run(),
             "journal": self.settler.run(),
             "audit": self.auditor.run(self.config.lease.audit_s),
+            "books": self.bookkeeper.run(),
             "webhooks": self.deliverer.run(self.config.lease.audit_s),
             "keys-used": self._flush_used(),
             "limits": self.limiter.run(),

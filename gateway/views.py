@@ -255,6 +255,8 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     pages_adapters: int
     adapters_resident: list[str]
     tokens_made: int
+    tokens_overrun: int
+    tokens_lost: int
 
     @classmethod
     def of(cls, report: StatusReport) -> EngineView:

@@ -1,0 +1,98 @@
+"""Keeps the books while the gateway serves: folds usage into the roll-ups, notes what the engine made, reconciles each
+minute, and sets the gauges that must stay 0. It ends no hold and changes no entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import sqlalchemy as sa
+
+from billing import engine_books, reconcile, rollups
+from billing.clock import SECOND, database_now
+from billing.database import Database, DatabaseUnavailable
+from billing.engine_books import EngineCount
+from billing.reconcile import Result
+from engine.client import EngineClient, EngineUnavailable
+from gateway.metrics import Metrics
+
+FOLD_S = 10.0  # what is not folded yet, reports read row by row
+# SQLite has one writer at a time: settlements wait for so many rows at most.
+FOLD_SQLITE_MAX = 1000
+EARLY_S = 1.0  # a minute that another gateway looked at so shortly before its end is not looked at again
+ENGINE_S_MAX = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class Bookkeeper:
+    """One per gateway. Several take turns: each minute is reconciled by whoever comes first."""
+
+    def __init__(self, database: Database, engine: EngineClient, metrics: Metrics, *, every_s: float) -> None:
+        self._database = database
+        self._engine = engine
+        self._metrics = metrics
+        self._every_s = every_s
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.run_once()
+            except DatabaseUnavailable as error:
+                _log.warning("books.database_away", extra={"fields": {"reason": str(error)}})
+            except AssertionError as error:  # rows that cannot be folded: requests are served nonetheless
+                self._metrics.errors.inc()
+                self._metrics.imbalances.set(1)
+                _log.critical("books.stuck", exc_info=error)
+            await asyncio.sleep(min(FOLD_S, self._every_s))
+
+    async def run_once(self) -> None:
+        """Raises DatabaseUnavailable."""
+        limit = FOLD_SQLITE_MAX if self._database.is_sqlite else rollups.FOLD_MAX
+        while (await self._database.keep(lambda connection: rollups.fold(connection, limit=limit))).more:
+            pass
+        if await self._database.report(self._due):
+            await self._note_engine()
+            result = await self._database.report(reconcile.minute)
+            await self._database.keep(lambda connection: reconcile.record(connection, result))
+            _tell(result)
+        standing = await self._database.report(reconcile.standing)
+        self._metrics.imbalances.set(standing.imbalances)
+        self._metrics.overshoot.set(standing.overshot)
+        if standing.at is not None:
+            self._metrics.reconciled_at.set(standing.at / SECOND)
+
+    def _due(self, connection: sa.Connection) -> bool:
+        last = reconcile.newest(connection, "minute")
+        if last is None:
+            return True
+        return database_now(connection) >= last.at + (self._every_s - min(EARLY_S, self._every_s / 2)) * SECOND
+
+    async def _note_engine(self) -> None:
+        before = await self._database.report(engine_books.ledger_count)
+        try:
+            async with asyncio.timeout(ENGINE_S_MAX):
+                report = await self._engine.status()
+        except (EngineUnavailable, TimeoutError):
+            return
+        after = await self._database.report(engine_books.ledger_count)
+        engine = EngineCount(
+            epoch=report.epoch,
+            made_tokens=report.tokens_made,
+            overrun_tokens=report.tokens_overrun,
+            lost_tokens=report.tokens_lost,
+            idle=not report.running and not any(report.waiting.values()),
+        )
+        await self._database.keep(lambda connection: engine_books.note(connection, before, engine, after))
+
+
+def _tell(result: Result) -> None:
+    if result.sound:
+        return
+    for one in result.imbalances:
+        fields = {"what": one.what, "where": one.where, "expected": one.expected, "found": one.found}
+        _log.critical("books.imbalance", extra={"fields": fields})
+    for window in result.overshot:
+        _log.critical("books.overshot", extra={"fields": {"window": window}})
