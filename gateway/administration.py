@@ -249,10 +249,7 @@ class Administration:
         revision.bump(connection)
         for tier in multipliers:
             self._check_tier(tier, "multipliers")
-        if subject_kind == "model" and self._config.model(subject) is None:
-            raise NotFound(f"there is no base model {subject!r}", "subject")
-        if subject_kind == "adapter" and subject not in {row.id for row in registry.list_adapters(connection)}:
-            raise NotFound(f"there is no adapter {subject!r}", "subject")
+        self._check_subject(connection, subject_kind, subject)
         version = prices.publish(
             connection,
             subject=subject,
@@ -397,6 +394,15 @@ class Administration:
         if self._config.tier(tier) is None:
             there = ", ".join(one.name for one in self._config.tiers)
             raise InvalidValue(f"there is no tier {tier!r}; there are {there}", param)
+
+    def _check_subject(
+        self, connection: sa.Connection, kind: SubjectKind, subject: str, param: str = "subject"
+    ) -> None:
+        """A base model by its name, an adapter by its id."""
+        if kind == "model" and self._config.model(subject) is None:
+            raise NotFound(f"there is no base model {subject!r}", param)
+        if kind == "adapter" and subject not in {row.id for row in registry.list_adapters(connection)}:
+            raise NotFound(f"there is no adapter {subject!r}", param)
 
     def _record(
         self,

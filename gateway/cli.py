@@ -12,6 +12,7 @@ import click
 from gateway.commands.adapters import adapters_group
 from gateway.commands.alerts import audit_command, webhooks_group
 from gateway.commands.bench import bench_command
+from gateway.commands.billing import billing_group
 from gateway.commands.config import config_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
@@ -49,6 +50,7 @@ for command in (
     webhooks_group,
     limits_group,
     prices_group,
+    billing_group,
     adapters_group,
     audit_command,
     config_group,

@@ -18,6 +18,7 @@ from gateway import audit
 from gateway import config as configuration
 from gateway.administration import Actor, Administration
 from gateway.config import Config
+from gateway.finance import Finance
 
 Row = Mapping[str, object]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -54,6 +55,11 @@ class Console:
     def administration(self) -> Administration:
         """The writes of whoever runs this command."""
         return Administration(self.config, Actor(audit.host_actor()))
+
+    @property
+    def finance(self) -> Finance:
+        """The same, with what finance writes."""
+        return Finance(self.config, Actor(audit.host_actor()))
 
 
 pass_console = click.make_pass_decorator(Console)

@@ -1,8 +1,9 @@
-"""`laneway prices publish|list` and `laneway budgets set|list|remove`. Amounts of a currency are exact decimals."""
+"""`laneway prices publish|preview|list` and `laneway budgets set|list|remove`. Amounts are exact decimals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 
 from billing import budgets, prices
 from billing.budgets import BudgetState
-from billing.clock import Period
+from billing.clock import Period, from_datetime
 from billing.counters import Kind
 from billing.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
 from gateway.administration import budget_state, tenant_of
@@ -53,27 +54,42 @@ def prices_group() -> None:
     """What a token costs."""
 
 
-@prices_group.command("publish")
-@click.argument("subject")
-@click.option(
-    "--input", "input_", metavar="AMOUNT", callback=picos(MILLION), required=True, help="For a million prompt tokens."
-)
-@click.option(
-    "--cached-input",
-    metavar="AMOUNT",
-    callback=picos(MILLION),
-    help="For a million cached ones; without it: as --input.",
-)
-@click.option(
-    "--output", metavar="AMOUNT", callback=picos(MILLION), required=True, help="For a million completion tokens."
-)
-@click.option("--multiplier", "multipliers", multiple=True, metavar="TIER=FACTOR", help="For example batch=0.5.")
-@click.option("--adapter", is_flag=True, help="SUBJECT is an adapter's id, not a model's name.")
-@click.option("--currency", default="USD", show_default=True)
-@json_option
-@pass_console
-def publish_command(
-    console: Console,
+def _price_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a price is made of, alike to publish and to preview."""
+    for option in (
+        click.option("--currency", default="USD", show_default=True),
+        click.option("--adapter", is_flag=True, help="SUBJECT is an adapter's id, not a model's name."),
+        click.option(
+            "--multiplier", "multipliers", multiple=True, metavar="TIER=FACTOR", help="For example batch=0.5."
+        ),
+        click.option(
+            "--output",
+            metavar="AMOUNT",
+            callback=picos(MILLION),
+            required=True,
+            help="For a million completion tokens.",
+        ),
+        click.option(
+            "--cached-input",
+            metavar="AMOUNT",
+            callback=picos(MILLION),
+            help="For a million cached ones; without it: as --input.",
+        ),
+        click.option(
+            "--input",
+            "input_",
+            metavar="AMOUNT",
+            callback=picos(MILLION),
+            required=True,
+            help="For a million prompt tokens.",
+        ),
+        click.argument("subject"),
+    ):
+        command = option(command)
+    return command
+
+
+def _price(
     subject: str,
     input_: int,
     cached_input: int | None,
@@ -81,26 +97,63 @@ def publish_command(
     multipliers: tuple[str, ...],
     adapter: bool,
     currency: str,
-    as_json: bool,
-) -> None:
-    """Publish prices of the model SUBJECT, in force at once. Versions never change; the newest holds."""
-    factors = dict(_pair(text) for text in multipliers)
+) -> dict[str, Any]:
     kind: SubjectKind = "adapter" if adapter else "model"
+    return {
+        "subject": subject,
+        "input": input_,
+        "cached_input": input_ if cached_input is None else cached_input,
+        "output": output,
+        "multipliers": dict(_pair(text) for text in multipliers),
+        "subject_kind": kind,
+        "currency": currency,
+    }
+
+
+@prices_group.command("publish")
+@_price_options
+@click.option(
+    "--from", "effective_from", type=click.DateTime(), help="UTC. In force from then on; without it: at once."
+)
+@json_option
+@pass_console
+def publish_command(console: Console, /, as_json: bool, effective_from: datetime | None, **price: Any) -> None:
+    """Publish prices of the model SUBJECT. Versions never change; the newest in force holds."""
+    fields = _price(**price)
+    if effective_from is not None:
+        fields["effective_from"] = from_datetime(effective_from.replace(tzinfo=UTC))
     administration = console.administration
-    version = write(
-        console,
-        lambda c: administration.publish_price(
-            c,
-            subject=subject,
-            input=input_,
-            cached_input=input_ if cached_input is None else cached_input,
-            output=output,
-            multipliers=factors,
-            subject_kind=kind,
-            currency=currency,
-        ),
-    )
+    version = write(console, lambda c: administration.publish_price(c, **fields))
     _show_prices([version], as_json=as_json)
+
+
+@prices_group.command("preview")
+@_price_options
+@click.option("--month", help="For example 2026-01; without it: the last whole one.")
+@click.option("--tenant", help="A slug or an id; without it: all.")
+@json_option
+@pass_console
+def preview_command(console: Console, /, as_json: bool, month: str | None, tenant: str | None, **price: Any) -> None:
+    """What these prices of the model SUBJECT would have made of a month's usage, beside what it cost. Nothing is
+    published."""
+    fields, finance = _price(**price), console.finance
+    found = read(console, lambda c: finance.preview_price(c, **fields, month=month, tenant=tenant))
+    if as_json:
+        show_row(msgspec.to_builtins(found), as_json=True)
+        return
+    shown = [(one.tenant_id, one.requests, one.was_picos, one.would_picos) for one in found.tenants]
+    shown.append(("all", sum(one.requests for one in found.tenants), found.was_picos, found.would_picos))
+    rows = [
+        {
+            "tenant_id": name,
+            "requests": requests,
+            "was": format_picos(was, found.currency),
+            "would": format_picos(would, found.currency),
+            "difference": format_picos(would - was, found.currency),
+        }
+        for name, requests, was, would in shown
+    ]
+    show_rows(rows, ("tenant_id", "requests", "was", "would", "difference"), as_json=False)
 
 
 def _pair(text: str) -> tuple[str, str]:

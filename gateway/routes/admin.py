@@ -15,13 +15,26 @@ from litestar.di import Provide
 from litestar.exceptions import ValidationException
 from litestar.handlers import BaseRouteHandler
 
-from billing.errors import AlreadyExists, BillingRefused, NotFound
+from billing.errors import AlreadyExists, BillingRefused, NotFound, NotYet
 from gateway import errors
 from gateway.access import admit
 from gateway.administration import Actor, Administration
+from gateway.finance import Finance
 from gateway.http import line_of, read_body
 from gateway.keys import ADMIN, KeyRefused
 from gateway.routes.admin_alerts import WebhookController, list_alerts
+from gateway.routes.admin_finance import (
+    close_period,
+    get_invoice,
+    list_corrections,
+    list_invoices,
+    list_periods,
+    list_reconciliations,
+    make_correction,
+    reconcile_now,
+    reconciliation_standing,
+    tier_margins,
+)
 from gateway.routes.admin_limits import LimitsController
 from gateway.routes.admin_money import BudgetController, PriceController
 from gateway.routes.admin_people import KeyController, ProjectController, TenantController
@@ -32,13 +45,14 @@ from gateway.routes.admin_reports import (
     usage_requests,
     usage_totals,
 )
+from gateway.routes.organization import organization_costs, organization_usage
 from gateway.services import Services
 
 BODY_BYTES_MAX = 64 * 1024
 
 
 def admin_router(services: Services) -> Router:
-    """Everything below /v1/admin."""
+    """Everything below /v1/admin and /v1/organization."""
 
     async def operators_only(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         assert isinstance(connection, Request)
@@ -47,8 +61,8 @@ def admin_router(services: Services) -> Router:
             raise errors.InsufficientScope("This key is a tenant's; an operator's is needed.")
         connection.state.actor = Actor(caller.key_id, line_of(connection).record.request_id)
 
-    return Router(
-        path="/v1/admin",
+    below_admin = Router(
+        path="/admin",
         route_handlers=[
             TenantController,
             ProjectController,
@@ -63,9 +77,26 @@ def admin_router(services: Services) -> Router:
             audit_findings,
             list_audit_log,
             engine_status,
+            list_periods,
+            close_period,
+            list_invoices,
+            get_invoice,
+            make_correction,
+            list_corrections,
+            tier_margins,
+            list_reconciliations,
+            reconciliation_standing,
+            reconcile_now,
         ],
+    )
+    return Router(
+        path="/v1",
+        route_handlers=[below_admin, organization_usage, organization_costs],
         guards=[operators_only],
-        dependencies={"administration": Provide(administration, sync_to_thread=False)},
+        dependencies={
+            "administration": Provide(administration, sync_to_thread=False),
+            "finance": Provide(finance, sync_to_thread=False),
+        },
         exception_handlers={
             ValidationException: _say_validation,
             BillingRefused: _say_billing,
@@ -99,6 +130,10 @@ def administration(request: Request[Any, Any, Any], services: Services) -> Admin
     return Administration(services.config, request.state.actor)
 
 
+def finance(request: Request[Any, Any, Any], services: Services) -> Finance:
+    return Finance(services.config, request.state.actor)
+
+
 def _say_validation(_: Request[Any, Any, Any], error: ValidationException) -> NoReturn:
     """The first thing that is wrong, with its field."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
@@ -111,6 +146,7 @@ def _say_billing(_: Request[Any, Any, Any], error: BillingRefused) -> NoReturn:
     kinds: dict[type[BillingRefused], type[errors.ApiError]] = {
         NotFound: errors.NotFound,
         AlreadyExists: errors.Conflict,
+        NotYet: errors.Conflict,
     }
     kind = kinds.get(type(error), errors.InvalidRequest)
     raise kind(error.message, param=error.param) from error

@@ -12,8 +12,10 @@ from msgspec import Meta
 from billing import budgets, prices
 from billing.budgets import THRESHOLD_MAX, THRESHOLDS_MAX, BudgetState
 from billing.clock import SECOND
+from billing.margins import Preview
 from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
 from gateway.administration import Administration, budget_state, tenant_of
+from gateway.finance import Finance
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
 from gateway.services import Services
 from gateway.views import BudgetView, Page, PriceView, page
@@ -34,6 +36,14 @@ class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
     subject_kind: SubjectKind = "model"
     currency: str = "USD"
     effective_from: Annotated[int, Meta(ge=0, le=2**40)] | None = None
+
+
+class PricePreview(NewPrice, forbid_unknown_fields=True):
+    """The same, and the month (2026-01; without one, the last whole one) whose usage is priced again; of one tenant,
+    or all. When it would be in force makes no difference."""
+
+    month: Annotated[str, Meta(max_length=7)] | None = None
+    tenant: str | None = None
 
 
 class BudgetSetting(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,6 +73,15 @@ class PriceController(Controller):
         if data.effective_from is not None:
             fields["effective_from"] = data.effective_from * SECOND
         return PriceView.of(await services.database.write(lambda c: administration.publish_price(c, **fields)))
+
+    @post("/preview", opt={"route": "/v1/admin/prices/preview"}, status_code=200)
+    async def preview_price(self, services: Services, finance: Finance, data: PricePreview) -> Preview:
+        """What these prices would have made of a month's usage, by tenant and in total. Publishes nothing."""
+        fields = msgspec.structs.asdict(data)
+        del fields["effective_from"]
+        if data.cached_input is None:
+            fields["cached_input"] = data.input
+        return await services.database.report(lambda c: finance.preview_price(c, **fields))
 
     @get("/", opt={"route": "/v1/admin/prices"})
     async def list_prices(

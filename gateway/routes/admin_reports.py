@@ -24,6 +24,7 @@ from gateway.views import AuditLineView, AuditView, EngineView, Page, UsageView,
 async def usage_totals(
     services: Services,
     tenant: TenantFilter = None,
+    project_id: Name = None,
     key_id: Name = None,
     model: Name = None,
     adapter: Name = None,
@@ -32,7 +33,7 @@ async def usage_totals(
     end_time: Moment = None,
 ) -> Totals:
     """Sums over settled requests; every given value must match; start_time ≤ finished < end_time. Cost in picos."""
-    which = _filter(key_id, model, adapter, tier, start_time, end_time)
+    which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
     return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, tenant)))
 
 
@@ -40,6 +41,7 @@ async def usage_totals(
 async def usage_requests(
     services: Services,
     tenant: TenantFilter = None,
+    project_id: Name = None,
     key_id: Name = None,
     model: Name = None,
     adapter: Name = None,
@@ -51,7 +53,7 @@ async def usage_requests(
 ) -> Page[UsageView]:
     """Settled requests, one by one, in the ledger's order."""
     begin = sequence(after) or 0
-    which = _filter(key_id, model, adapter, tier, start_time, end_time)
+    which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
 
     def query(connection: sa.Connection) -> list[UsageRow]:
         narrowed = _of_tenant(connection, which, tenant)
@@ -107,6 +109,7 @@ async def engine_status(services: Services) -> EngineView:
 
 
 def _filter(
+    project_id: str | None,
     key_id: str | None,
     model: str | None,
     adapter: str | None,
@@ -115,6 +118,7 @@ def _filter(
     end_time: int | None,
 ) -> Filter:
     return Filter(
+        project_id=project_id,
         key_id=key_id,
         model=model,
         adapter=adapter,

@@ -1,0 +1,273 @@
+"""`laneway billing`: months that are closed, invoices, corrections, margins, and whether the books add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+import sqlalchemy as sa
+
+from billing import corrections, invoices, periods, reconcile, rollups
+from billing.errors import BillingRefused
+from billing.invoices import Invoice
+from billing.prices import METERS, format_picos
+from billing.reconcile import Result
+from gateway.administration import tenant_of
+from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
+from gateway.commands.database import read, sentence, write
+from gateway.commands.money import picos
+from gateway.finance import adapter_names
+from gateway.finance_views import CorrectionView, InvoiceView, PeriodView, ReconciliationView, WholeInvoiceView
+
+PERIOD_COLUMNS = ("tenant_id", "month", "time_zone", "state", "start_at", "end_at", "closed_at", "id")
+INVOICE_COLUMNS = ("id", "tenant_id", "month", "usage", "corrections", "total", "issued_at")
+LINE_COLUMNS = ("line", "kind", "model", "adapter", "tier", "meter", "tokens", "unit_price", "amount")
+CORRECTION_COLUMNS = ("created_at", "id", "tenant_id", "request_id", "meter", "tokens", "amount", "reason", "actor")
+MARGIN_COLUMNS = (
+    "tier", "requests", "usage", "corrections", "device_s", "preemption_s", "cost", "of_it_preemption", "margin",
+)  # fmt: skip
+EXIT_UNSOUND = 1
+
+tenant_option = click.option("--tenant", help="A slug or an id; without it: all.")
+
+
+@click.group("billing")
+def billing_group() -> None:
+    """Months, invoices, corrections, margins, and the proof that the books add up."""
+
+
+@billing_group.command("periods")
+@tenant_option
+@click.option("--state", type=click.Choice(("open", "closed")))
+@json_option
+@pass_console
+def periods_command(console: Console, tenant: str | None, state: str | None, as_json: bool) -> None:
+    """Billing periods, by their start."""
+
+    def query(connection: sa.Connection) -> list[periods.Period]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        return periods.listing(connection, tenant_id=tenant_id, state=state)
+
+    rows = [msgspec.to_builtins(PeriodView.of(period)) for period in read(console, query)]
+    show_rows(rows, PERIOD_COLUMNS, as_json=as_json)
+
+
+@billing_group.command("close")
+@click.argument("month")
+@tenant_option
+@json_option
+@pass_console
+def close_command(console: Console, month: str, tenant: str | None, as_json: bool) -> None:
+    """Close MONTH (2026-01) for ever and make its invoices: of one tenant, or of all that have it open. It must have
+    ended, in the tenant's time zone, and nothing of it may run. What comes later is in the next month."""
+    finance = console.finance
+
+    def wanted(connection: sa.Connection) -> list[str]:
+        if tenant is not None:
+            return [tenant_of(connection, tenant).id]
+        periods.check_month(month)
+        return [period.tenant_id for period in periods.listing(connection, month=month, state="open")]
+
+    _fold(console)
+    made: list[Invoice] = []
+    refused: list[str] = []
+
+    def close(connection: sa.Connection, tenant_id: str) -> Invoice | str:
+        try:
+            with connection.begin_nested():
+                return finance.close_period(connection, tenant=tenant_id, month=month)
+        except BillingRefused as error:
+            if tenant is not None:
+                raise
+            return f"{tenant_id}: {sentence(error)}"
+
+    for tenant_id in read(console, wanted):
+        done = write(console, lambda c, tenant_id=tenant_id: close(c, tenant_id))  # type: ignore[misc]
+        if isinstance(done, str):
+            refused.append(done)
+        else:
+            made.append(done)
+    _show_invoices(made, as_json=as_json)
+    if refused:
+        fail(f"not closed: {'; '.join(refused)}")
+
+
+@billing_group.command("invoices")
+@tenant_option
+@click.option("--month", help="For example 2026-01.")
+@json_option
+@pass_console
+def invoices_command(console: Console, tenant: str | None, month: str | None, as_json: bool) -> None:
+    """Invoices of closed months."""
+
+    def query(connection: sa.Connection) -> list[Invoice]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        return invoices.listing(connection, tenant_id=tenant_id, month=month)
+
+    _show_invoices(read(console, query), as_json=as_json)
+
+
+@billing_group.command("invoice")
+@click.argument("invoice_id")
+@json_option
+@pass_console
+def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
+    """One invoice with its lines."""
+
+    def query(connection: sa.Connection) -> WholeInvoiceView:
+        found = invoices.get(connection, invoice_id)
+        return WholeInvoiceView.whole(found, invoices.lines(connection, invoice_id), adapter_names(connection))
+
+    view = read(console, query)
+    if as_json:
+        show_row(msgspec.to_builtins(view), as_json=True)
+        return
+    show_row(_invoice_row(view), as_json=False)
+    click.echo()
+    rows = []
+    for line in view.lines:
+        unit = None if line.unit_price_picos is None else format_picos(line.unit_price_picos, view.currency)
+        shown = {"adapter": line.adapter_name or line.adapter, "unit_price": unit}
+        rows.append({**msgspec.to_builtins(line), **shown, "amount": format_picos(line.picos, view.currency)})
+    show_rows(rows, LINE_COLUMNS, as_json=False)
+
+
+@billing_group.command("correct")
+@click.argument("request_id")
+@click.option("--meter", type=click.Choice(METERS), required=True)
+@click.option("--tokens", type=int, required=True, help="More, or below 0 less, than were billed.")
+@click.option("--reason", required=True, help="It is kept, and on the invoice's export.")
+@json_option
+@pass_console
+def correct_command(console: Console, request_id: str, meter: str, tokens: int, reason: str, as_json: bool) -> None:
+    """Correct the tokens of a settled request, at the price they had, in the period that is open now."""
+    finance = console.finance
+    made = write(
+        console,
+        lambda c: finance.correct_request(c, request_id=request_id, meter=meter, tokens=tokens, reason=reason),
+    )
+    show_row(msgspec.to_builtins(CorrectionView.of(made)), as_json=as_json)
+
+
+@billing_group.command("credit")
+@click.argument("tenant")
+@click.argument("amount", callback=picos())
+@click.option("--charge", is_flag=True, help="The tenant owes AMOUNT more, not less.")
+@click.option("--reason", required=True, help="It is kept, and on the invoice's export.")
+@click.option("--project", help="An id or a name.")
+@click.option("--key", "key_id")
+@click.option("--model")
+@click.option("--adapter", help="An id.")
+@click.option("--tier")
+@click.option("--meter", type=click.Choice(METERS))
+@json_option
+@pass_console
+def credit_command(
+    console: Console, /, tenant: str, amount: int, charge: bool, reason: str, as_json: bool, **names: str | None
+) -> None:
+    """Credit TENANT with an AMOUNT of its currency that no request explains."""
+    finance = console.finance
+    signed = amount if charge else -amount
+    made = write(
+        console,
+        lambda c: finance.correct(c, tenant=tenant, picos=signed, reason=reason, **names),
+    )
+    show_row(msgspec.to_builtins(CorrectionView.of(made)), as_json=as_json)
+
+
+@billing_group.command("corrections")
+@tenant_option
+@json_option
+@pass_console
+def corrections_command(console: Console, tenant: str | None, as_json: bool) -> None:
+    """Corrections in the order they were made: the first thousand."""
+
+    def query(connection: sa.Connection) -> list[corrections.Correction]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        return corrections.listing(connection, tenant_id=tenant_id)
+
+    views = [CorrectionView.of(one) for one in read(console, query)]
+    rows = [{**msgspec.to_builtins(view), "amount": format_picos(view.picos, view.currency)} for view in views]
+    show_rows(rows, CORRECTION_COLUMNS, as_json=as_json)
+
+
+@billing_group.command("margin")
+@click.option("--month", help="For example 2026-01; without it: the last whole one.")
+@tenant_option
+@json_option
+@pass_console
+def margin_command(console: Console, month: str | None, tenant: str | None, as_json: bool) -> None:
+    """What each tier earned, and what its device time cost at billing.device_second_picos. What a preemption made
+    others compute again is the cost of the tier that caused it."""
+    _fold(console)
+    finance = console.finance
+    found = read(console, lambda c: finance.margins(c, month=month, tenant=tenant))
+    if as_json:
+        show_row(msgspec.to_builtins(found), as_json=True)
+        return
+    shown = {"usage": "usage_picos", "corrections": "correction_picos", "cost": "cost_picos"}
+    shown |= {"of_it_preemption": "preemption_picos", "margin": "margin_picos"}
+    rows = []
+    for tier in found.tiers:
+        money = {name: format_picos(getattr(tier, field), tier.currency) for name, field in shown.items()}
+        seconds = {name: f"{getattr(tier, name):.3f}" for name in ("device_s", "preemption_s")}
+        rows.append({"tier": tier.tier, "requests": tier.requests, **seconds, **money})
+    show_rows(rows, MARGIN_COLUMNS, as_json=False)
+
+
+@billing_group.command("reconcile")
+@click.option("--month", help="The periods of this month alone, for example 2026-01.")
+@click.option("--minute", is_flag=True, help="What came since the last minute's alone, as the gateways do it.")
+@json_option
+@pass_console
+def reconcile_command(console: Console, month: str | None, minute: bool, as_json: bool) -> None:
+    """Prove from the rows that usage = entries = roll-ups = invoices, that what engines made is in the books, and that
+    no budget is overshot. Exit 1 when something is not so."""
+    if month is not None and minute:
+        fail("one of --month and --minute")
+    _fold(console)
+
+    def prove(connection: sa.Connection) -> Result:
+        if minute:
+            return reconcile.minute(connection)
+        return reconcile.whole(connection) if month is None else reconcile.month(connection, month)
+
+    proved = read(console, prove)
+    result = write(console, lambda c: reconcile.record(c, proved))
+    view = msgspec.to_builtins(ReconciliationView.of(result))
+    if as_json:
+        show_row(view, as_json=True)
+    else:
+        counted = {"imbalances": len(result.imbalances), "overshot": len(result.overshot)}
+        show_row({**view, **counted, "took_s": f"{result.took_s:.3f}"}, as_json=False)
+        for one in result.imbalances:
+            click.echo(f"{one.what}: {one.where}: expected {one.expected}, found {one.found}")
+        for window in result.overshot:
+            click.echo(f"overshot: {window}")
+    if not result.sound:
+        raise SystemExit(EXIT_UNSOUND)
+
+
+def _fold(console: Console) -> None:
+    """Into the roll-ups with whatever is there, in bounded steps: no gateway may run."""
+    while write(console, rollups.fold).more:
+        pass
+
+
+def _invoice_row(view: InvoiceView) -> dict[str, Any]:
+    return {
+        "id": view.id,
+        "tenant_id": view.tenant_id,
+        "month": view.period.month,
+        "usage": format_picos(view.usage_picos, view.currency),
+        "corrections": format_picos(view.correction_picos, view.currency),
+        "total": format_picos(view.total_picos, view.currency),
+        "issued_at": view.issued_at,
+    }
+
+
+def _show_invoices(found: list[Invoice], *, as_json: bool) -> None:
+    views = [InvoiceView.of(invoice) for invoice in found]
+    rows = [msgspec.to_builtins(view) if as_json else _invoice_row(view) for view in views]
+    show_rows(rows, INVOICE_COLUMNS, as_json=as_json)

@@ -1,0 +1,212 @@
+"""/v1/admin/periods, invoices, corrections, margins and reconciliations. Money is integer picos: 10⁻¹² of a currency
+unit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import sqlalchemy as sa
+from litestar import get, post
+from litestar.params import Parameter
+from msgspec import Meta, Struct
+
+from billing import corrections, invoices, periods, reconcile
+from billing.clock import database_now
+from billing.corrections import REASON_CHARS_MAX
+from billing.errors import InvalidValue
+from billing.margins import Margins
+from billing.prices import PICOS_MAX
+from billing.reconcile import Result, Standing
+from billing.requests import REQUEST_TOKENS_MAX
+from gateway.administration import tenant_of
+from gateway.errors import InvalidRequest
+from gateway.finance import Finance, adapter_names
+from gateway.finance_views import CorrectionView, InvoiceView, PeriodView, ReconciliationView, WholeInvoiceView
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Name, TenantFilter, sequence
+from gateway.services import Services
+from gateway.views import Page, page
+
+Month = Annotated[str | None, Parameter(max_length=7, description="for example 2026-01")]
+Tokens = Annotated[int, Meta(ge=-REQUEST_TOKENS_MAX, le=REQUEST_TOKENS_MAX)]
+Picos = Annotated[int, Meta(ge=-PICOS_MAX, le=PICOS_MAX)]
+Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
+
+
+class PeriodClosing(Struct, forbid_unknown_fields=True):
+    """The tenant (an id or a slug) and its month, which must be its first open one and over."""
+
+    tenant: str
+    month: str
+
+
+class NewCorrection(Struct, forbid_unknown_fields=True):
+    """Of a request: `request_id`, `meter`, and `tokens` more or less, at the price they had. Or free: `tenant` and
+    `picos`, below 0 a credit, with whatever else it concerns."""
+
+    reason: Reason
+    request_id: str | None = None
+    tokens: Tokens | None = None
+    tenant: str | None = None
+    picos: Picos | None = None
+    project: str | None = None
+    key_id: str | None = None
+    model: str | None = None
+    adapter: str | None = None
+    tier: str | None = None
+    meter: Literal["input", "cached_input", "output"] | None = None
+
+
+@get("/periods", opt={"route": "/v1/admin/periods"})
+async def list_periods(
+    services: Services,
+    tenant: TenantFilter = None,
+    month: Month = None,
+    state: Literal["open", "closed"] | None = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[PeriodView]:
+    """Billing periods by their start. A tenant's begin with its first usage."""
+    begin = _place(after)
+
+    def query(connection: sa.Connection) -> list[periods.Period]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        if month is not None:
+            periods.check_month(month)
+        return periods.listing(connection, tenant_id=tenant_id, month=month, state=state, after=begin, limit=limit + 1)
+
+    found = await services.database.read(query)
+    return page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
+
+
+@post("/periods/close", opt={"route": "/v1/admin/periods/close"}, status_code=200)
+async def close_period(services: Services, finance: Finance, data: PeriodClosing) -> InvoiceView:
+    """Close a month for ever and make its invoice. What comes later is in the next."""
+    made = await services.database.keep(lambda c: finance.close_period(c, tenant=data.tenant, month=data.month))
+    return InvoiceView.of(made)
+
+
+@get("/invoices", opt={"route": "/v1/admin/invoices"})
+async def list_invoices(
+    services: Services,
+    tenant: TenantFilter = None,
+    month: Month = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[InvoiceView]:
+    """Invoices, by the start of their periods."""
+    begin = _place(after)
+
+    def query(connection: sa.Connection) -> list[invoices.Invoice]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        return invoices.listing(connection, tenant_id=tenant_id, month=month, after=begin, limit=limit + 1)
+
+    found = await services.database.read(query)
+    return page(found, limit, InvoiceView.of, lambda one: f"{one.period.start_at}-{one.period.id}")
+
+
+@get("/invoices/{invoice_id:str}", opt={"route": "/v1/admin/invoices/{invoice_id}"})
+async def get_invoice(services: Services, invoice_id: str) -> WholeInvoiceView:
+    """One invoice with its lines: usage by model or adapter, tier, meter and price, then corrections."""
+
+    def query(connection: sa.Connection) -> WholeInvoiceView:
+        found = invoices.get(connection, invoice_id)
+        return WholeInvoiceView.whole(found, invoices.lines(connection, invoice_id), adapter_names(connection))
+
+    return await services.database.read(query)
+
+
+@post("/corrections", opt={"route": "/v1/admin/corrections"})
+async def make_correction(services: Services, finance: Finance, data: NewCorrection) -> CorrectionView:
+    """Add a correction to the period that is open now. Nothing that was written changes; budgets do not see it."""
+    others = ("tenant", "picos", "project", "key_id", "model", "adapter", "tier")
+    if data.request_id is not None:
+        if wrong := [name for name in others if getattr(data, name) is not None]:
+            raise InvalidValue("a correction of a request has its names from there", wrong[0])
+        meter, tokens = data.meter, data.tokens
+        for name, value in (("meter", meter), ("tokens", tokens)):
+            if value is None:
+                raise InvalidValue("a correction of a request needs it", name)
+        assert meter is not None
+        assert tokens is not None
+        request_id = data.request_id
+        made = await services.database.keep(
+            lambda c: finance.correct_request(c, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason)
+        )
+        return CorrectionView.of(made)
+    tenant, picos = data.tenant, data.picos
+    if tenant is None or picos is None:
+        raise InvalidValue(
+            "a correction of no request needs a tenant and picos", "tenant" if tenant is None else "picos"
+        )
+    if data.tokens is not None:
+        raise InvalidValue("a correction of tokens names the request_id that it is of", "tokens")
+    names = {name: getattr(data, name) for name in (*others[2:], "meter")}
+    made = await services.database.keep(
+        lambda c: finance.correct(c, tenant=tenant, picos=picos, reason=data.reason, **names)
+    )
+    return CorrectionView.of(made)
+
+
+@get("/corrections", opt={"route": "/v1/admin/corrections"})
+async def list_corrections(
+    services: Services,
+    tenant: TenantFilter = None,
+    request_id: Name = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[CorrectionView]:
+    """Corrections in the order they were made."""
+    begin = sequence(after) or 0
+
+    def query(connection: sa.Connection) -> list[corrections.Correction]:
+        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        return corrections.listing(connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1)
+
+    found = await services.database.read(query)
+    return page(found, limit, CorrectionView.of, lambda one: str(one.sequence))
+
+
+@get("/margins", opt={"route": "/v1/admin/margins"})
+async def tier_margins(
+    services: Services, finance: Finance, month: Month = None, tenant: TenantFilter = None
+) -> Margins:
+    """What each tier earned in a month (without one, the last whole one) and what its device time cost. Time that a
+    preemption lost is the tier's that caused it."""
+    return await services.database.report(lambda c: finance.margins(c, month=month, tenant=tenant))
+
+
+@get("/reconciliations", opt={"route": "/v1/admin/reconciliations"})
+async def list_reconciliations(
+    services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
+) -> Page[ReconciliationView]:
+    """What reconciling found, the newest first; the gateways reconcile each minute."""
+    before = sequence(after)
+    found = await services.database.read(lambda c: reconcile.listing(c, before=before, limit=limit + 1))
+    return page(found, limit, ReconciliationView.of, lambda result: str(result.number))
+
+
+@get("/reconciliations/standing", opt={"route": "/v1/admin/reconciliations/standing"})
+async def reconciliation_standing(services: Services) -> Standing:
+    """What is known to be wrong, found since the last whole reconciling, and by it. `at` in microseconds."""
+    return await services.database.read(reconcile.standing)
+
+
+@post("/reconciliations", opt={"route": "/v1/admin/reconciliations"}, status_code=200)
+async def reconcile_now(services: Services, month: Month = None) -> ReconciliationView:
+    """Reconcile a month, or the whole ledger, now. It reads every row of it."""
+
+    def prove(connection: sa.Connection) -> Result:
+        return reconcile.whole(connection) if month is None else reconcile.month(connection, month, database_now)
+
+    result = await services.database.report(prove)
+    return ReconciliationView.of(await services.database.keep(lambda c: reconcile.record(c, result)))
+
+
+def _place(after: str | None) -> tuple[int, str] | None:
+    """`next_page` of periods and invoices: the start and the id of the last one shown."""
+    if after is None:
+        return None
+    start, dash, period_id = after.partition("-")
+    if not (dash and start.isascii() and start.isdigit() and len(start) < 19):
+        raise InvalidRequest(f"'page' is {after!r}, which is no page.", param="page")
+    return int(start), period_id

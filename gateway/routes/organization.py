@@ -1,0 +1,293 @@
+"""GET /v1/organization/usage/completions and /v1/organization/costs: OpenAI's administration API, for the operator's
+keys, over all tenants. Beside its names are ours: tenant, adapter, tier, and exact picos.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Request, get
+from litestar.params import Parameter
+
+from billing import reports
+from billing.clock import SECOND, database_now
+from billing.prices import PICOS_PER_UNIT
+from billing.reports import VALUES_MAX, WIDTHS, Group, Place, Report, Sums, Which, Width
+from gateway.administration import tenant_of
+from gateway.errors import InvalidRequest
+from gateway.routes.pages import place_of, token_of
+from gateway.services import Services
+
+# As OpenAI has them: buckets of a page, when nothing is said and at most.
+LIMITS: dict[Width, tuple[int, int]] = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31)}
+COST_LIMITS = (7, 180)
+
+GroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier"]
+GROUP_OF: dict[str, Group] = {"api_key_id": "key_id", "service_tier": "tier"}
+
+Start = Annotated[int, Parameter(ge=0, le=2**40, description="Unix seconds")]
+End = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds; without it: now")]
+Names = Annotated[list[str] | None, Parameter(max_items=VALUES_MAX)]
+Buckets = Annotated[int | None, Parameter(ge=1, le=1440)]
+PageToken = Annotated[
+    str | None, Parameter(query="page", max_length=4096, description="`next_page` of the page before")
+]
+
+
+class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of one group; a name that was not grouped by is null. `input_tokens` are with the cached ones."""
+
+    object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
+    input_tokens: int
+    input_cached_tokens: int
+    output_tokens: int
+    input_audio_tokens: int = 0
+    output_audio_tokens: int = 0
+    num_model_requests: int
+    project_id: str | None = None
+    user_id: None = None
+    api_key_id: str | None = None
+    model: str | None = None
+    batch: None = None
+    service_tier: str | None = None
+    tenant_id: str | None = None
+    adapter: str | None = None
+    tier: str | None = None
+    currency: str
+    cost_picos: int
+    made_tokens: int
+    discarded_tokens: int
+    device_s: float
+    preemptions: int
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """`value` of whole currency units as JSON's number has it; `picos` exactly."""
+
+    value: float
+    currency: str
+    picos: int
+
+
+class CostResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one group owes, with its corrections, which are `correction_picos` of it."""
+
+    object: Literal["organization.costs.result"] = "organization.costs.result"
+    amount: Amount
+    line_item: None = None
+    correction_picos: int
+    project_id: str | None = None
+    api_key_id: str | None = None
+    model: str | None = None
+    service_tier: str | None = None
+    tenant_id: str | None = None
+    adapter: str | None = None
+    tier: str | None = None
+
+
+class UsageBucket(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["bucket"] = "bucket"
+    start_time: int
+    end_time: int
+    results: list[UsageResult]
+
+
+class CostBucket(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["bucket"] = "bucket"
+    start_time: int
+    end_time: int
+    results: list[CostResult]
+
+
+class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket whose groups do not all fit goes on, with the same start_time, on the next page."""
+
+    object: Literal["page"] = "page"
+    data: list[UsageBucket]
+    has_more: bool
+    next_page: str | None
+
+
+class CostPage(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["page"] = "page"
+    data: list[CostBucket]
+    has_more: bool
+    next_page: str | None
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as `reports` is asked, before what it names is looked up."""
+
+    tenants: list[str]
+    which: Which
+    end: int | None
+    width: Width
+    group_by: list[Group]
+    limit: int
+    place: Place | None
+
+
+@get("/organization/usage/completions", opt={"route": "/v1/organization/usage/completions"})
+async def organization_usage(
+    request: Request[Any, Any, Any],
+    services: Services,
+    start_time: Start,
+    end_time: End = None,
+    bucket_width: Width = "1d",
+    tenants: Names = None,
+    project_ids: Names = None,
+    api_key_ids: Names = None,
+    models: Names = None,
+    adapters: Names = None,
+    tiers: Names = None,
+    group_by: list[GroupName] | None = None,
+    limit: Buckets = None,
+    page: PageToken = None,
+) -> UsagePage:
+    """Settled requests in buckets of UTC, by group. Groups are apart by currency. An array is a name given again, with
+    or without []."""
+    lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
+    asked = _asked(request, lists, start_time, end_time, bucket_width, group_by, limit, LIMITS[bucket_width], page)
+    report, which = await services.database.report(lambda c: _query(c, asked))
+    data = [
+        UsageBucket(start_time=start, end_time=end, results=[_usage(services, row) for row in rows if row.requests])
+        for start, end, rows in _buckets(report, which, asked)
+    ]
+    following = None if report.next is None else token_of(report.next)
+    return UsagePage(data=data, has_more=following is not None, next_page=following)
+
+
+@get("/organization/costs", opt={"route": "/v1/organization/costs"})
+async def organization_costs(
+    request: Request[Any, Any, Any],
+    services: Services,
+    start_time: Start,
+    end_time: End = None,
+    bucket_width: Literal["1d"] = "1d",
+    tenants: Names = None,
+    project_ids: Names = None,
+    api_key_ids: Names = None,
+    models: Names = None,
+    adapters: Names = None,
+    tiers: Names = None,
+    group_by: list[GroupName] | None = None,
+    limit: Buckets = None,
+    page: PageToken = None,
+) -> CostPage:
+    """What usage and corrections cost, in days of UTC, by group and currency."""
+    lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
+    asked = _asked(request, lists, start_time, end_time, bucket_width, group_by, limit, COST_LIMITS, page)
+    report, which = await services.database.report(lambda c: _query(c, asked))
+    data = [
+        CostBucket(start_time=start, end_time=end, results=[_cost(services, row) for row in rows])
+        for start, end, rows in _buckets(report, which, asked)
+    ]
+    following = None if report.next is None else token_of(report.next)
+    return CostPage(data=data, has_more=following is not None, next_page=following)
+
+
+def _lists(request: Request[Any, Any, Any], *given: list[str] | None) -> dict[str, list[str]]:
+    """The filters by their names; OpenAI's SDKs write `models[]=…` for `models=…`."""
+    names = ("tenants", "project_ids", "api_key_ids", "models", "adapters", "tiers")
+    lists = {}
+    for name, values in zip(names, given, strict=True):
+        lists[name] = [*(values or ()), *request.query_params.getall(f"{name}[]", [])]
+        if len(lists[name]) > VALUES_MAX:
+            raise InvalidRequest(f"{name!r} has {len(lists[name])} values; the limit is {VALUES_MAX}.", param=name)
+    return lists
+
+
+def _asked(
+    request: Request[Any, Any, Any],
+    lists: dict[str, list[str]],
+    start_time: int,
+    end_time: int | None,
+    width: Width,
+    group_by: list[GroupName] | None,
+    limit: int | None,
+    limits: tuple[int, int],
+    page: str | None,
+) -> Asked:
+    if end_time is not None and end_time <= start_time:
+        raise InvalidRequest("'end_time' must be after 'start_time'.", param="end_time")
+    default, most = limits
+    if limit is not None and limit > most:
+        raise InvalidRequest(f"'limit' is {limit}; for buckets of {width} it is at most {most}.", param="limit")
+    names = [*(group_by or ()), *request.query_params.getall("group_by[]", [])]
+    if unknown := [name for name in names if name not in get_args(GroupName)]:
+        raise InvalidRequest(f"'group_by' {unknown[0]!r} is no group here.", param="group_by")
+    groups = [GROUP_OF.get(name, name) for name in names]
+    which = Which(
+        start=start_time * SECOND,
+        end=0,
+        project_ids=tuple(lists["project_ids"]),
+        key_ids=tuple(lists["api_key_ids"]),
+        models=tuple(lists["models"]),
+        adapters=tuple(lists["adapters"]),
+        tiers=tuple(lists["tiers"]),
+    )
+    place = None if page is None else place_of(page, start_time * SECOND, WIDTHS[width], len(set(groups)))
+    return Asked(
+        tenants=lists["tenants"],
+        which=which,
+        end=None if end_time is None else end_time * SECOND,
+        width=width,
+        group_by=groups,
+        limit=limit or default,
+        place=place,
+    )
+
+
+def _query(connection: sa.Connection, asked: Asked) -> tuple[Report, Which]:
+    tenant_ids = tuple(tenant_of(connection, tenant).id for tenant in asked.tenants)
+    start = asked.which.start
+    end = max(start, database_now(connection) + SECOND) if asked.end is None else asked.end
+    which = msgspec.structs.replace(asked.which, tenant_ids=tenant_ids, end=end)
+    report = reports.buckets(
+        connection, which, width=asked.width, group_by=asked.group_by, place=asked.place, limit=asked.limit
+    )
+    return report, which
+
+
+def _buckets(report: Report, which: Which, asked: Asked) -> list[tuple[int, int, list[Sums]]]:
+    """All that the page covers, the empty ones too: start, end (Unix seconds), rows."""
+    step = WIDTHS[asked.width]
+    by_bucket: dict[int, list[Sums]] = {}
+    for row in report.rows:
+        by_bucket.setdefault(row.bucket, []).append(row)
+    first = which.start - which.start % step if asked.place is None else asked.place.bucket
+    return [
+        (max(start, which.start) // SECOND, min(start + step, which.end) // SECOND, by_bucket.get(start, []))
+        for start in range(first, report.covered_to, step)
+    ]
+
+
+def _named(services: Services, row: Sums) -> dict[str, Any]:
+    names: dict[str, Any] = {("api_key_id" if name == "key_id" else name): value for name, value in row.groups.items()}
+    if (tier := names.get("tier")) is not None:
+        section = services.config.tier(tier)
+        names["service_tier"] = section.service_tier if section else None
+    return names
+
+
+def _usage(services: Services, row: Sums) -> UsageResult:
+    return UsageResult(
+        input_tokens=row.input_tokens + row.cached_input_tokens,
+        input_cached_tokens=row.cached_input_tokens,
+        output_tokens=row.output_tokens,
+        num_model_requests=row.requests,
+        currency=row.currency,
+        cost_picos=row.cost_picos - row.correction_picos,
+        made_tokens=row.made_tokens,
+        discarded_tokens=row.discarded_tokens,
+        device_s=row.device_s,
+        preemptions=row.preemptions,
+        **_named(services, row),
+    )
+
+
+def _cost(services: Services, row: Sums) -> CostResult:
+    amount = Amount(row.cost_picos / PICOS_PER_UNIT, row.currency.lower(), row.cost_picos)
+    return CostResult(amount=amount, correction_picos=row.correction_picos, **_named(services, row))
