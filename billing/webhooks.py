@@ -63,9 +63,11 @@ def get(connection: sa.Connection, webhook_id: str) -> Webhook | None:
     return None if row is None else Webhook(*row)
 
 
-def listing(connection: sa.Connection) -> list[Webhook]:
-    """The active ones, oldest first."""
+def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Webhook]:
+    """The active ones, oldest first: all, or those of one tenant's own."""
     query = _SELECT.where(_webhooks.c.active).order_by(_webhooks.c.created_at, _webhooks.c.id)
+    if tenant_id is not None:
+        query = query.where(_webhooks.c.tenant_id == tenant_id)
     return [Webhook(*row) for row in connection.execute(query)]
 
 

@@ -15,7 +15,7 @@ from billing.corrections import Correction
 from billing.invoices import Invoice, InvoiceLine
 from billing.periods import Period
 from billing.proofs import Imbalance
-from billing.reconcile import Kind, Result
+from billing.reconcile import Kind, Result, Standing
 
 
 def _seconds(moment: int | None) -> int | None:
@@ -142,3 +142,15 @@ class ReconciliationView(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, result: Result) -> ReconciliationView:
         fields = {name: getattr(result, name) for name in cls.__struct_fields__}
         return cls(**fields | {"at": result.at // SECOND})
+
+
+class StandingView(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known to be wrong: found since the last whole reconciling, and by it. `at`: of the newest result."""
+
+    imbalances: int
+    overshot: int
+    at: int | None
+
+    @classmethod
+    def of(cls, standing: Standing) -> StandingView:
+        return cls(imbalances=standing.imbalances, overshot=standing.overshot, at=_seconds(standing.at))

@@ -38,10 +38,14 @@ class WebhookController(Controller):
 
     @get("/", opt={"route": "/v1/admin/webhooks"})
     async def list_webhooks(
-        self, services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
+        self, services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
     ) -> Page[WebhookView]:
-        """Webhooks without their secrets, oldest first."""
-        found = await services.database.read(webhooks.listing)
+        """Webhooks without their secrets, oldest first; of a tenant: those for its alerts alone."""
+
+        def query(connection: sa.Connection) -> list[webhooks.Webhook]:
+            return webhooks.listing(connection, None if tenant is None else tenant_of(connection, tenant).id)
+
+        found = await services.database.read(query)
         return page(after_id(found, after), limit, WebhookView.of, lambda webhook: webhook.id)
 
     @delete("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})

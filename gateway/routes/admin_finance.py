@@ -16,17 +16,25 @@ from billing.corrections import REASON_CHARS_MAX
 from billing.errors import InvalidValue
 from billing.margins import Margins
 from billing.prices import PICOS_MAX
-from billing.reconcile import Result, Standing
+from billing.reconcile import Result
 from billing.requests import REQUEST_TOKENS_MAX
 from gateway.administration import tenant_of
 from gateway.errors import InvalidRequest
 from gateway.finance import Finance, adapter_names
-from gateway.finance_views import CorrectionView, InvoiceView, PeriodView, ReconciliationView, WholeInvoiceView
+from gateway.finance_views import (
+    CorrectionView,
+    InvoiceView,
+    PeriodView,
+    ReconciliationView,
+    StandingView,
+    WholeInvoiceView,
+)
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Name, TenantFilter, sequence
 from gateway.services import Services
 from gateway.views import Page, page
 
 Month = Annotated[str | None, Parameter(max_length=7, description="for example 2026-01")]
+PeriodState = Annotated[Literal["open", "closed"] | None, Parameter(query="state")]  # the framework keeps that name
 Tokens = Annotated[int, Meta(ge=-REQUEST_TOKENS_MAX, le=REQUEST_TOKENS_MAX)]
 Picos = Annotated[int, Meta(ge=-PICOS_MAX, le=PICOS_MAX)]
 Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
@@ -61,7 +69,7 @@ async def list_periods(
     services: Services,
     tenant: TenantFilter = None,
     month: Month = None,
-    state: Literal["open", "closed"] | None = None,
+    standing: PeriodState = None,
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[PeriodView]:
@@ -72,7 +80,9 @@ async def list_periods(
         tenant_id = None if tenant is None else tenant_of(connection, tenant).id
         if month is not None:
             periods.check_month(month)
-        return periods.listing(connection, tenant_id=tenant_id, month=month, state=state, after=begin, limit=limit + 1)
+        return periods.listing(
+            connection, tenant_id=tenant_id, month=month, state=standing, after=begin, limit=limit + 1
+        )
 
     found = await services.database.read(query)
     return page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
@@ -186,9 +196,9 @@ async def list_reconciliations(
 
 
 @get("/reconciliations/standing", opt={"route": "/v1/admin/reconciliations/standing"})
-async def reconciliation_standing(services: Services) -> Standing:
-    """What is known to be wrong, found since the last whole reconciling, and by it. `at` in microseconds."""
-    return await services.database.read(reconcile.standing)
+async def reconciliation_standing(services: Services) -> StandingView:
+    """What is known to be wrong, found since the last whole reconciling, and by it: 0 in sound books."""
+    return StandingView.of(await services.database.read(reconcile.standing))
 
 
 @post("/reconciliations", opt={"route": "/v1/admin/reconciliations"}, status_code=200)

@@ -309,6 +309,7 @@ def test_config_check(make: Callable[[str], Laneway], tmp_path: Path) -> None:
     assert "laneway.toml: ok" in good.text("config", "check", str(REPO / "laneway.toml"))
 
 
+FUTURE = ("--from", "2099-01-01T00:00:00")
 # What commands write. A command that is in neither list is not tested here, and that fails.
 WRITES: dict[str, list[tuple[str, ...]]] = {
     "tenants create": [("acme", "--tier", "premium", "--time-zone", "Europe/Berlin")],
@@ -330,13 +331,17 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
     "limits remove": [("{limits set}",)],
     "webhooks add": [("https://example.org/hook", "--tenant", "acme")],
     "webhooks remove": [("{webhooks add}",)],
-    "prices publish": [(MODEL, "--input", "1", "--output", "2")],
+    "prices publish": [(MODEL, "--input", "1", "--output", "2"), (MODEL, "--input", "2", "--output", "2", *FUTURE)],
+    "billing credit": [("acme", "0.5", "--reason", "goodwill")],
 }
 READS = {
     *("tenants list", "projects list", "keys list", "budgets list", "webhooks list", "webhooks alerts", "prices list"),
-    *("adapters list", "audit", "config check", "limits list"),
+    *("adapters list", "audit", "config check", "limits list", "prices preview", "billing periods"),
+    *("billing invoices", "billing invoice", "billing corrections", "billing margin"),
 }
 ELSEWHERE = {
+    *("billing close", "billing correct"),  # test_finance closes a month and corrects a request
+    "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
     "adapters add",  # tests/system adds one; administration's line is in test_audit_log
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes
 }

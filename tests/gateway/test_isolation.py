@@ -1,0 +1,247 @@
+"""No row of another tenant in any tenant-scoped answer: every route, asked as one tenant and for one tenant, while
+another one has something of everything. A route that is not listed here fails the test."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from gateway_stack import MODEL, Stack, body
+
+from billing import budgets, corrections, invoices, periods, rollups, tables, webhooks
+from billing.tables import metadata
+from gateway import allowances, audit, keys
+from gateway.allowances import LimitsChange
+
+REPO = Path(__file__).resolve().parents[2]
+THEIRS, OURS = "acme", "globex"  # the tenant whose rows must not be seen, and the one that looks
+CHAT = body(max_tokens=3)
+START = int(time.time()) - 3600
+# Of a tenant's own key: what is sent. All of them are below /t/{tenant:str} too, where another tenant's are not found.
+OWN: dict[tuple[str, str], Any] = {
+    ("POST", "/v1/chat/completions"): CHAT,
+    ("POST", "/v1/completions"): {"model": MODEL, "prompt": "hi", "max_tokens": 3},
+    ("POST", "/v1/messages"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
+    ("POST", "/v1/messages/count_tokens"): {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
+    ("GET", "/v1/models"): None,
+    ("GET", "/v1/models/{model:path}"): None,
+    ("GET", "/v1/usage"): None,
+    ("GET", "/v1/budget"): None,
+}
+# Nobody's, for everybody.
+PUBLIC = {("GET", path) for path in ("/health/live", "/health/ready", "/metrics", "/schema", "/schema/openapi.json")}
+# The operator's, of one tenant: the query that names it. What it shows must be of that tenant.
+OF_A_TENANT: dict[str, dict[str, Any]] = {
+    "/v1/admin/projects": {"tenant": OURS},
+    "/v1/admin/keys": {"tenant": OURS},
+    "/v1/admin/budgets": {"tenant": OURS},
+    "/v1/admin/limits": {"tenant": OURS},
+    "/v1/admin/webhooks": {"tenant": OURS},
+    "/v1/admin/alerts": {"tenant": OURS},
+    "/v1/admin/usage": {"tenant": OURS},
+    "/v1/admin/usage/requests": {"tenant": OURS},
+    "/v1/admin/audit_log": {"tenant": OURS},
+    "/v1/admin/periods": {"tenant": OURS},
+    "/v1/admin/invoices": {"tenant": OURS},
+    "/v1/admin/corrections": {"tenant": OURS},
+    "/v1/admin/margins": {"tenant": OURS},
+    "/v1/organization/usage/completions": {
+        "tenants": OURS,
+        "start_time": START,
+        "bucket_width": "1d",
+        "group_by": ["tenant_id", "project_id", "api_key_id", "adapter"],
+    },
+    "/v1/organization/costs": {
+        "tenants": OURS,
+        "start_time": START,
+        "group_by": ["tenant_id", "project_id", "api_key_id", "adapter"],
+    },
+}
+SAYS_NO_ID = {"/v1/admin/usage", "/v1/admin/margins"}  # sums alone
+# The operator's, of all tenants or of what they name in the path or the body: never a tenant's.
+OPERATORS = {
+    ("GET", "/v1/admin/tenants"), ("POST", "/v1/admin/tenants"), ("GET", "/v1/admin/tenants/{tenant_id:str}"),
+    ("PATCH", "/v1/admin/tenants/{tenant_id:str}"), ("POST", "/v1/admin/projects"),
+    ("PATCH", "/v1/admin/projects/{project_id:str}"), ("POST", "/v1/admin/keys"),
+    ("GET", "/v1/admin/keys/{key_id:str}"),
+    ("POST", "/v1/admin/keys/{key_id:str}/rotate"), ("POST", "/v1/admin/keys/{key_id:str}/revoke"),
+    ("GET", "/v1/admin/prices"), ("POST", "/v1/admin/prices"), ("POST", "/v1/admin/prices/preview"),
+    ("POST", "/v1/admin/budgets"), ("DELETE", "/v1/admin/budgets/{budget_id:str}"), ("POST", "/v1/admin/limits"),
+    ("DELETE", "/v1/admin/limits/{limits_id:str}"), ("POST", "/v1/admin/webhooks"),
+    ("DELETE", "/v1/admin/webhooks/{webhook_id:str}"), ("GET", "/v1/admin/audit"), ("GET", "/v1/admin/engine"),
+    ("POST", "/v1/admin/periods/close"), ("GET", "/v1/admin/invoices/{invoice_id:str}"),
+    ("POST", "/v1/admin/corrections"),
+    ("GET", "/v1/admin/reconciliations"), ("POST", "/v1/admin/reconciliations"),
+    ("GET", "/v1/admin/reconciliations/standing"),
+}  # fmt: skip
+BELOW_TENANT = "/t/{tenant:str}"
+
+
+# In a process of its own, as the gateway has it: here the framework's warnings are errors.
+LIST_ROUTES = """
+import json
+from litestar import Litestar
+from gateway.app import ROUTES
+from gateway.routes.admin import admin_router
+app = Litestar(route_handlers=[*ROUTES, admin_router(None)], openapi_config=None)
+print(json.dumps([[method, route.path] for route in app.routes for method in route.methods]))
+"""
+
+
+def routes() -> set[tuple[str, str]]:
+    """Method and path of everything that is served."""
+    listed = subprocess.run([sys.executable, "-c", LIST_ROUTES], cwd=REPO, check=True, capture_output=True)
+    found = {(method, path.rstrip("/")) for method, path in json.loads(listed.stdout) if method != "OPTIONS"}
+    return found | {("GET", "/schema"), ("GET", "/schema/openapi.json")}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator[Stack]:
+    """Two tenants that have one of everything."""
+    directory = tmp_path_factory.mktemp("isolation")
+    stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir)
+    try:
+        stack.start()
+        for slug in (THEIRS, OURS):
+            stack.write(lambda c, slug=slug: fill(c, stack, slug))  # type: ignore[misc]
+            assert stack.chat(slug, model=f"{slug}-style", max_tokens=5).status_code == 200
+            stack.write(lambda c, slug=slug: bill(c, stack.tenants[slug]))  # type: ignore[misc]
+        yield stack
+    finally:
+        stack.stop()
+
+
+def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
+    tenant_id, key_id = stack.tenants[slug], stack.key_ids[slug]
+    audit.record(connection, actor="test", action="tenant.update", object_id=tenant_id, tenant_id=tenant_id)
+    webhooks.create(connection, url=f"https://{slug}.example.org/hook", tenant_id=tenant_id)
+    for scope, scope_id in (("tenant", tenant_id), ("key", key_id)):
+        budgets.create(
+            connection,
+            tenant_id=tenant_id,
+            scope=scope,  # type: ignore[arg-type]
+            scope_id=scope_id,
+            unit="tokens",
+            period="month",
+            limit_amount=10,
+            kind="soft",
+            thresholds=(1,),
+        )
+    allowances.change(
+        connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=LimitsChange(concurrency=9)
+    )
+
+
+def bill(connection: sa.Connection, tenant_id: str) -> None:
+    """The month is over for this tenant: a correction and a closed period."""
+    corrections.free(connection, tenant_id, picos=-5, reason=f"credit of {tenant_id}", actor="test")
+    rollups.fold_all(connection)
+    first = periods.first_open(connection, tenant_id)
+    assert first is not None
+    invoices.close(connection, tenant_id, first.month, actor="test", clock=lambda _connection: first.end_at)
+
+
+@pytest.fixture(scope="module")
+def marks(served: Stack) -> dict[str, set[str]]:
+    """What must be seen of a tenant by nobody else: every id of every row that is its own."""
+    found: dict[str, set[str]] = {}
+    for slug in (THEIRS, OURS):
+        tenant_id = served.tenants[slug]
+        found[slug] = {tenant_id, f"{slug}-style", f"{slug}.example.org", served.keys[slug][-8:]}
+        for table in metadata.tables.values():
+            if "tenant_id" not in table.c:
+                continue
+            rows = served.read(
+                lambda c, t=table, i=tenant_id: c.execute(sa.select(t).where(t.c.tenant_id == i)).all()  # type: ignore[misc]
+            )
+            for row in rows:
+                named = {name: value for name, value in row._mapping.items() if name == "id" or name.endswith("_id")}
+                found[slug] |= {value for value in named.values() if isinstance(value, str) and len(value) > 8}
+    shared = found[THEIRS] & found[OURS]
+    assert all(mark.startswith(("prv_", "gw_")) for mark in shared), shared
+    return {slug: ids - shared for slug, ids in found.items()}
+
+
+def ask(stack: Stack, secret: str, method: str, path: str, body: Any = None, **query: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    return httpx.request(method, stack.url + path, headers=headers, json=body, params=query, timeout=30)
+
+
+def seen(answer: httpx.Response, marks: set[str]) -> set[str]:
+    return {mark for mark in marks if mark in answer.text or mark in json.dumps(dict(answer.headers))}
+
+
+def test_every_route_is_listed() -> None:
+    below = {(method, BELOW_TENANT + path) for method, path in OWN}
+    of_a_tenant = {("GET", path) for path in OF_A_TENANT}
+    assert routes() == {*OWN, *below, *PUBLIC, *of_a_tenant, *OPERATORS}
+
+
+def test_a_tenants_key_sees_its_own(served: Stack, marks: dict[str, set[str]]) -> None:
+    secret = served.keys[OURS]
+    for (method, path), sent in OWN.items():
+        for model in (f"{OURS}-style", f"{THEIRS}-style"):
+            asked = path.replace("{model:path}", model)
+            answer = ask(served, secret, method, asked, sent)
+            assert answer.status_code == (404 if model in asked and model != f"{OURS}-style" else 200), answer.text
+            # The path's own words come back in a refusal.
+            assert seen(answer, marks[THEIRS] - {model}) == set(), (method, asked)
+        theirs = ask(served, secret, method, f"/t/{THEIRS}{path}".replace("{model:path}", MODEL), sent)
+        assert theirs.status_code == 404, (method, path)
+        assert seen(theirs, marks[THEIRS]) == set()
+    assert OURS in "".join(ask(served, secret, "GET", "/v1/models").text)
+
+
+def test_a_tenants_key_is_no_operators(served: Stack, marks: dict[str, set[str]]) -> None:
+    for method, path in {*OPERATORS, *(("GET", path) for path in OF_A_TENANT)}:
+        asked = re.sub(r"\{[^}]+\}", served.key_ids[THEIRS], path)
+        for secret, status in ((served.keys[OURS], 403), ("", 401)):
+            answer = ask(served, secret, method, asked, {}, **OF_A_TENANT.get(path, {}))
+            assert answer.status_code == status, (method, path, answer.text)
+            assert seen(answer, marks[THEIRS]) == set(), (method, path)
+
+
+def test_what_is_everybodys_names_nobody(served: Stack, marks: dict[str, set[str]]) -> None:
+    for method, path in PUBLIC:
+        answer = ask(served, "", method, path)
+        assert answer.status_code == 200, path
+        assert seen(answer, marks[THEIRS] | marks[OURS]) == set(), path
+
+
+def test_what_an_operator_asks_of_one_tenant_is_of_that_one(served: Stack, marks: dict[str, set[str]]) -> None:
+    operator = served.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    for path, query in OF_A_TENANT.items():
+        answer = ask(served, operator, "GET", path, **query)
+        assert answer.status_code == 200, (path, answer.text)
+        assert seen(answer, marks[THEIRS]) == set(), path
+        assert seen(answer, marks[OURS]) or path in SAYS_NO_ID, (path, answer.text)
+        everybodys = {name: value for name, value in query.items() if name not in ("tenant", "tenants")}
+        if path not in SAYS_NO_ID and path != "/v1/admin/projects":  # which needs a tenant
+            assert seen(ask(served, operator, "GET", path, **everybodys), marks[THEIRS]), f"{path}: nothing to hide"
+    sums = {slug: ask(served, operator, "GET", "/v1/admin/usage", tenant=slug).json() for slug in (THEIRS, OURS)}
+    both = ask(served, operator, "GET", "/v1/admin/usage").json()
+    assert both["requests"] == sums[THEIRS]["requests"] + sums[OURS]["requests"]
+
+
+def test_each_table_with_a_tenant_has_rows_of_both(served: Stack) -> None:
+    """Or the matrix would prove nothing about it."""
+    empty = []
+    for table in metadata.tables.values():
+        if "tenant_id" not in table.c or table.name in ("recompute_hours", "adapters"):
+            continue  # nothing was preempted; the adapters are looked for by name
+        for slug in (THEIRS, OURS):
+            which = table.c.tenant_id == served.tenants[slug]
+            query = sa.select(sa.func.count()).select_from(table).where(which)
+            if not served.read(lambda c, q=query: c.execute(q).scalar_one()):  # type: ignore[misc]
+                empty.append(f"{table.name} of {slug}")
+    assert empty == []
+    assert tables.usage.name in metadata.tables
