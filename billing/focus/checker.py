@@ -1,0 +1,277 @@
+"""Reads a FOCUS file once and says what is wrong with it, in memory that does not grow with the file.
+
+Columns are looked at by their distinct cells and rules by their distinct combinations, batch by batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from decimal import Context, Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from billing.focus import readers, values
+from billing.focus.columns import COLUMNS, MANDATORY, Column
+from billing.focus.findings import Finding, Findings, Severity
+from billing.focus.manifest import Manifest, ManifestBroken, beside
+from billing.focus.readers import Batch, CannotRead
+from billing.focus.rules import RULES, Rule
+
+# Of what rows have in common through the whole file; beyond it, a rule looks no further and the report says so.
+REMEMBERED_MAX = 200_000
+# (rule, severity, a column, and the one of which it must not have two)
+ONE_EACH: tuple[tuple[str, Severity, str, str], ...] = (
+    ("sku-price-parent", "must", "SkuPriceId", "SkuId"),
+    ("service-parent", "must", "ServiceName", "ServiceCategory"),
+    ("service-parent", "should", "ServiceName", "ServiceSubcategory"),
+    ("commitment-unit", "must", "CommitmentDiscountId", "CommitmentDiscountUnit"),
+    ("invoice-account", "must", "InvoiceId", "BillingAccountId"),
+    ("invoice-account", "must", "InvoiceId", "BillingCurrency"),
+    ("invoice-account", "must", "InvoiceId", "InvoiceIssuerName"),
+)
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+EXACT = Context(prec=100)
+
+
+class Report(msgspec.Struct, frozen=True):
+    """`counts` by rule, of everything found; `findings` are the first of each. `billed` by currency, exact decimals.
+    `manifest`: the file that was compared with. `unchecked`: rules that looked at a part only."""
+
+    file: str
+    format: str
+    rows: int
+    columns: int
+    sha256: str
+    billed: dict[str, str]
+    manifest: str | None
+    musts: int
+    shoulds: int
+    counts: dict[str, int]
+    findings: list[Finding]
+    unchecked: list[str]
+
+    @property
+    def sound(self) -> bool:
+        return self.musts == 0
+
+
+def check(path: Path, manifest: Path | None = None) -> Report:
+    """`manifest`: without it, the one that lies beside the file, if any. Raises CannotRead, OSError."""
+    found = Findings()
+    promised: Manifest | None = None
+    promise = manifest or beside(path)
+    try:
+        promised = None if promise is None else Manifest.read(promise)
+    except ManifestBroken as error:
+        found.add("manifest", f"cannot be read: {error}", value=str(promise))
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        reader = readers.open_file(path, file)
+        check_ = _Check(reader.names, reader.typed, found)
+        for batch in reader.batches:
+            check_.batch(batch)
+    check_.finish()
+    if promised is not None:
+        _compare(promised, check_, digest, path, found)
+    return Report(
+        file=path.name,
+        format=path.suffix.removeprefix("."),
+        rows=check_.rows,
+        columns=len(reader.names),
+        sha256=digest,
+        billed={currency: f"{total:f}" for currency, total in sorted(check_.billed.items())},
+        manifest=None if promise is None else promise.name,
+        musts=found.number("must"),
+        shoulds=found.number("should"),
+        counts={rule: count for (rule, _), count in sorted(found.counts.items())},
+        findings=found.told,
+        unchecked=sorted(check_.unchecked),
+    )
+
+
+class _Check:
+    """One pass over a file."""
+
+    def __init__(self, names: list[str], typed: bool, found: Findings) -> None:
+        self._found = found
+        self._typed = typed
+        self._index = {name: at for at, name in enumerate(names)}
+        self._header(names)
+        here = self._index
+        self._columns = [(column, here[name]) for name, column in COLUMNS.items() if name in here]
+        self._rules = [rule for rule in RULES if all(name in here or name in rule.maybe for name in rule.columns)]
+        self._ones = [one for one in ONE_EACH if one[2] in here and one[3] in here]
+        self._seen: list[dict[Any, Any]] = [{} for _ in self._ones]
+        self._custom = [(name, at) for name, at in here.items() if name not in COLUMNS]
+        self.rows = 0
+        self.billed: dict[str, Decimal] = {}
+        self.invoices: dict[str, Decimal] = {}
+        self.unchecked: set[str] = set()
+
+    def _header(self, names: list[str]) -> None:
+        find = self._found.add
+        for name in MANDATORY:
+            if name not in self._index:
+                find("column-missing", "is mandatory, and not there", column=name)
+        by_letters = {name.lower(): name for name in COLUMNS}
+        custom = False
+        for at, name in enumerate(names):
+            if names.index(name) != at:
+                find("column-twice", "is there twice", column=name)
+            if name in COLUMNS:
+                if custom:
+                    find("column-order", "comes after a column of the provider's own", column=name, severity="should")
+                continue
+            custom = True
+            if not name.startswith("x_"):
+                meant = by_letters.get(name.strip().lower())
+                hint = f"; {meant} is meant" if meant else ""
+                find("column-unknown", f"is no column of FOCUS and does not begin with x_{hint}", column=name)
+
+    def batch(self, batch: Batch) -> None:
+        self.rows += len(batch.rows) + len(batch.misfits)
+        for misfit in batch.misfits:
+            self._found.add(misfit.rule, misfit.message, row=misfit.row)
+        if not batch.rows:
+            return
+        for column, at in self._columns:
+            self._cells(column, batch.columns[at], batch.rows)
+        for rule in self._rules:
+            self._ask(rule, batch)
+        for name, at in self._custom:
+            self._stand_ins(name, batch.columns[at], batch.rows)
+        if not self._typed:
+            for name, at in self._index.items():
+                self._formulas(name, batch.columns[at], batch.rows)
+        for one, seen in zip(self._ones, self._seen, strict=True):
+            self._one_each(one, seen, batch)
+        self._sum(batch)
+
+    def _cells(self, column: Column, cells: list[Any], rows: list[int]) -> None:
+        faults = {cell: fault for cell in set(cells) if (fault := values.check(column, cell, self._typed))}
+        if not faults:
+            return
+        for cell, row in zip(cells, rows, strict=True):
+            if cell in faults:
+                rule, message = faults[cell]
+                severity: Severity = "should" if rule in values.SHOULD else "must"
+                self._found.add(rule, message, column=column.name, row=row, value=cell, severity=severity)
+
+    def _ask(self, rule: Rule, batch: Batch) -> None:
+        nulls = [None] * len(batch.rows)
+        found = [batch.columns[self._index[name]] if name in self._index else nulls for name in rule.columns]
+        faults = {}
+        for cells in set(zip(*found, strict=True)):
+            if message := rule.question(*cells):
+                faults[cells] = message
+        if faults:
+            for cells, row in zip(zip(*found, strict=True), batch.rows, strict=True):
+                if cells in faults:
+                    self._found.add(
+                        rule.id,
+                        faults[cells],
+                        column=rule.columns[0],
+                        row=row,
+                        value=cells[0],
+                        severity=rule.severity,
+                    )
+
+    def _stand_ins(self, name: str, cells: list[Any], rows: list[int]) -> None:
+        """A provider's own columns should keep nulls too."""
+        wrong = {cell for cell in set(cells) if isinstance(cell, str) and not cell.strip()}
+        for cell, row in zip(cells, rows, strict=True) if wrong else ():
+            if cell in wrong:
+                self._found.add(
+                    "null-stand-in", "is an empty string, no null", column=name, row=row, value=cell, severity="should"
+                )
+
+    def _formulas(self, name: str, cells: list[Any], rows: list[int]) -> None:
+        """What a spreadsheet would compute. Negative numbers are none."""
+        wrong = {
+            cell
+            for cell in set(cells)
+            if isinstance(cell, str) and cell.startswith(FORMULA) and values.number(cell) is None
+        }
+        for cell, row in zip(cells, rows, strict=True) if wrong else ():
+            if cell in wrong:
+                self._found.add(
+                    "spreadsheet-formula",
+                    "begins like a formula: a spreadsheet would compute it",
+                    column=name,
+                    row=row,
+                    value=cell,
+                    severity="should",
+                )
+
+    def _one_each(self, one: tuple[str, Severity, str, str], seen: dict[Any, Any], batch: Batch) -> None:
+        rule, severity, of, has = one
+        pairs = list(zip(batch.columns[self._index[of]], batch.columns[self._index[has]], strict=True))
+        wrong = set()
+        for subject, value in dict.fromkeys(pairs):  # in the file's order: the first counts
+            if subject is None or value is None or (subject in seen and seen[subject] == value):
+                continue
+            if subject not in seen:
+                if len(seen) >= REMEMBERED_MAX:
+                    self.unchecked.add(rule)
+                else:
+                    seen[subject] = value
+                continue
+            wrong.add((subject, value))
+        for pair, row in zip(pairs, batch.rows, strict=True) if wrong else ():
+            if pair in wrong:
+                message = f"has the {has} {pair[1]!r} here, and {seen[pair[0]]!r} elsewhere"
+                self._found.add(rule, message, column=of, row=row, value=pair[0], severity=severity)
+
+    def _sum(self, batch: Batch) -> None:
+        if "BilledCost" not in self._index:
+            return
+        costs = batch.columns[self._index["BilledCost"]]
+        for name, sums in (("BillingCurrency", self.billed), ("InvoiceId", self.invoices)):
+            if name not in self._index:
+                continue
+            for subject, cost in zip(batch.columns[self._index[name]], costs, strict=True):
+                paid = values.number(cost)
+                if not isinstance(subject, str) or paid is None:
+                    continue
+                if subject in sums:
+                    sums[subject] = EXACT.add(sums[subject], paid)
+                elif len(sums) < REMEMBERED_MAX:
+                    sums[subject] = paid
+                else:
+                    self.unchecked.add("invoice-total" if sums is self.invoices else "control-total")
+
+    def finish(self) -> None:
+        if not self.rows:
+            self._found.add("rows", "the file has no rows", severity="should")
+
+
+def _compare(promised: Manifest, seen: _Check, digest: str, path: Path, found: Findings) -> None:
+    """The file with what its manifest says of it."""
+    if promised.file != path.name:
+        found.add("manifest", f"is of the file {promised.file!r}", value=path.name)
+    if promised.sha256 != digest:
+        found.add("manifest-sha256", f"the manifest has {promised.sha256}", value=digest)
+    if promised.rows != seen.rows:
+        found.add("manifest-rows", f"the manifest has {promised.rows}", value=str(seen.rows))
+    _totals("control-total", "BillingCurrency", promised.billed, seen.billed, found)
+    invoices = {name: invoice.total for name, invoice in promised.invoices.items()}
+    if invoices or seen.invoices:
+        _totals("invoice-total", "InvoiceId", invoices, seen.invoices, found)
+
+
+def _totals(rule: str, column: str, promised: dict[str, Decimal], sums: dict[str, Decimal], found: Findings) -> None:
+    for name in _either(promised, sums):
+        there, here = promised.get(name, Decimal(0)), sums.get(name, Decimal(0))
+        if there != here:
+            found.add(rule, f"the rows sum to {here:f}, the manifest says {there:f}", column=column, value=name)
+
+
+def _either(*named: Iterable[str]) -> list[str]:
+    return sorted({name for names in named for name in names})
+
+
+__all__ = ["CannotRead", "Report", "check"]
