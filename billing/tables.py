@@ -487,3 +487,45 @@ engine_counts = sa.Table(
     sa.Column("ledger_tokens", sa.BigInteger),  # of the ledger then, when nothing ran; null: something did
     sa.Column("read_at", sa.BigInteger, nullable=False),
 )
+
+# What somebody asked for as a file (exports/jobs.py). The files are on `host`, in a folder named by the id.
+exports = sa.Table(
+    "exports",
+    metadata,
+    sa.Column("sequence", Sequence, primary_key=True, autoincrement=True),
+    sa.Column("id", sa.String(64), nullable=False, unique=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id")),  # null: of all tenants
+    sa.Column("month", sa.String(7), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("format", sa.String(16), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("actor", sa.String(128), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("gateway_id", sa.String(64)),  # whose process writes it; as long as its lease lives
+    sa.Column("host", sa.String(255)),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("started_at", sa.BigInteger),
+    sa.Column("finished_at", sa.BigInteger),
+    sa.Column("read_rows", sa.BigInteger, nullable=False),  # of the ledger, so far
+    sa.Column("all_rows", sa.BigInteger),
+    sa.Column("rows", sa.BigInteger, nullable=False),  # written, so far
+    sa.Column("file", sa.String(255)),
+    sa.Column("size_bytes", sa.BigInteger),
+    sa.Column("sha256", sa.String(64)),
+    sa.Column("error", sa.String(500)),
+    sa.CheckConstraint("kind IN ('focus', 'events')", name="kind"),
+    sa.CheckConstraint("format IN ('csv', 'parquet', 'jsonl')", name="format"),
+    sa.CheckConstraint("state IN ('queued', 'running', 'done', 'failed', 'cancelled', 'removed')", name="state"),
+    sa.Index("ix_exports_state", "state"),
+    sqlite_autoincrement=True,
+)
+
+# What keys, adapters, projects, the tenant and the issuer (`provider`) are called in exports of a period: a closed one
+# keeps the names of its first export, so that it gives the same bytes when somebody renamed something.
+export_names = sa.Table(
+    "export_names",
+    metadata,
+    sa.Column("period_id", sa.ForeignKey("billing_periods.id"), primary_key=True),
+    sa.Column("subject_id", sa.String(64), primary_key=True),
+    sa.Column("name", sa.String(200), nullable=False),
+)

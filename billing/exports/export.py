@@ -1,0 +1,390 @@
+"""One export: from one unchanging view of the books into a file and its manifest, in constant memory.
+
+The file appears under its name only when it is whole, and the manifest after it. Sums are compared with the invoices on
+the way: books that differ are not exported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import corrections, periods, rollups, tables
+from billing.clock import rfc3339
+from billing.corrections import Correction
+from billing.errors import InvalidValue, NotFound
+from billing.exports import events, labels, writers
+from billing.exports.amounts import decimal_text
+from billing.exports.rows import BooksDiffer, Hours, Price, Row, Rows
+from billing.exports.writers import MissingLibrary
+from billing.focus import manifest as manifests
+from billing.focus.columns import VERSION
+from billing.focus.manifest import Ledger, Manifest
+from billing.periods import Period
+from billing.prices import METERS
+
+FETCH = 8192  # rows of the database in memory at once
+PRICES_MAX = 10_000
+BUFFER_BYTES = 1 << 20
+
+Kind = Literal["focus", "events"]
+Format = Literal["csv", "parquet", "jsonl"]
+FORMATS: dict[str, tuple[str, ...]] = {"focus": ("csv", "parquet", "jsonl"), "events": ("jsonl",)}
+
+# Rows of the ledger done, of all, and rows written.
+Progress = Callable[[int, int, int], None]
+
+__all__ = ["BooksDiffer", "Cancelled", "MissingLibrary", "Spec", "TooLarge", "run"]
+
+_hours = tables.usage_hours
+_usage = tables.usage
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """What to export: one tenant's month, or (tenant_id None) that of all tenants. events are JSONL alone."""
+
+    kind: Kind
+    format: Format
+    month: str
+    tenant_id: str | None = None
+
+    def check(self) -> Spec:
+        """Raises InvalidValue."""
+        periods.check_month(self.month)
+        if self.format not in FORMATS[self.kind]:
+            raise InvalidValue(f"{self.kind} are exported as {', '.join(FORMATS[self.kind])}", "format")
+        return self
+
+
+class Cancelled(Exception):
+    """Somebody asked for it to stop, from within `progress`."""
+
+
+class TooLarge(Exception):
+    """The file would be larger than it may be."""
+
+
+class _Sink(io.RawIOBase):
+    """Writes through to a file and takes its hash and its size on the way."""
+
+    def __init__(self, file: BinaryIO, bytes_max: int) -> None:
+        self._file = file
+        self._bytes_max = bytes_max
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        count = memoryview(data).nbytes
+        self.size += count
+        if self.size > self._bytes_max:
+            raise TooLarge(f"the file would be larger than {self._bytes_max} bytes")
+        self.digest.update(data)
+        self._file.write(data)
+        return count
+
+    def flush(self) -> None:
+        pass
+
+
+class _Sums:
+    """What the manifest says, gathered on the way. Amounts in picos."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.billed: dict[str, int] = {}
+        self.tokens: dict[str, int] = dict.fromkeys(METERS, 0)
+        self.usage_rows = 0
+        self.usage_ends: list[int] = []
+        self.corrections: list[int] = []  # the first and the last sequence
+        self.corrected = 0
+        self.done = 0
+
+    def used(self, currency: str, picos: int, requests: int, first: int, last: int) -> None:
+        self.billed[currency] = self.billed.get(currency, 0) + picos
+        self.usage_rows += requests
+        ends = self.usage_ends
+        self.usage_ends = [min(ends[0], first), max(ends[1], last)] if ends else [first, last]
+
+    def correct(self, made: Correction) -> None:
+        self.billed[made.currency] = self.billed.get(made.currency, 0) + made.picos
+        if made.meter in self.tokens:
+            self.tokens[made.meter] += made.tokens
+        ends = self.corrections
+        self.corrections = (
+            [min(ends[0], made.sequence), max(ends[1], made.sequence)] if ends else [made.sequence, made.sequence]
+        )
+        self.corrected += 1
+
+    def ledger(self) -> Ledger:
+        first, last = self.usage_ends or (None, None)
+        made_first, made_last = self.corrections or (None, None)
+        return Ledger(self.usage_rows, first, last, self.corrected, made_first, made_last)
+
+
+def file_name(connection: sa.Connection, spec: Spec) -> str:
+    """For example focus-2026-01-acme.csv. Raises NotFound."""
+    whose = ""
+    if spec.tenant_id is not None:
+        query = sa.select(tables.tenants.c.slug).where(tables.tenants.c.id == spec.tenant_id)
+        slug = connection.execute(query).scalar_one_or_none()
+        if slug is None:
+            raise NotFound(f"there is no tenant {spec.tenant_id!r}", "tenant")
+        whose = f"-{slug}"
+    return f"{spec.kind}-{spec.month}{whose}.{spec.format}"
+
+
+def of_spec(connection: sa.Connection, spec: Spec) -> Iterator[Period]:
+    """Its periods, in the order of the file. Raises NotFound when there is none."""
+    if spec.tenant_id is not None:
+        yield periods.get(connection, spec.tenant_id, spec.month)
+        return
+    after: tuple[int, str] | None = None
+    while found := periods.listing(connection, month=spec.month, after=after):
+        yield from found
+        after = (found[-1].start_at, found[-1].id)
+    if after is None:
+        raise NotFound(f"no tenant has a period {spec.month}", "month")
+
+
+def run(
+    connection: sa.Connection, spec: Spec, directory: Path, *, bytes_max: int, progress: Progress | None = None
+) -> Manifest:
+    """Write the file and its manifest into `directory`, which is there. `connection` is of one transaction that reads
+    (Database.read_sync). The names of things must be kept (labels). What `progress` raises ends it; then, and whatever
+    goes wrong, nothing of it stays. Raises NotFound, InvalidValue, MissingLibrary, BooksDiffer, TooLarge, OSError."""
+    spec.check()
+    name = file_name(connection, spec)
+    part = directory / f".{name}.part"
+    try:
+        with part.open("wb", buffering=BUFFER_BYTES) as file:
+            sink = _Sink(file, bytes_max)
+            promised = _Export(connection, spec, sink, progress or (lambda done, total, rows: None)).write(name)
+            file.flush()
+            os.fsync(file.fileno())
+        target = directory / name
+        part.replace(target)
+        _replace(target.with_name(name + manifests.SUFFIX), promised.text())
+        return promised
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class _Export:
+    """One run: the periods one after another through one writer."""
+
+    def __init__(self, connection: sa.Connection, spec: Spec, sink: _Sink, progress: Progress) -> None:
+        self._connection = connection
+        self._spec = spec
+        self._sink = sink
+        self._progress = progress
+        self._sums = _Sums()
+        self._prices: dict[tuple[str, str], Price] = {}
+        # Named before the first row is read: of an open period, what is in the roll-ups is what there is.
+        self._upto = rollups.read_cursor(connection).sequence
+        self._writer = None if spec.kind == "events" else writers.make(spec.format, sink)  # type: ignore[arg-type]
+
+    def write(self, name: str) -> Manifest:
+        periods_, invoices, total = [], {}, 0
+        for period in of_spec(self._connection, self._spec):
+            periods_.append(period)
+            total += self._count(period)
+        for period in periods_:
+            invoice = self._period(period, total)
+            if invoice is not None:
+                owed = Decimal(decimal_text(invoice.total_picos))
+                invoices[invoice.id] = manifests.Invoice(owed, invoice.currency)
+        if self._writer is not None:
+            self._writer.close()
+        sums = self._sums
+        self._progress(total, total, sums.rows)
+        focus = self._writer is not None
+        return Manifest(
+            file=name,
+            kind=self._spec.kind,
+            size_bytes=self._sink.size,
+            sha256=self._sink.digest.hexdigest(),
+            rows=sums.rows,
+            billed={currency: Decimal(decimal_text(picos)) for currency, picos in sums.billed.items()},
+            tokens=dict(sums.tokens),
+            ledger=sums.ledger(),
+            periods=[_shown(period) for period in periods_],
+            provisional=any(period.state == "open" for period in periods_),
+            writer=events.NAME if self._writer is None else self._writer.name,
+            invoices=invoices,
+            focus_version=VERSION if focus else None,
+        )
+
+    def _count(self, period: Period) -> int:
+        """Of what is read: rows of the roll-ups, or requests; and corrections."""
+        counted = sa.func.count() if self._writer else sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)
+        read = sa.select(counted).select_from(_hours).where(_hours.c.period_id == period.id)
+        made = sa.select(sa.func.count()).where(tables.corrections.c.period_id == period.id)
+        return int(self._connection.execute(read).scalar_one()) + int(self._connection.execute(made).scalar_one())
+
+    def _period(self, period: Period, total: int) -> Any:
+        """All of one. Its invoice, when it is closed."""
+        invoices = tables.invoices
+        query = sa.select(invoices).where(invoices.c.period_id == period.id)
+        invoice = self._connection.execute(query).one_or_none()
+        before, counted = sum(self._sums.billed.values()), self._sums.usage_rows
+        if self._writer is None:
+            self._events(period, total)
+        else:
+            self._focus(period, None if invoice is None else invoice.id, total)
+        billed = sum(self._sums.billed.values()) - before
+        if invoice is not None and billed != invoice.total_picos:
+            raise BooksDiffer(f"the rows of {invoice.id} are {billed} picos, and it is of {invoice.total_picos}")
+        requests = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)).where(_hours.c.period_id == period.id)
+        there = int(self._connection.execute(requests).scalar_one())
+        if self._sums.usage_rows - counted != there:
+            raise BooksDiffer(
+                f"{period.id} has {there} requests, of which {self._sums.usage_rows - counted} were found"
+            )
+        return invoice
+
+    # ---- FOCUS
+
+    def _focus(self, period: Period, invoice_id: str | None, total: int) -> None:
+        rows = Rows(period, invoice_id, labels.read(self._connection, period))
+        columns = [_hours.c[name] for name in Hours.__struct_fields__]
+        query = sa.select(*columns).where(_hours.c.period_id == period.id)
+        order = ("key_id", "model", "adapter", "tier", "price_version_id", "project_id")
+        query = query.order_by(_hours.c.hour, *(self._bytewise(_hours.c[name]) for name in order))
+        sums = self._sums
+        for read in self._stream(query):
+            self._know({(row[5], row[4]) for row in read})
+            for row in read:
+                sums.used(row[7], row[11], row[12], row[13], row[14])
+                sums.tokens["input"] += row[8]
+                sums.tokens["cached_input"] += row[9]
+                sums.tokens["output"] += row[10]
+            self._put(rows.of_hours(read, self._prices), len(read), total)
+        for made, used_at in self._corrections(period):
+            price = None
+            if made.price_version_id is not None and made.tier is not None:
+                self._know({(made.price_version_id, made.tier)})
+                price = self._prices[made.price_version_id, made.tier]
+            self._put([rows.correction(made, used_at, price)], 1, total)
+
+    def _put(self, rows: list[Row], read: int, total: int) -> None:
+        assert self._writer is not None
+        self._writer.write(rows)
+        self._sums.rows += len(rows)
+        self._sums.done += read
+        self._progress(self._sums.done, total, self._sums.rows)
+
+    def _bytewise(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        """The same order whatever the database's language is."""
+        return column if self._connection.dialect.name == "sqlite" else sa.collate(column, "C")
+
+    def _know(self, wanted: set[tuple[str, str]]) -> None:
+        """The prices of these versions and tiers."""
+        missing = wanted - self._prices.keys()
+        if not missing:
+            return
+        if len(self._prices) + len(missing) > PRICES_MAX:
+            self._prices.clear()
+            missing = wanted
+        versions, unit = tables.price_versions, tables.unit_prices
+        query = sa.select(versions.c.id, versions.c.subject, unit.c.tier, unit.c.meter, unit.c.picos).join(unit)
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        subjects = {}
+        for version, subject, tier, meter, picos in self._connection.execute(
+            query.where(versions.c.id.in_({version for version, _ in missing}))
+        ):
+            found.setdefault((version, tier), {})[meter] = picos
+            subjects[version] = subject
+        for (version, tier), picos in found.items():
+            self._prices[version, tier] = Price(
+                subjects[version], (picos["input"], picos["cached_input"], picos["output"])
+            )
+
+    # ---- events
+
+    def _events(self, period: Period, total: int) -> None:
+        sums = self._sums
+        columns = [_usage.c[name] for name in events.USAGE_COLUMNS]
+        for read in self._stream(sa.select(*columns).where(*self._in(period)).order_by(_usage.c.sequence)):
+            for row in read:
+                sums.used(row[9], row[13], 1, row[0], row[0])
+                sums.tokens["input"] += row[10] - row[11]
+                sums.tokens["cached_input"] += row[11]
+                sums.tokens["output"] += row[12]
+            self._put_events(events.of_usage(read), len(read), total)
+        for made, _ in self._corrections(period):
+            self._put_events(events.of_correction(made), 1, total)
+
+    def _put_events(self, content: bytes, count: int, total: int) -> None:
+        self._sink.write(content)
+        self._sums.rows += count
+        self._sums.done += count
+        self._progress(self._sums.done, total, self._sums.rows)
+
+    def _in(self, period: Period) -> list[sa.ColumnElement[bool]]:
+        """As periods.belongs has it, for one period and up to the roll-ups' cursor."""
+        upto = self._upto if period.closed_sequence is None else period.closed_sequence
+        own = _usage.c.finished_at >= period.start_at
+        late = sa.false() if period.late_after is None else _usage.c.sequence > period.late_after
+        found = [_usage.c.tenant_id == period.tenant_id, _usage.c.finished_at < period.end_at, sa.or_(own, late)]
+        if period.sequence_min is not None:
+            found.append(_usage.c.sequence >= period.sequence_min)
+            upto = min(upto, period.sequence_max or upto)
+        return [*found, _usage.c.sequence <= upto]
+
+    # ---- both
+
+    def _corrections(self, period: Period) -> Iterator[tuple[Correction, int | None]]:
+        after = 0
+        while found := corrections.listing(self._connection, period_id=period.id, after=after):
+            asked = {made.request_id for made in found if made.request_id is not None}
+            query = sa.select(_usage.c.request_id, _usage.c.finished_at).where(_usage.c.request_id.in_(asked))
+            moments = {row.request_id: row.finished_at for row in self._connection.execute(query)}
+            for made in found:
+                self._sums.correct(made)
+                yield made, None if made.request_id is None else moments[made.request_id]
+            after = found[-1].sequence
+
+    def _stream(self, query: sa.Select[Any]) -> Iterator[list[Any]]:
+        result = self._connection.execute(query, execution_options={"yield_per": FETCH})
+        for part in result.partitions(FETCH):
+            yield list(part)
+
+
+def _shown(period: Period) -> manifests.Period:
+    return manifests.Period(
+        id=period.id,
+        tenant_id=period.tenant_id,
+        month=period.month,
+        time_zone=period.time_zone,
+        start=rfc3339(period.start_at),
+        end=rfc3339(period.end_at),
+        state=period.state,
+    )

@@ -1,0 +1,68 @@
+"""Names as exports say them. People rename things; a closed period keeps the names of its first export, for ever.
+
+Who keeps them gives the names that billing does not know, those of keys and adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import sqlalchemy as sa
+
+from billing import tables
+from billing.periods import Period
+
+PROVIDER = "provider"  # the subject that the issuer's name is kept under
+KEEP_MAX = 1000  # rows in one statement
+
+_names = tables.export_names
+
+
+def subjects(connection: sa.Connection, period: Period) -> list[str]:
+    """Ids of the keys, adapters and projects that the period's rows name."""
+    hours, corrections = tables.usage_hours, tables.corrections
+    found: set[str] = set()
+    for name in ("key_id", "adapter", "project_id"):
+        for table in (hours, corrections):
+            query = sa.select(table.c[name]).where(table.c.period_id == period.id).distinct()
+            found.update(connection.execute(query).scalars())
+    return sorted(found - {tables.NONE, None})
+
+
+def own(connection: sa.Connection, tenant_id: str) -> dict[str, str]:
+    """Names of the tenant and of its projects, as they are now."""
+    tenants, projects = tables.tenants, tables.projects
+    asked = (
+        sa.select(tenants.c.id, tenants.c.name).where(tenants.c.id == tenant_id),
+        sa.select(projects.c.id, projects.c.name).where(projects.c.tenant_id == tenant_id),
+    )
+    return {subject: name for query in asked for subject, name in connection.execute(query)}
+
+
+def keep(connection: sa.Connection, period: Period, names: Mapping[str, str]) -> None:
+    """Of a closed period, what is kept already stays; of an open one the newest names hold."""
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    into = insert(_names)
+    key = [_names.c.period_id, _names.c.subject_id]
+    if period.state == "closed":
+        statement = into.on_conflict_do_nothing(index_elements=key)
+    else:
+        statement = into.on_conflict_do_update(index_elements=key, set_={"name": into.excluded.name})
+    for part in _parts(names):
+        rows = [{"period_id": period.id, "subject_id": subject, "name": name} for subject, name in part.items()]
+        connection.execute(statement, rows)
+
+
+def _parts(names: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    ids = sorted(names)
+    for at in range(0, len(ids), KEEP_MAX):
+        yield {subject: names[subject] for subject in ids[at : at + KEEP_MAX]}
+
+
+def read(connection: sa.Connection, period: Period) -> dict[str, str]:
+    """What was kept."""
+    query = sa.select(_names.c.subject_id, _names.c.name).where(_names.c.period_id == period.id)
+    return {row.subject_id: row.name for row in connection.execute(query)}

@@ -1,0 +1,264 @@
+"""Rows of a FOCUS export: an hour × key × model or adapter × meter × tier at one price, and each correction on its own.
+
+What many rows have alike is a Group; a row adds the hour, the tokens and the amount. Knows no format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from billing.clock import SECOND
+from billing.corrections import Correction
+from billing.exports.amounts import moment_text
+from billing.periods import Period
+from billing.prices import METERS, Meter
+
+HOUR = 3600 * SECOND
+GROUPS_MAX = 20_000  # remembered at once; past it they are made again
+SERVICE = "Laneway"
+CATEGORY, SUBCATEGORY = "AI and Machine Learning", "Generative AI"
+UNIT = "Tokens"
+METER_NAMES: Mapping[Meter, str] = {
+    "input": "Input Tokens",
+    "cached_input": "Cached Input Tokens",
+    "output": "Output Tokens",
+}
+MONEY = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
+PRICES = ("ContractedUnitPrice", "ListUnitPrice")
+QUANTITIES = ("ConsumedQuantity", "PricingQuantity")
+MOMENTS = ("BillingPeriodEnd", "BillingPeriodStart", "ChargePeriodEnd", "ChargePeriodStart")
+# FOCUS's columns in the order of the alphabet, then our own.
+COLUMNS = (
+    "BilledCost",
+    "BillingAccountId",
+    "BillingAccountName",
+    "BillingCurrency",
+    "BillingPeriodEnd",
+    "BillingPeriodStart",
+    "ChargeCategory",
+    "ChargeClass",
+    "ChargeDescription",
+    "ChargeFrequency",
+    "ChargePeriodEnd",
+    "ChargePeriodStart",
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ContractedCost",
+    "ContractedUnitPrice",
+    "EffectiveCost",
+    "InvoiceId",
+    "InvoiceIssuerName",
+    "ListCost",
+    "ListUnitPrice",
+    "PricingCategory",
+    "PricingQuantity",
+    "PricingUnit",
+    "ProviderName",
+    "PublisherName",
+    "ResourceId",
+    "ResourceName",
+    "ResourceType",
+    "ServiceCategory",
+    "ServiceName",
+    "ServiceSubcategory",
+    "SkuId",
+    "SkuMeter",
+    "SkuPriceDetails",
+    "SkuPriceId",
+    "SubAccountId",
+    "SubAccountName",
+    "Tags",
+    "x_Adapter",
+    "x_CorrectionId",
+    "x_CorrectionReason",
+    "x_KeyId",
+    "x_KeyName",
+    "x_Model",
+    "x_PriceVersionId",
+    "x_Tier",
+)
+# What differs between rows of one group.
+VARYING = frozenset((*MONEY, *QUANTITIES, "ChargePeriodEnd", "ChargePeriodStart"))
+
+
+class Group:
+    """Cells that many rows have alike: strings and null, moments in microseconds, unit prices in picos.
+    `rendered`: what a writer made of them."""
+
+    __slots__ = ("cells", "rendered")
+
+    def __init__(self, cells: dict[str, Any]) -> None:
+        self.cells = cells
+        self.rendered: Any = None
+
+
+# A group, start and end in microseconds, tokens (null: an amount without a price), picos.
+Row = tuple[Group, int, int, int | None, int]
+
+
+class Price(msgspec.Struct, frozen=True):
+    """Picos a token by meter, in one tier of a price version; `subject` is what the version is a price of."""
+
+    subject: str
+    picos: tuple[int, int, int]
+
+
+class Hours(msgspec.Struct, frozen=True, array_like=True):
+    """What is read of a row of usage_hours, in this order."""
+
+    hour: int
+    key_id: str
+    model: str
+    adapter: str
+    tier: str
+    price_version_id: str
+    project_id: str
+    currency: str
+    input_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    cost_picos: int
+    requests: int
+    sequence_min: int
+    sequence_max: int
+
+
+class BooksDiffer(Exception):
+    """Sums that must be equal are not: nothing is exported from such books."""
+
+
+class Rows:
+    """Makes the rows of one period. `names`: of projects, adapters and keys by id, of the tenant, and the issuer's as
+    `provider`; `invoice_id` of a closed period."""
+
+    def __init__(self, period: Period, invoice_id: str | None, names: Mapping[str, str]) -> None:
+        self._period = period
+        self._names = names
+        self._groups: dict[tuple[Any, ...], tuple[Group | None, ...]] = {}
+        provider = names["provider"]
+        self._base: dict[str, Any] = dict.fromkeys(COLUMNS) | {
+            "BillingAccountId": period.tenant_id,
+            "BillingAccountName": names[period.tenant_id],
+            "BillingPeriodEnd": period.end_at,
+            "BillingPeriodStart": period.start_at,
+            "InvoiceId": invoice_id,
+            "InvoiceIssuerName": provider,
+            "ProviderName": provider,
+            "PublisherName": provider,
+            "ServiceCategory": CATEGORY,
+            "ServiceName": SERVICE,
+            "ServiceSubcategory": SUBCATEGORY,
+        }
+
+    def of_hours(self, read: Iterable[Any], prices: Mapping[tuple[str, str], Price]) -> list[Row]:
+        """Rows of usage_hours, as tuples in the order of Hours. Raises BooksDiffer."""
+        made: list[Row] = []
+        groups = self._groups
+        first, last = self._period.start_at, self._period.end_at
+        for row in read:
+            (hour, key, model, adapter, tier, version, project, currency, in_, cached, out, cost, *_) = row
+            end = hour + HOUR
+            late = end <= first
+            named = (key, model, adapter, tier, version, project, currency, late)
+            price = prices[version, tier]
+            three = groups.get(named)
+            if three is None:
+                if len(groups) >= GROUPS_MAX:
+                    groups.clear()
+                three = groups[named] = tuple(self._usage(named, price, meter) for meter in METERS)
+            if hour < first < end or hour < last < end:  # an hour in two months: each has its part
+                hour, end = max(hour, first), min(end, last)
+            paid = 0
+            for group, tokens, picos in zip(three, (in_, cached, out), price.picos, strict=True):
+                if tokens:
+                    amount = tokens * picos
+                    paid += amount
+                    made.append((group, hour, end, tokens, amount))  # type: ignore[arg-type]
+            if paid != cost:
+                raise BooksDiffer(
+                    f"usage of {key} in the hour {moment_text(hour)} cost {cost} picos, its tokens {paid}"
+                )
+        return made
+
+    def _usage(self, named: tuple[Any, ...], price: Price, meter: Meter) -> Group:
+        key, model, adapter, tier, version, project, currency, late = named
+        # Usage that came after its own month was closed: it corrects what was invoiced.
+        cells = self._base | self._of(project, key, model, adapter, tier) | self._priced(price, version, tier, meter)
+        return Group(
+            cells
+            | {
+                "BillingCurrency": currency,
+                "ChargeCategory": "Usage",
+                "ChargeClass": "Correction" if late else None,
+                "ChargeDescription": f"{METER_NAMES[meter]} of {self._called(model, adapter)}, tier {tier}",
+                "ChargeFrequency": "Usage-Based",
+            }
+        )
+
+    def _priced(self, price: Price, version: str, tier: str, meter: Meter) -> dict[str, Any]:
+        picos = price.picos[METERS.index(meter)]
+        return {
+            "ConsumedUnit": UNIT,
+            "ContractedUnitPrice": picos,
+            "ListUnitPrice": picos,
+            "PricingCategory": "Standard",
+            "PricingUnit": UNIT,
+            "SkuId": f"{price.subject}/{meter}",
+            "SkuMeter": METER_NAMES[meter],
+            "SkuPriceDetails": msgspec.json.encode({"x_Tier": tier}).decode(),
+            "SkuPriceId": f"{version}/{tier}/{meter}",
+            "x_PriceVersionId": version,
+        }
+
+    def _of(
+        self, project: str | None, key: str | None, model: str | None, adapter: str | None, tier: str | None
+    ) -> dict[str, Any]:
+        """Who used what. Where there is none, roll-ups have NONE and corrections null."""
+        project, key, adapter = project or None, key or None, adapter or None
+        resource = adapter or model
+        return {
+            "ResourceId": resource,
+            "ResourceName": None if adapter is None else self._names.get(adapter),
+            "ResourceType": None if resource is None else "Model" if adapter is None else "Adapter",
+            "SubAccountId": project,
+            "SubAccountName": None if project is None else self._names.get(project, project),
+            "x_Adapter": adapter,
+            "x_KeyId": key,
+            "x_KeyName": None if key is None else self._names.get(key),
+            "x_Model": model,
+            "x_Tier": tier,
+        }
+
+    def _called(self, model: str | None, adapter: str | None) -> str:
+        return self._names.get(adapter, adapter) if adapter else model or SERVICE
+
+    def correction(self, made: Correction, used_at: int | None, price: Price | None) -> Row:
+        """`used_at`: when the corrected request ended; null: it is of none."""
+        moment = made.created_at if used_at is None else used_at
+        start = moment - moment % HOUR
+        end = start + HOUR
+        first, last = self._period.start_at, self._period.end_at
+        late = used_at is None or end <= first
+        if start < first < end or start < last < end:
+            start, end = max(start, first), min(end, last)
+        cells = self._base | self._of(made.project_id, made.key_id, made.model, made.adapter, made.tier)
+        cells |= {
+            "BillingCurrency": made.currency,
+            "ChargeClass": "Correction" if late else None,
+            "ChargeDescription": f"Correction: {made.reason}",
+            "x_CorrectionId": made.id,
+            "x_CorrectionReason": made.reason,
+        }
+        if price is None or made.price_version_id is None or made.meter is None or made.tier is None:
+            kind = {"ChargeCategory": "Credit" if made.picos < 0 else "Adjustment", "ChargeFrequency": "One-Time"}
+            return Group(cells | kind), start, end, None, made.picos
+        cells |= self._priced(price, made.price_version_id, made.tier, _meter(made.meter))
+        kind = {"ChargeCategory": "Usage", "ChargeFrequency": "Usage-Based"}
+        return Group(cells | kind), start, end, made.tokens, made.picos
+
+
+def _meter(name: str) -> Meter:
+    return next(meter for meter in METERS if meter == name)

@@ -1,0 +1,180 @@
+"""FOCUS rows as CSV, JSONL and Parquet: alike bytes for alike rows, amounts exact, no moment of now.
+
+A row costs one string operation, or a place in a few arrays: all that its group has alike is rendered once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import IO, Any, Protocol
+
+from billing.exports.amounts import csv_cell, decimal_text, moment_text
+from billing.exports.rows import COLUMNS, MOMENTS, MONEY, PRICES, QUANTITIES, VARYING, Group, Row
+
+ROW_GROUP = 65_536  # rows of Parquet that are in memory at once
+
+
+class Writer(Protocol):
+    """`name`: what the bytes depend on beside the rows."""
+
+    name: str
+
+    def write(self, rows: Sequence[Row]) -> None: ...
+
+    def close(self) -> None:
+        """What is still in memory goes to the file, which stays open."""
+
+
+class MissingLibrary(Exception):
+    """The format needs something that is not installed."""
+
+
+def make(format_: str, file: IO[bytes]) -> Writer:
+    """csv, jsonl or parquet. Raises MissingLibrary."""
+    if format_ == "parquet":
+        return ParquetWriter(file)
+    return TextWriter(file, jsonl=format_ == "jsonl")
+
+
+def _text(name: str, value: Any) -> str | None:
+    """The cell of a group, as text."""
+    if value is None or isinstance(value, str):
+        return value
+    return moment_text(value) if name in MOMENTS else decimal_text(value)
+
+
+class TextWriter:
+    """CSV after RFC 4180 with \\n, or a JSON object a line."""
+
+    def __init__(self, file: IO[bytes], *, jsonl: bool) -> None:
+        self.name = f"laneway {'jsonl' if jsonl else 'csv'} 1"
+        self._file = file
+        self._jsonl = jsonl
+        self._moments: dict[int, str] = {}
+        if not jsonl:
+            file.write((",".join(COLUMNS) + "\n").encode())
+
+    def write(self, rows: Sequence[Row]) -> None:
+        moments = self._moments
+        lines = []
+        for group, start, end, tokens, picos in rows:
+            template = group.rendered
+            if template is None:
+                template = group.rendered = self._template(group, tokens is None)
+            cost = decimal_text(picos)
+            try:
+                begin, finish = moments[start], moments[end]
+            except KeyError:
+                if len(moments) > 100_000:
+                    moments.clear()
+                begin, finish = moments.setdefault(start, moment_text(start)), moments.setdefault(end, moment_text(end))
+            if tokens is None:
+                lines.append(template % (cost, finish, begin, cost, cost, cost))
+            else:
+                lines.append(template % (cost, finish, begin, tokens, cost, cost, cost, tokens))
+        self._file.write("".join(lines).encode())
+
+    def close(self) -> None:
+        pass
+
+    def _template(self, group: Group, no_tokens: bool) -> str:
+        cells = []
+        for name in COLUMNS:
+            null = name in QUANTITIES and no_tokens
+            value = "%s" if name in VARYING and not null else None
+            if self._jsonl:
+                cells.append(f"{json.dumps(name)}:{self._json(name, group.cells[name], value, null)}")
+            else:
+                cells.append(value or csv_cell(_text(name, group.cells[name])).replace("%", "%%"))
+        return "{" + ",".join(cells) + "}\n" if self._jsonl else ",".join(cells) + "\n"
+
+    def _json(self, name: str, cell: Any, value: str | None, null: bool) -> str:
+        if value is not None:
+            return f'"{value}"' if name in MOMENTS else value
+        if cell is None or null:
+            return "null"
+        text = _text(name, cell)
+        return str(text) if name in PRICES else json.dumps(text, ensure_ascii=False).replace("%", "%%")
+
+
+class ParquetWriter:
+    """Amounts as decimal128(38, 12), tokens as decimal128(38, 0), moments as timestamps in UTC."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError as error:
+            raise MissingLibrary("Parquet needs pyarrow: install laneway[exports]") from error
+        self.name = f"pyarrow {pyarrow.__version__}"
+        self._arrow = pyarrow
+        self._schema = pyarrow.schema([(name, self._type(name)) for name in COLUMNS])
+        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._waiting: list[Row] = []
+
+    def _type(self, name: str) -> Any:
+        if name in MONEY or name in PRICES:
+            return self._arrow.decimal128(38, 12)
+        if name in QUANTITIES:
+            return self._arrow.decimal128(38, 0)
+        return self._arrow.timestamp("ms", "UTC") if name in MOMENTS else self._arrow.string()
+
+    def write(self, rows: Sequence[Row]) -> None:
+        self._waiting += rows
+        while len(self._waiting) >= ROW_GROUP:
+            self._flush(self._waiting[:ROW_GROUP])
+            self._waiting = self._waiting[ROW_GROUP:]
+
+    def close(self) -> None:
+        if self._waiting:
+            self._flush(self._waiting)
+            self._waiting = []
+        self._writer.close()
+
+    def _flush(self, rows: list[Row]) -> None:
+        import numpy
+
+        groups: dict[int, int] = {}
+        distinct: list[Group] = []
+        places = numpy.empty(len(rows), numpy.int32)
+        for at, row in enumerate(rows):
+            place = groups.get(id(row[0]))
+            if place is None:
+                place = groups[id(row[0])] = len(distinct)
+                distinct.append(row[0])
+            places[at] = place
+        varying = {
+            "ChargePeriodStart": self._moments([row[1] for row in rows]),
+            "ChargePeriodEnd": self._moments([row[2] for row in rows]),
+            **dict.fromkeys(QUANTITIES, self._decimals([row[3] for row in rows], 0)),
+            **dict.fromkeys(MONEY, self._decimals([row[4] for row in rows], 12)),
+        }
+        taken = self._arrow.array(places)
+        arrays = [
+            varying[name]
+            if name in VARYING
+            else self._constant(name, [group.cells[name] for group in distinct]).take(taken)
+            for name in COLUMNS
+        ]
+        self._writer.write_table(self._arrow.Table.from_arrays(arrays, schema=self._schema), row_group_size=ROW_GROUP)
+
+    def _constant(self, name: str, cells: list[Any]) -> Any:
+        if name in PRICES:
+            return self._decimals(cells, 12)
+        return self._moments(cells) if name in MOMENTS else self._arrow.array(cells, self._arrow.string())
+
+    def _moments(self, micros: list[int]) -> Any:
+        return self._arrow.array([value // 1000 for value in micros], self._arrow.timestamp("ms", "UTC"))
+
+    def _decimals(self, numbers: list[int | None], scale: int) -> Any:
+        """64-bit integers as the lower half of 128-bit ones; the upper half is their sign."""
+        import numpy
+
+        there = numpy.fromiter((number is not None for number in numbers), bool, len(numbers))
+        halves = numpy.empty((len(numbers), 2), "<i8")
+        halves[:, 0] = [number or 0 for number in numbers]
+        halves[:, 1] = halves[:, 0] >> 63
+        valid = None if there.all() else self._arrow.py_buffer(numpy.packbits(there, bitorder="little"))
+        buffers = [valid, self._arrow.py_buffer(halves)]
+        return self._arrow.Array.from_buffers(self._arrow.decimal128(38, scale), len(numbers), buffers)
