@@ -20,6 +20,9 @@ from billing.clock import Period
 from billing.counters import Kind as BudgetKind
 from billing.counters import Scope, Unit
 from billing.errors import InvalidValue, NotFound
+from billing.exports import jobs
+from billing.exports.export import Spec
+from billing.exports.jobs import Job
 from billing.prices import PriceVersion, SubjectKind
 from billing.requests import REQUEST_TOKENS_MAX
 from billing.tenants import Project, Tenant
@@ -339,6 +342,21 @@ class Administration:
         after = webhooks.remove(connection, webhook_id)
         shown = before.redacted(), after.redacted()
         self._record(connection, "webhook.remove", webhook_id, before.tenant_id, before=shown[0], after=shown[1])
+        return after
+
+    def create_export(self, connection: sa.Connection, spec: Spec) -> Job:
+        """A gateway works it off."""
+        revision.bump(connection)
+        job = jobs.create(connection, spec, actor=self._actor.id)
+        self._record(connection, "export.create", job.id, spec.tenant_id, after=job)
+        return job
+
+    def end_export(self, connection: sa.Connection, export_id: str) -> Job:
+        """Cancelled, or its file given up."""
+        revision.bump(connection)
+        before = jobs.get(connection, export_id)
+        after = jobs.end(connection, export_id)
+        self._record(connection, "export.end", export_id, before.tenant_id, before=before, after=after)
         return after
 
     def set_limits(

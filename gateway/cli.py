@@ -16,7 +16,7 @@ from gateway.commands.billing import billing_group
 from gateway.commands.config import config_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
-from gateway.commands.exports import check_command
+from gateway.commands.exports import check_command, export_command
 from gateway.commands.keys import keys_group
 from gateway.commands.limits import limits_group
 from gateway.commands.money import budgets_group, prices_group
@@ -59,7 +59,8 @@ for command in (
     simulate_command,
 ):
     main.add_command(command)
-billing_group.add_command(check_command)
+for command in (export_command, check_command):
+    billing_group.add_command(command)
 
 
 if __name__ == "__main__":

@@ -193,6 +193,13 @@ class BillingSection(Section, frozen=True, kw_only=True):
     device_second_picos: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
+class ExportsSection(Section, frozen=True, kw_only=True):
+    """What finance exports: its files are in <data_dir>/exports. `provider_name` is who sells and invoices in FOCUS."""
+
+    bytes_max: Annotated[int, Meta(ge=2**20, le=2**50)] = 10 * 2**30
+    provider_name: Annotated[str, Meta(min_length=1, max_length=200)] = "Laneway"
+
+
 # The demo's targets: they fit a laptop CPU. `engine.tiers.SHIPPED_TIERS` is the same table; a test holds them equal.
 DEFAULT_TIERS = (
     TierSection(name="premium", service_tier="priority", floor=0.30, preemptible=False, queue_target_ms=5000.0),
@@ -213,6 +220,7 @@ class Config(Section, frozen=True, kw_only=True):
     redis: RedisSection = RedisSection()
     lease: LeaseSection = LeaseSection()
     journal: JournalSection = JournalSection()
+    exports: ExportsSection = ExportsSection()
     webhooks: WebhooksSection = WebhooksSection()
     billing: BillingSection = BillingSection()
 
@@ -253,6 +261,10 @@ class Config(Section, frozen=True, kw_only=True):
     def journal_dir(self) -> Path:
         """Of this host's gateways, the living and the dead."""
         return self.data_dir / "journal"
+
+    @property
+    def exports_dir(self) -> Path:
+        return self.data_dir / "exports"
 
     def model(self, name: str) -> ModelSection | None:
         return next((model for model in self.models if model.name == name), None)

@@ -28,6 +28,7 @@ from gateway.bookkeeper import Bookkeeper
 from gateway.callers import USED_FLUSH_S, Callers, unusable
 from gateway.config import Config
 from gateway.deliveries import Deliverer
+from gateway.exporting import Exporter
 from gateway.generation import Generator
 from gateway.inflight import ServedModel
 from gateway.limiter import PLACE_S, Limiter
@@ -85,6 +86,13 @@ class Services:
             timeout_s=config.webhooks.timeout_s,
             retry_s=config.webhooks.retry_s,
             private_addresses=config.webhooks.private_addresses,
+        )
+        self.exporter = Exporter(
+            self.database,
+            self.gateway_id,
+            config.exports_dir,
+            bytes_max=config.exports.bytes_max,
+            provider=config.exports.provider_name,
         )
         # Whether a key has expired is asked of the database's clock, not of this host's.
         self.callers = Callers(
@@ -152,6 +160,7 @@ class Services:
             "audit": self.auditor.run(self.config.lease.audit_s),
             "books": self.bookkeeper.run(),
             "webhooks": self.deliverer.run(self.config.lease.audit_s),
+            "exports": self.exporter.run(),
             "keys-used": self._flush_used(),
             "limits": self.limiter.run(),
             "replays": self.replays.run(self.config.lease.audit_s),

@@ -14,6 +14,7 @@ from billing.alerts import Alert, Delivery
 from billing.audit import Findings
 from billing.budgets import BudgetState
 from billing.clock import SECOND
+from billing.exports.jobs import Job
 from billing.prices import PriceVersion, UnitPrices
 from billing.tenants import Project, Tenant
 from billing.usage import UsageRow
@@ -279,3 +280,34 @@ def page(
     shown = items[:limit]
     has_more = len(items) > limit
     return Page(data=[view(one) for one in shown], has_more=has_more, next_page=cursor(shown[-1]) if has_more else None)
+
+
+class ExportView(msgspec.Struct, frozen=True, kw_only=True):
+    """An export. `progress` from 0 to 1; `rows` written so far. `host`: where its file lies."""
+
+    id: str
+    tenant_id: str | None
+    month: str
+    kind: Literal["focus", "events"]
+    format: Literal["csv", "parquet", "jsonl"]
+    state: Literal["queued", "running", "done", "failed", "cancelled", "removed"]
+    progress: float
+    rows: int
+    attempts: int
+    host: str | None
+    file: str | None
+    size_bytes: int | None
+    sha256: str | None
+    error: str | None
+    actor: str
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+
+    @classmethod
+    def of(cls, job: Job) -> ExportView:
+        fields = {name: getattr(job, name) for name in cls.__struct_fields__ if name != "progress"}
+        for name in ("created_at", "started_at", "finished_at"):
+            fields[name] = None if fields[name] is None else fields[name] // SECOND
+        done = 1.0 if job.state in ("done", "removed") else job.read_rows / job.all_rows if job.all_rows else 0.0
+        return cls(**fields, progress=round(done, 4))

@@ -52,14 +52,15 @@ def upgrade(config: Config) -> None:
 
 def write(console: Console, change: Callable[[sa.Connection], T]) -> T:
     """`change(connection)` in one transaction; a refusal ends the command with its sentence."""
-    return _with_database(console.config, lambda database: database.write_sync(change))
+    return with_database(console.config, lambda database: database.write_sync(change))
 
 
 def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
-    return _with_database(console.config, lambda database: database.read_sync(query))
+    return with_database(console.config, lambda database: database.read_sync(query))
 
 
-def _with_database(config: Config, work: Callable[[Database], T]) -> T:
+def with_database(config: Config, work: Callable[[Database], T]) -> T:
+    """For what needs more than one transaction; a refusal ends the command as in `write`."""
     database = Database(config.database_url)
     try:
         if database.sqlite_path is not None and not database.sqlite_path.exists():

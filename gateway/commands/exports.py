@@ -1,4 +1,4 @@
-"""`laneway billing check`: files of cost and usage, ours and anyone's."""
+"""`laneway billing export` and `laneway billing check`: files of cost and usage, ours and anyone's."""
 
 from __future__ import annotations
 
@@ -7,12 +7,71 @@ from pathlib import Path
 import click
 import msgspec
 
+from billing.database import Database
+from billing.exports import export
+from billing.exports.export import FORMATS, BooksDiffer, Format, Kind, MissingLibrary, Spec, TooLarge
 from billing.focus import checker
 from billing.focus.checker import CannotRead, Report
 from billing.focus.findings import Finding
-from gateway.commands.console import fail, json_option
+from billing.focus.manifest import Manifest
+from gateway.administration import tenant_of
+from gateway.commands.console import Console, fail, json_option, pass_console, show_row
+from gateway.commands.database import with_database
+from gateway.exporting import label
 
 EXIT_FOUND = 1
+
+
+@click.command("export")
+@click.option("--month", required=True, metavar="YYYY-MM", help="Of each tenant's time zone.")
+@click.option("--tenant", help="A slug or an id; without it: all.")
+@click.option("--kind", type=click.Choice(tuple(FORMATS)), default="focus", show_default=True)
+@click.option("--format", "format_", type=click.Choice(FORMATS["focus"]), help="Without it: csv, of events jsonl.")
+@click.option(
+    "--directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path("."),
+    help="Where the file and its manifest go.",
+)
+@json_option
+@pass_console
+def export_command(
+    console: Console,
+    month: str,
+    tenant: str | None,
+    kind: Kind,
+    format_: Format | None,
+    directory: Path,
+    as_json: bool,
+) -> None:
+    """Write a month as FOCUS 1.2 (cost by hour, key, model, meter and tier) or as CloudEvents (each request).
+
+    A closed month gives the same file each time; an open one what is there now.
+    """
+    config = console.config
+
+    def work(database: Database) -> Manifest:
+        tenant_id = None if tenant is None else database.read_sync(lambda c: tenant_of(c, tenant)).id
+        chosen = format_ or ("csv" if kind == "focus" else "jsonl")
+        spec = Spec(kind=kind, format=chosen, month=month, tenant_id=tenant_id).check()
+        label(database, spec, config.exports.provider_name)
+        return database.read_sync(lambda c: export.run(c, spec, directory, bytes_max=config.exports.bytes_max))
+
+    try:
+        made = with_database(config, work)
+    except (BooksDiffer, MissingLibrary, TooLarge, OSError) as error:
+        fail(str(error))
+    shown = {
+        "file": str(directory / made.file),
+        "rows": made.rows,
+        "size_bytes": made.size_bytes,
+        "sha256": made.sha256,
+        "billed": ", ".join(f"{total:f} {currency}" for currency, total in sorted(made.billed.items())) or "-",
+        "usage_rows": made.ledger.usage_rows,
+        "corrections": made.ledger.corrections,
+        "provisional": made.provisional,
+    }
+    show_row(shown, as_json=as_json)
 
 
 @click.command("check")

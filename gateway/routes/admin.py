@@ -23,6 +23,7 @@ from gateway.finance import Finance
 from gateway.http import line_of, read_body
 from gateway.keys import ADMIN, KeyRefused
 from gateway.routes.admin_alerts import WebhookController, list_alerts
+from gateway.routes.admin_exports import ExportController
 from gateway.routes.admin_finance import (
     close_period,
     get_invoice,
@@ -71,6 +72,7 @@ def admin_router(services: Services) -> Router:
             BudgetController,
             WebhookController,
             list_alerts,
+            ExportController,
             LimitsController,
             usage_totals,
             usage_requests,

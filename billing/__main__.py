@@ -1,0 +1,89 @@
+"""`python -m billing EXPORT_ID …`: one export job as a process of its own, so that its work is no gateway's latency and
+its memory ends with it. The database is LANEWAY_DATABASE_URL's.
+
+It ends when the job is cancelled or given to somebody else, and when the gateway that started it is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from billing.database import Database, DatabaseUnavailable
+from billing.errors import BillingRefused
+from billing.exports import export, jobs
+from billing.exports.export import BooksDiffer, Cancelled, MissingLibrary, TooLarge
+from billing.exports.jobs import EXIT_AGAIN, EXIT_REFUSED, EXIT_STOPPED
+
+PROGRESS_S = 0.5
+NICE = 10  # traffic comes first
+
+
+class _Watch:
+    """Says how far the job is, and stops it."""
+
+    def __init__(self, database: Database, export_id: str, gateway_id: str) -> None:
+        self._database = database
+        self._export_id = export_id
+        self._gateway_id = gateway_id
+        self._parent = os.getppid()
+        self._said = 0.0
+
+    def progress(self, read: int, total: int, rows: int) -> None:
+        """Raises Cancelled."""
+        now = time.monotonic()
+        if read < total and now - self._said < PROGRESS_S:
+            return
+        self._said = now
+        if os.getppid() != self._parent:
+            raise Cancelled("the gateway is gone")
+        mine = self._database.write_sync(
+            lambda c: jobs.progress(c, self._export_id, self._gateway_id, read_rows=read, all_rows=total, rows=rows)
+        )
+        if not mine:
+            raise Cancelled("it was cancelled, or is somebody else's")
+
+
+def work(database: Database, export_id: str, gateway_id: str, directory: Path, bytes_max: int) -> int:
+    """The exit status; what went wrong is the last line of standard error."""
+    watch = _Watch(database, export_id, gateway_id)
+    try:
+        job = database.read_sync(lambda c: jobs.get(c, export_id))
+        made = database.read_sync(
+            lambda c: export.run(c, job.spec, directory, bytes_max=bytes_max, progress=watch.progress)
+        )
+        mine = database.write_sync(lambda c: jobs.finish(c, export_id, gateway_id, made))
+    except Cancelled as error:
+        return _say(error, EXIT_STOPPED)
+    except (BillingRefused, BooksDiffer, MissingLibrary, TooLarge) as error:
+        return _say(error, EXIT_REFUSED)
+    except (DatabaseUnavailable, OSError) as error:
+        return _say(error, EXIT_AGAIN)
+    return 0 if mine else EXIT_STOPPED
+
+
+def _say(error: Exception, status: int) -> int:
+    sys.stderr.write(f"{error}\n")
+    return status
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m billing", description=__doc__)
+    parser.add_argument("export_id")
+    parser.add_argument("--gateway", required=True, help="whose job it is")
+    parser.add_argument("--directory", type=Path, required=True, help="is there, and takes the file and its manifest")
+    parser.add_argument("--bytes-max", type=int, required=True)
+    options = parser.parse_args()
+    os.nice(NICE)
+    database = Database(os.environ["LANEWAY_DATABASE_URL"])
+    try:
+        return work(database, options.export_id, options.gateway, options.directory, options.bytes_max)
+    finally:
+        database.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""Exports that somebody asked for: one row each, worked off one after another, by whichever gateway lives.
+
+A job belongs to the gateway that took it while its lease lives, as holds do. It knows no process and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import tables
+from billing.clock import Clock, database_now
+from billing.errors import InvalidValue, NotFound
+from billing.exports import export
+from billing.exports.export import Format, Kind, Spec
+from billing.focus.manifest import Manifest
+from billing.ids import new_id
+
+WAITING_MAX = 100
+ATTEMPTS_MAX = 3
+ERROR_CHARS_MAX = 500
+LIST_MAX = 1000
+# How the process that works on one ends, beside 0.
+EXIT_REFUSED, EXIT_STOPPED, EXIT_AGAIN = 2, 3, 75
+
+State = Literal["queued", "running", "done", "failed", "cancelled", "removed"]
+ACTIVE = ("queued", "running")
+
+_exports = tables.exports
+_leases = tables.leases
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A row of exports, in the order of its columns. `read_rows` of `all_rows` of the ledger are done."""
+
+    sequence: int
+    id: str
+    tenant_id: str | None
+    month: str
+    kind: Kind
+    format: Format
+    state: State
+    actor: str
+    created_at: int
+    gateway_id: str | None
+    host: str | None
+    attempts: int
+    started_at: int | None
+    finished_at: int | None
+    read_rows: int
+    all_rows: int | None
+    rows: int
+    file: str | None
+    size_bytes: int | None
+    sha256: str | None
+    error: str | None
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(kind=self.kind, format=self.format, month=self.month, tenant_id=self.tenant_id)
+
+
+def create(connection: sa.Connection, spec: Spec, *, actor: str, clock: Clock = database_now) -> Job:
+    """Raises InvalidValue, also when WAITING_MAX wait already, and NotFound where there is nothing to export."""
+    spec.check()
+    next(export.of_spec(connection, spec))
+    waiting = sa.select(sa.func.count()).select_from(_exports).where(_exports.c.state.in_(ACTIVE))
+    if connection.execute(waiting).scalar_one() >= WAITING_MAX:
+        raise InvalidValue(f"{WAITING_MAX} exports wait already; try again when some are done")
+    made = sa.insert(_exports).values(
+        id=new_id("exp"),
+        tenant_id=spec.tenant_id,
+        month=spec.month,
+        kind=spec.kind,
+        format=spec.format,
+        state="queued",
+        actor=actor,
+        created_at=clock(connection),
+        attempts=0,
+        read_rows=0,
+        rows=0,
+    )
+    return Job(*connection.execute(made.returning(*_exports.c)).one())
+
+
+def get(connection: sa.Connection, export_id: str) -> Job:
+    """Raises NotFound."""
+    row = connection.execute(sa.select(_exports).where(_exports.c.id == export_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no export {export_id!r}")
+    return Job(*row)
+
+
+def listing(
+    connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = LIST_MAX
+) -> list[Job]:
+    """The newest first, beginning before sequence `before`."""
+    query = sa.select(_exports).order_by(_exports.c.sequence.desc()).limit(min(limit, LIST_MAX))
+    if tenant_id is not None:
+        query = query.where(_exports.c.tenant_id == tenant_id)
+    if before is not None:
+        query = query.where(_exports.c.sequence < before)
+    return [Job(*row) for row in connection.execute(query)]
+
+
+def end(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> Job:
+    """Cancel one that waits or runs; give up the file of one that is done. Others stay as they are. Raises NotFound."""
+    job = get(connection, export_id)
+    state = "cancelled" if job.state in ACTIVE else "removed" if job.state == "done" else job.state
+    if state == job.state:
+        return job
+    changed = (
+        sa.update(_exports)
+        .where(_exports.c.id == export_id, _exports.c.state == job.state)
+        .values(state=state, finished_at=clock(connection))
+    )
+    connection.execute(changed)
+    return get(connection, export_id)
+
+
+# ---- for the gateway that works them off
+
+
+def _dead(now: int) -> sa.ColumnElement[bool]:
+    lease = sa.select(_leases.c.gateway_id).where(
+        _leases.c.gateway_id == _exports.c.gateway_id, _leases.c.expires_at > now
+    )
+    return ~lease.exists()
+
+
+def _head(now: int) -> sa.Select[Any]:
+    """The oldest that is not finished, and whether it is free to be taken."""
+    free = sa.or_(_exports.c.state == "queued", _dead(now)).label("free")
+    active = _exports.c.state.in_(ACTIVE)
+    return sa.select(_exports.c.id, _exports.c.attempts, free).where(active).order_by(_exports.c.sequence).limit(1)
+
+
+def waiting(connection: sa.Connection, clock: Clock = database_now) -> bool:
+    """Whether there is something to take: a cheap look."""
+    head = connection.execute(_head(clock(connection))).one_or_none()
+    return head is not None and bool(head.free)
+
+
+def take(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now) -> Job | None:
+    """The oldest unfinished one, when nobody alive works on it: one after another, whoever asks. One that was begun
+    ATTEMPTS_MAX times fails."""
+    now = clock(connection)
+    head = connection.execute(_head(now).with_for_update(of=_exports)).one_or_none()
+    if head is None or not head.free:
+        return None
+    mine = sa.update(_exports).where(_exports.c.id == head.id, _exports.c.state.in_(ACTIVE))
+    if head.attempts >= ATTEMPTS_MAX:
+        error = f"was begun {ATTEMPTS_MAX} times, and whoever worked on it died"
+        connection.execute(mine.values(state="failed", finished_at=now, error=error))
+        return None
+    row = connection.execute(
+        mine.values(
+            state="running",
+            gateway_id=gateway_id,
+            host=host,
+            attempts=head.attempts + 1,
+            started_at=now,
+            read_rows=0,
+            all_rows=None,
+            rows=0,
+        ).returning(*_exports.c)
+    ).one_or_none()
+    return None if row is None else Job(*row)
+
+
+def _own(export_id: str, gateway_id: str) -> sa.Update:
+    return sa.update(_exports).where(
+        _exports.c.id == export_id, _exports.c.gateway_id == gateway_id, _exports.c.state == "running"
+    )
+
+
+def progress(
+    connection: sa.Connection, export_id: str, gateway_id: str, *, read_rows: int, all_rows: int, rows: int
+) -> bool:
+    """False when it is this gateway's no more, or was cancelled: stop."""
+    change = _own(export_id, gateway_id).values(read_rows=read_rows, all_rows=all_rows, rows=rows)
+    return connection.execute(change).rowcount == 1
+
+
+def finish(
+    connection: sa.Connection, export_id: str, gateway_id: str, made: Manifest, clock: Clock = database_now
+) -> bool:
+    """False as of `progress`."""
+    change = _own(export_id, gateway_id).values(
+        state="done",
+        finished_at=clock(connection),
+        read_rows=sa.func.coalesce(_exports.c.all_rows, 0),
+        rows=made.rows,
+        file=made.file,
+        size_bytes=made.size_bytes,
+        sha256=made.sha256,
+        error=None,
+    )
+    return connection.execute(change).rowcount == 1
+
+
+def fail(
+    connection: sa.Connection,
+    export_id: str,
+    gateway_id: str,
+    reason: str,
+    *,
+    again: bool,
+    clock: Clock = database_now,
+) -> None:
+    """`again`: whatever it was may be over, so it waits for its next attempt, while it has one."""
+    job = get(connection, export_id)
+    last = not again or job.attempts >= ATTEMPTS_MAX
+    state, finished = ("failed", clock(connection)) if last else ("queued", None)
+    values = {"state": state, "finished_at": finished, "gateway_id": None, "error": reason[:ERROR_CHARS_MAX]}
+    connection.execute(_own(export_id, gateway_id).values(values))
+
+
+def release(connection: sa.Connection, export_id: str, gateway_id: str) -> None:
+    """At a stop: another gateway may take it at once, and this attempt does not count."""
+    values = {"state": "queued", "gateway_id": None, "attempts": _exports.c.attempts - 1}
+    connection.execute(_own(export_id, gateway_id).values(values))
+
+
+def on_host(connection: sa.Connection, host: str) -> list[tuple[str, int]]:
+    """Ids of those whose files lie on `host`, the newest first, with their sizes."""
+    query = sa.select(_exports.c.id, _exports.c.size_bytes).where(_exports.c.host == host, _exports.c.state == "done")
+    return [(row.id, row.size_bytes or 0) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
+
+
+def dropped(connection: sa.Connection, names: Sequence[str]) -> set[str]:
+    """Those of `names` that are ids of no export that waits, runs or is done: their files are nobody's."""
+    kept = (*ACTIVE, "done")
+    query = sa.select(_exports.c.id).where(_exports.c.id.in_(names), _exports.c.state.in_(kept))
+    return set(names) - set(connection.execute(query).scalars())
+
+
+def remove(connection: sa.Connection, export_ids: Sequence[str]) -> None:
+    """Their files are gone."""
+    change = sa.update(_exports).where(_exports.c.id.in_(export_ids), _exports.c.state == "done")
+    connection.execute(change.values(state="removed"))

@@ -1,0 +1,179 @@
+"""Works off the exports that operators asked for: one at a time, each in a process of its own.
+
+It keeps the names that billing does not know, starts the process, and sees to the files: whole ones, within a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from billing.database import Database, DatabaseUnavailable
+from billing.errors import BillingRefused
+from billing.exports import export, jobs, labels
+from billing.exports.export import Spec
+from billing.exports.jobs import EXIT_AGAIN, EXIT_STOPPED, Job
+from billing.periods import Period
+from gateway import tables
+
+POLL_S = 1.0
+STOP_S = 5.0  # a process that was told to end may take so long
+IDS_MAX = 500  # of one look-up
+STDERR_BYTES_MAX = 64 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+def host_name() -> str:
+    return socket.gethostname()
+
+
+def label(database: Database, spec: Spec, provider: str) -> None:
+    """Keep what the things in an export are called, before it begins. Raises BillingRefused, DatabaseUnavailable."""
+    for period in database.read_sync(lambda c: list(export.of_spec(c, spec))):
+        names = database.read_sync(lambda c, period=period: _names(c, period))  # type: ignore[misc]
+        names[labels.PROVIDER] = provider
+        database.write_sync(lambda c, period=period, names=names: labels.keep(c, period, names))  # type: ignore[misc]
+
+
+def _names(connection: sa.Connection, period: Period) -> dict[str, str]:
+    found = labels.own(connection, period.tenant_id)
+    subjects = labels.subjects(connection, period)
+    for at in range(0, len(subjects), IDS_MAX):
+        part = subjects[at : at + IDS_MAX]
+        for table in (tables.keys, tables.adapters):
+            query = sa.select(table.c.id, table.c.name).where(table.c.id.in_(part))
+            found |= {row.id: row.name for row in connection.execute(query)}
+    return found
+
+
+class Exporter:
+    """One per gateway process. `directory` has a folder for each export; their files together take at most
+    `bytes_max`, the oldest go first."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway_id: str,
+        directory: Path,
+        *,
+        bytes_max: int,
+        provider: str,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._database = database
+        self._gateway_id = gateway_id
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._provider = provider
+        self._poll_s = poll_s
+        self._host = host_name()
+        self._away = ""
+
+    def folder(self, export_id: str) -> Path:
+        return self._directory / export_id
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                while await self.turn():
+                    pass
+                self._away = ""
+            except (DatabaseUnavailable, OSError) as error:
+                if not self._away:
+                    _log.warning("exports.wait", extra={"fields": {"reason": str(error)}})
+                self._away = str(error)
+            await asyncio.sleep(self._poll_s)
+
+    async def turn(self) -> bool:
+        """Work off the oldest export, if it is free. Raises DatabaseUnavailable, OSError."""
+        if not await self._database.read(jobs.waiting):
+            return False
+        job = await self._database.write(lambda c: jobs.take(c, self._gateway_id, self._host))
+        if job is not None:
+            await self._work(job)
+            await self._tidy()
+        return True
+
+    async def _work(self, job: Job) -> None:
+        folder = self.folder(job.id)
+        try:
+            await asyncio.to_thread(_make_empty, folder)
+            await asyncio.to_thread(label, self._database, job.spec, self._provider)
+            status, words = await self._process(job, folder)
+        except asyncio.CancelledError:
+            await self._database.write(lambda c: jobs.release(c, job.id, self._gateway_id))
+            raise
+        except BillingRefused as error:
+            status, words = 1, str(error)
+        except (DatabaseUnavailable, OSError) as error:
+            status, words = EXIT_AGAIN, str(error)
+        fields = {"export": job.id, "status": status, "reason": words}
+        if status == 0:
+            _log.info("export.done", extra={"fields": fields})
+            return
+        _log.warning("export.ended", extra={"fields": fields})
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        if status != EXIT_STOPPED:
+            again = status < 0 or status == EXIT_AGAIN  # killed, or without its database
+            reason = words or f"the process ended with {status}"
+            await self._database.write(lambda c: jobs.fail(c, job.id, self._gateway_id, reason, again=again))
+
+    async def _process(self, job: Job, folder: Path) -> tuple[int, str]:
+        """Its exit status, below 0 when it was killed, and its last words."""
+        url = self._database.url.render_as_string(hide_password=False)
+        arguments = (job.id, "--gateway", self._gateway_id, "--directory", str(folder))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "billing",
+            *arguments,
+            "--bytes-max",
+            str(self._bytes_max),
+            env={**os.environ, "LANEWAY_DATABASE_URL": url},  # not on argv: it may hold a password
+            stderr=asyncio.subprocess.PIPE,
+            limit=STDERR_BYTES_MAX,
+        )
+        try:
+            _, said = await process.communicate()
+        except asyncio.CancelledError:
+            process.terminate()
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+            raise
+        lines = said.decode(errors="replace").strip().splitlines()
+        assert process.returncode is not None
+        return process.returncode, lines[-1] if lines else ""
+
+    async def _tidy(self) -> None:
+        """Remove the oldest files over the bound, and folders that no export of this host has any more."""
+        kept = await self._database.read(lambda c: jobs.on_host(c, self._host))
+        gone: list[str] = []
+        used = 0
+        for export_id, size in kept:
+            used += size
+            if used > self._bytes_max:
+                gone.append(export_id)
+        if gone:
+            await self._database.write(lambda c: jobs.remove(c, gone))
+        # What is there first, then whose it is: a folder is made after its export.
+        there = await asyncio.to_thread(os.listdir, self._directory)
+        for export_id in await self._database.read(lambda c: jobs.dropped(c, there)):
+            await asyncio.to_thread(shutil.rmtree, self.folder(export_id), ignore_errors=True)
+
+
+def _make_empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)

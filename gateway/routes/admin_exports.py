@@ -1,0 +1,94 @@
+"""/v1/admin/exports: files of a month for finance, made in the background and downloaded when they are done."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, delete, get, post
+from litestar.response import File
+
+from billing.exports import jobs
+from billing.exports.export import Spec
+from billing.exports.jobs import Job
+from billing.focus import manifest
+from gateway.administration import Administration, tenant_of
+from gateway.errors import Conflict
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, sequence
+from gateway.services import Services
+from gateway.views import ExportView, Page, page
+
+MEDIA_TYPES = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/jsonl",
+    "parquet": "application/vnd.apache.parquet",
+}
+
+
+class NewExport(msgspec.Struct, forbid_unknown_fields=True):
+    """The month (2026-01) of a tenant, by id or slug, or without one of all tenants, each by its own time zone.
+    `events` are CloudEvents, and jsonl alone."""
+
+    month: str
+    kind: Literal["focus", "events"] = "focus"
+    format: Literal["csv", "parquet", "jsonl"] = "csv"
+    tenant: str | None = None
+
+
+class ExportController(Controller):
+    path = "/exports"
+
+    @post("/", opt={"route": "/v1/admin/exports"})
+    async def create_export(self, services: Services, administration: Administration, data: NewExport) -> ExportView:
+        """Ask for a file. Of a closed month it is the same file each time; of an open one, what is there now."""
+
+        def change(connection: sa.Connection) -> Job:
+            tenant_id = None if data.tenant is None else tenant_of(connection, data.tenant).id
+            spec = Spec(kind=data.kind, format=data.format, month=data.month, tenant_id=tenant_id)
+            return administration.create_export(connection, spec)
+
+        return ExportView.of(await services.database.write(change))
+
+    @get("/", opt={"route": "/v1/admin/exports"})
+    async def list_exports(
+        self, services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
+    ) -> Page[ExportView]:
+        """Exports with how far they are, the newest first."""
+        before = sequence(after)
+
+        def query(connection: sa.Connection) -> list[Job]:
+            tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+            return jobs.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
+
+        return page(await services.database.read(query), limit, ExportView.of, lambda job: str(job.sequence))
+
+    @get("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
+    async def get_export(self, services: Services, export_id: str) -> ExportView:
+        """One of them."""
+        return ExportView.of(await services.database.read(lambda c: jobs.get(c, export_id)))
+
+    @delete("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
+    async def end_export(self, services: Services, administration: Administration, export_id: str) -> None:
+        """Cancel it, or give up its file when it is done."""
+        await services.database.write(lambda c: administration.end_export(c, export_id))
+
+    @get("/{export_id:str}/file", opt={"route": "/v1/admin/exports/{export_id}/file"}, status_code=200)
+    async def download(self, services: Services, export_id: str) -> File:
+        """The file of an export that is done."""
+        return await self._file(services, export_id, "")
+
+    @get("/{export_id:str}/manifest", opt={"route": "/v1/admin/exports/{export_id}/manifest"}, status_code=200)
+    async def download_manifest(self, services: Services, export_id: str) -> File:
+        """Its manifest: hash, rows, control totals, and what of the ledger it covers."""
+        return await self._file(services, export_id, manifest.SUFFIX)
+
+    async def _file(self, services: Services, export_id: str, suffix: str) -> File:
+        job = await services.database.read(lambda c: jobs.get(c, export_id))
+        if job.state != "done" or job.file is None:
+            raise Conflict(f"The export is {job.state}, so it has no file.")
+        path = services.exporter.folder(job.id) / (job.file + suffix)
+        if not path.is_file():
+            raise Conflict(f"The file lies on the host {job.host!r}: ask a gateway there.")
+        media_type = MEDIA_TYPES[job.format] if not suffix else "application/json"
+        return File(path, filename=path.name, media_type=media_type)
