@@ -16,9 +16,11 @@ import pytest
 import sqlalchemy as sa
 from gateway_stack import MODEL, Stack
 
-from billing import budgets
+from billing import budgets, periods
 from billing.database import Database
 from billing.errors import InvalidValue
+from billing.exports.export import Spec
+from billing.exports.jobs import Job
 from billing.webhooks import Webhook
 from gateway import audit, keys, tables
 from gateway.administration import Actor, Administration
@@ -64,8 +66,18 @@ WRITES: dict[str, Write] = {
     "register_adapter": lambda a, c, made: a.register_adapter(
         c, name="style", tenant_id=made["create_tenant"].id, base_model=MODEL, digest="ab" * 32
     ),
+    "create_export": lambda a, c, made: exported(a, c, made["create_tenant"].id),
+    "end_export": lambda a, c, made: a.end_export(c, made["create_export"].id),
 }
+IN_2031 = 1_925_000_000_000_000  # in January, a month to export
 OPERATORS_OWN = {"publish_price"}
+
+
+def exported(administration: Administration, connection: sa.Connection, tenant_id: str) -> Job:
+    """Of a month that is there."""
+    periods.ensure(connection, {tenant_id: (IN_2031, IN_2031)}, IN_2031)
+    spec = Spec(kind="focus", format="csv", month="2031-01", tenant_id=tenant_id)
+    return administration.create_export(connection, spec)
 
 
 def thing(answer: Any) -> Any:
@@ -210,12 +222,15 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "limits removed": ("DELETE", "limits/{limits}", None),
     "webhook": ("POST", "webhooks", {"url": "https://example.org/hook"}),
     "webhook removed": ("DELETE", "webhooks/{webhook}", None),
+    "export": ("POST", "exports", {"month": "2031-01"}),
+    "export ended": ("DELETE", "exports/{export}", None),
 }
 
 
 def test_every_write_over_http_has_its_line(stack: Stack) -> None:
     operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="audited", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
+    stack.write(lambda c: periods.ensure(c, {stack.tenants["acme"]: (IN_2031, IN_2031)}, IN_2031))
     with httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30) as client:
         check_http(stack, client, operator.key.id)
 
