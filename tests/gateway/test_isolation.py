@@ -3,6 +3,7 @@ another one has something of everything. A route that is not listed here fails t
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -15,9 +16,12 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, Stack, body
+from gateway_stack import MODEL, Stack, body, eventually
+from pyarrow import parquet
 
 from billing import budgets, corrections, invoices, periods, rollups, tables, webhooks
+from billing.exports import jobs
+from billing.exports.export import Spec
 from billing.tables import metadata
 from gateway import allowances, audit, keys
 from gateway.allowances import LimitsChange
@@ -54,6 +58,7 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/invoices": {"tenant": OURS},
     "/v1/admin/corrections": {"tenant": OURS},
     "/v1/admin/margins": {"tenant": OURS},
+    "/v1/admin/exports": {"tenant": OURS},
     "/v1/organization/usage/completions": {
         "tenants": OURS,
         "start_time": START,
@@ -82,8 +87,12 @@ OPERATORS = {
     ("POST", "/v1/admin/corrections"),
     ("GET", "/v1/admin/reconciliations"), ("POST", "/v1/admin/reconciliations"),
     ("GET", "/v1/admin/reconciliations/standing"),
+    ("POST", "/v1/admin/exports"), ("GET", "/v1/admin/exports/{export_id:str}"),
+    ("DELETE", "/v1/admin/exports/{export_id:str}"), ("GET", "/v1/admin/exports/{export_id:str}/file"),
+    ("GET", "/v1/admin/exports/{export_id:str}/manifest"),
 }  # fmt: skip
 BELOW_TENANT = "/t/{tenant:str}"
+FILES = (("focus", "csv"), ("focus", "jsonl"), ("focus", "parquet"), ("events", "jsonl"))
 
 
 # In a process of its own, as the gateway has it: here the framework's warnings are errors.
@@ -114,7 +123,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
         for slug in (THEIRS, OURS):
             stack.write(lambda c, slug=slug: fill(c, stack, slug))  # type: ignore[misc]
             assert stack.chat(slug, model=f"{slug}-style", max_tokens=5).status_code == 200
-            stack.write(lambda c, slug=slug: bill(c, stack.tenants[slug]))  # type: ignore[misc]
+            files = FILES if slug == OURS else FILES[:1]
+            stack.write(lambda c, slug=slug, files=files: bill(c, stack.tenants[slug], files))  # type: ignore[misc]
         yield stack
     finally:
         stack.stop()
@@ -141,13 +151,16 @@ def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
     )
 
 
-def bill(connection: sa.Connection, tenant_id: str) -> None:
+def bill(connection: sa.Connection, tenant_id: str, files: tuple[tuple[str, str], ...]) -> None:
     """The month is over for this tenant: a correction and a closed period."""
     corrections.free(connection, tenant_id, picos=-5, reason=f"credit of {tenant_id}", actor="test")
     rollups.fold_all(connection)
     first = periods.first_open(connection, tenant_id)
     assert first is not None
     invoices.close(connection, tenant_id, first.month, actor="test", clock=lambda _connection: first.end_at)
+    for kind, format_ in files:
+        spec = Spec(kind=kind, format=format_, month=first.month, tenant_id=tenant_id)  # type: ignore[arg-type]
+        jobs.create(connection, spec, actor="test")
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +243,25 @@ def test_what_an_operator_asks_of_one_tenant_is_of_that_one(served: Stack, marks
     sums = {slug: ask(served, operator, "GET", "/v1/admin/usage", tenant=slug).json() for slug in (THEIRS, OURS)}
     both = ask(served, operator, "GET", "/v1/admin/usage").json()
     assert both["requests"] == sums[THEIRS]["requests"] + sums[OURS]["requests"]
+
+
+def test_a_tenants_files_hold_nothing_of_another(served: Stack, marks: dict[str, set[str]]) -> None:
+    operator = served.write(lambda c: keys.create(c, tenant_id=None, name="files", kind="admin")).secret
+
+    def listed() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = ask(served, operator, "GET", "/v1/admin/exports", tenant=OURS).json()["data"]
+        return found
+
+    eventually(lambda: all(job["state"] == "done" for job in listed()), 60.0)
+    assert {(job["kind"], job["format"]) for job in listed()} == set(FILES)
+    for job in listed():
+        for what in ("file", "manifest"):
+            answer = ask(served, operator, "GET", f"/v1/admin/exports/{job['id']}/{what}")
+            text = answer.text
+            if job["format"] == "parquet" and what == "file":
+                text = str(parquet.read_table(io.BytesIO(answer.content)).to_pylist())
+            assert {mark for mark in marks[THEIRS] if mark in text} == set(), job
+            assert served.tenants[OURS] in text
 
 
 def test_each_table_with_a_tenant_has_rows_of_both(served: Stack) -> None:
