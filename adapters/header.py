@@ -16,7 +16,6 @@ from typing import Any, BinaryIO
 ITEM_BYTES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
 HEADER_BYTES_MAX = 4 * 1024 * 1024
 TENSORS_MAX = 16_384
-DIMENSION_MAX = 2**31 - 1
 NAME_CHARS_MAX = 512
 FILE_BYTES_MAX = 4 * 1024**3
 LENGTH_BYTES = 8

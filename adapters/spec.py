@@ -6,7 +6,7 @@ It loads no torch, and must never know about tenants or names of adapters.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,15 +107,16 @@ class AdapterSpec:
         return sum(module.rank * (module.a.shape[1] + module.b.shape[0]) for module in self.modules)
 
 
-def validate(config: AdapterConfig, header: Header, base: BaseShape) -> AdapterSpec:
-    """Raises AdapterRefused, naming the tensor."""
+def validate(config: AdapterConfig, header: Header, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
+    """For a base that takes ranks up to `rank_max`. Raises AdapterRefused, naming the tensor."""
     pairs: dict[tuple[int, str], dict[str, Tensor]] = {}
     for tensor in header.values():
         layer, module, side = _locate(tensor, config, base)
         pairs.setdefault((layer, module), {})[side] = tensor
     if not pairs:
         raise AdapterRefused("adapter_model.safetensors: it has no LoRA tensors")
-    modules = [_module(*key, pairs[key], config, base) for key in sorted(pairs)]
+    _check_complete(config, base, pairs)
+    modules = [_module(*key, pairs[key], config, base, rank_max) for key in sorted(pairs)]
     return AdapterSpec(tuple(modules), config.base_model_name_or_path)
 
 
@@ -130,6 +131,23 @@ def _locate(tensor: Tensor, config: AdapterConfig, base: BaseShape) -> tuple[int
     if not config.targets(match["path"]):
         raise AdapterRefused(f"{tensor.name}: the configuration does not target {match['path']} (target_modules, …)")
     return layer, match["module"], match["side"]
+
+
+def _check_complete(config: AdapterConfig, base: BaseShape, found: Collection[tuple[int, str]]) -> None:
+    """Nothing that the configuration targets is missing: an adapter of fewer layers is for another base."""
+    names = {module for _, module in found} if config.target_modules is None else set(base.modules)
+    for layer in range(base.layers):
+        for module in sorted(names):
+            path = _path(layer, module)
+            if (layer, module) not in found and config.targets(path):
+                raise AdapterRefused(
+                    f"base_model.model.{path}.lora_A.weight: missing, and the configuration targets {path}; "
+                    f"the base has {base.layers} layers, these tensors are of {len({layer for layer, _ in found})}"
+                )
+
+
+def _path(layer: int, module: str) -> str:
+    return f"model.layers.{layer}.{PARENTS[module]}.{module}"
 
 
 def _why_not(name: str) -> str:
@@ -147,8 +165,10 @@ def _why_not(name: str) -> str:
     return "not the name of a LoRA tensor of a linear module that this base has"
 
 
-def _module(layer: int, module: str, pair: Mapping[str, Tensor], config: AdapterConfig, base: BaseShape) -> ModuleSpec:
-    path = f"model.layers.{layer}.{PARENTS[module]}.{module}"
+def _module(
+    layer: int, module: str, pair: Mapping[str, Tensor], config: AdapterConfig, base: BaseShape, rank_max: int
+) -> ModuleSpec:
+    path = _path(layer, module)
     for side in "AB":
         if side not in pair:
             raise AdapterRefused(f"base_model.model.{path}.lora_{side}.weight: missing, the other of the pair is there")
@@ -159,8 +179,8 @@ def _module(layer: int, module: str, pair: Mapping[str, Tensor], config: Adapter
         raise AdapterRefused(f"{b.name}: shape {list(b.shape)}, the base needs [{shape.out_features}, rank]")
     rank = config.rank(path)
     for tensor, found in ((a, a.shape[0]), (b, b.shape[1])):
-        if not 1 <= found <= RANK_MAX:
-            raise AdapterRefused(f"{tensor.name}: rank {found} is not from 1 to {RANK_MAX}")
+        if not 1 <= found <= rank_max:
+            raise AdapterRefused(f"{tensor.name}: rank {found} is not from 1 to {rank_max}")
         if found != rank:
             raise AdapterRefused(f"{tensor.name}: rank {found}, the configuration says {rank}")
     return ModuleSpec(layer, module, rank, config.scale(path), a, b)

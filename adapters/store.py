@@ -1,38 +1,38 @@
 """Adapters on disk, named by their content: a directory of two files per digest, complete or not there.
 
-It loads no torch, runs nothing it reads, and must never know about tenants or names of adapters.
+What comes in lies apart until it was checked: `begin`, write, `sync`, then `keep`. It loads no torch, runs nothing it
+reads, and must never know about tenants or names of adapters.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import mmap
+import fcntl
 import os
 import re
 import shutil
 import stat
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
-import numpy as np
+from adapters.check import CONFIG_FILE, FILES, WEIGHTS_FILE, Progress, check_adapter, read_adapter
+from adapters.header import AdapterRefused
+from adapters.spec import AdapterSpec, BaseShape
 
-from adapters.config import CONFIG_BYTES_MAX, parse_config
-from adapters.header import FILE_BYTES_MAX, AdapterRefused, Tensor, read_header
-from adapters.spec import AdapterSpec, BaseShape, validate
+__all__ = [
+    "CONFIG_FILE",
+    "FILES",
+    "WEIGHTS_FILE",
+    "AdapterRefused",
+    "AdapterStore",
+    "Incoming",
+    "StoredAdapter",
+    "read_adapter",
+]
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
-FILES = {CONFIG_FILE: CONFIG_BYTES_MAX, WEIGHTS_FILE: FILE_BYTES_MAX}
 DIGEST = re.compile(r"[0-9a-f]{64}")
 COPY_BYTES = 1024 * 1024
-# What an import that was killed left behind is deleted by the next one, once it is this old.
-INCOMING_AGE_S_MAX = 3600.0
-CHECK_ITEMS = 4 * 1024 * 1024
-# dtype → (unsigned integer of its size, exponent bits): all of them set means infinite or not a number.
-EXPONENT = {"F32": (np.uint32, 0x7F800000), "F16": (np.uint16, 0x7C00), "BF16": (np.uint16, 0x7F80)}
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,6 +43,45 @@ class StoredAdapter:
     path: Path
 
 
+class Incoming:
+    """An adapter on its way in: a directory of its own, locked while this process has it. Closed, it is gone, unless it
+    was kept."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    def copy(self, source: Path, on_bytes: Progress | None = None) -> None:
+        """Take the two files of the directory `source`, and no other. Raises AdapterRefused, OSError."""
+        for name, bytes_max in FILES.items():
+            _copy(source / name, self.path / name, bytes_max, on_bytes)
+
+    @property
+    def bytes(self) -> int:
+        """Of both files."""
+        return sum((self.path / name).stat().st_size for name in FILES)
+
+    def sync(self) -> None:
+        """Return once it lies on the disk."""
+        for name in FILES:
+            _sync(self.path / name)
+        _sync(self.path)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._lock < 0:
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = -1
+
+    def __enter__(self) -> Incoming:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
 class AdapterStore:
     """`<root>/<digest>/{adapter_config.json,adapter_model.safetensors}`. Processes and threads may share a root."""
 
@@ -50,29 +89,56 @@ class AdapterStore:
         self._root = root
         self._incoming = root / ".incoming"
 
+    def begin(self) -> Incoming:
+        """A place for one adapter to come in. Raises OSError."""
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = self._incoming / uuid.uuid4().hex
+            path.mkdir(mode=0o700)
+            lock = _locked(path)
+            if lock is not None:
+                return Incoming(path, lock)
+            # A sweep came between the two, and took it for a dead one's.
+
+    def keep(self, incoming: Incoming, digest: str) -> Path:
+        """Make what came in, checked and synced, the content of `digest`. The same content again changes nothing."""
+        path = self.path(digest)
+        try:
+            incoming.path.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+            return path  # somebody stored the same content before
+        path.chmod(0o755)
+        _sync(self._root)
+        return path
+
     def add_directory(self, source: Path, base: BaseShape) -> StoredAdapter:
         """Import a directory that peft wrote; only its two files are read. What is kept is what was checked: the files
         are copied first. The same content again is the same digest and changes nothing.
         Raises AdapterRefused with the reason, OSError; then nothing is left behind."""
-        self._sweep()
-        copy = self._incoming / uuid.uuid4().hex
-        copy.mkdir(parents=True)
-        try:
-            for name, bytes_max in FILES.items():
-                _copy(source / name, copy / name, bytes_max)
-            spec = read_adapter(copy, base)
-            digest = content_digest(copy / WEIGHTS_FILE, spec)
-            self._commit(copy, self._root / digest)
-        finally:
-            shutil.rmtree(copy, ignore_errors=True)
-        path = self._root / digest
-        return StoredAdapter(digest, spec, sum((path / name).stat().st_size for name in FILES), path)
+        with self.begin() as incoming:
+            incoming.copy(source)
+            checked = check_adapter(incoming.path, base)
+            size = incoming.bytes
+            incoming.sync()
+            path = self.keep(incoming, checked.digest)
+        return StoredAdapter(checked.digest, checked.spec, size, path)
 
     def path(self, digest: str) -> Path:
         """The directory of a digest. ValueError when that is no digest; whether it is there is not asked."""
         if not DIGEST.fullmatch(digest):
             raise ValueError(f"not an adapter digest: {digest[:80]!r}")
         return self._root / digest
+
+    def has(self, digest: str) -> bool:
+        return self.path(digest).is_dir()
+
+    def digests(self) -> set[str]:
+        """Of all that is kept."""
+        if not self._root.is_dir():
+            return set()
+        return {path.name for path in self._root.iterdir() if DIGEST.fullmatch(path.name)}
 
     def remove(self, digest: str) -> None:
         """Forget a digest. Idempotent."""
@@ -83,80 +149,38 @@ class AdapterStore:
             path.rename(trash)  # gone at once, and never half there
         except FileNotFoundError:
             return
-        shutil.rmtree(trash)
+        shutil.rmtree(trash, ignore_errors=True)  # what is left of it the next sweep takes
 
-    def _commit(self, copy: Path, path: Path) -> None:
-        for name in FILES:
-            _sync(copy / name)
-        _sync(copy)
-        try:
-            copy.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
-            return  # somebody stored the same content before
-        _sync(self._root)
-
-    def _sweep(self) -> None:
-        if self._incoming.is_dir():
-            for left in self._incoming.iterdir():
-                try:
-                    age_s = time.time() - left.lstat().st_mtime
-                except FileNotFoundError:
-                    continue  # another import was done with it just now
-                if age_s > INCOMING_AGE_S_MAX:
-                    shutil.rmtree(left, ignore_errors=True)
+    def sweep(self) -> int:
+        """Delete what processes that are gone left half done; how many there were. What comes in now stays."""
+        swept = 0
+        for left in list(self._incoming.iterdir()) if self._incoming.is_dir() else []:
+            lock = _locked(left)
+            if lock is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
+                swept += 1
+        return swept
 
 
-def read_adapter(path: Path, base: BaseShape) -> AdapterSpec:
-    """Every check of the two files in a directory, weights included. Raises AdapterRefused, OSError."""
-    with (path / CONFIG_FILE).open("rb") as file:
-        config = parse_config(file.read(CONFIG_BYTES_MAX + 1))
-    spec = validate(config, read_header(path / WEIGHTS_FILE), base)
-    with (path / WEIGHTS_FILE).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for tensor in (tensor for module in spec.modules for tensor in (module.a, module.b)):
-            bad = _first_not_finite(data, tensor)
-            if bad is not None:
-                raise AdapterRefused(f"{tensor.name}: number {bad} is NaN or infinite")
-    return spec
-
-
-def content_digest(weights: Path, spec: AdapterSpec) -> str:
-    """SHA-256, lowercase hex, over what changes the arithmetic: each module's rank and scale, and the tensors' names,
-    dtypes, shapes and bytes in the order of their names. The order in the file and the rest of the configuration do
-    not count."""
-    tensors = sorted((t for m in spec.modules for t in (m.a, m.b)), key=lambda tensor: tensor.name)
-    meaning = {
-        "format": "laneway-adapter-1",
-        "modules": [[m.layer, m.module, m.rank, m.scale.hex()] for m in spec.modules],
-        "tensors": [[t.name, t.dtype, list(t.shape)] for t in tensors],
-    }
-    digest = hashlib.sha256(json.dumps(meaning, separators=(",", ":"), sort_keys=True).encode() + b"\0")
-    with (
-        weights.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        memoryview(data) as v,
-    ):
-        for tensor in tensors:
-            with v[tensor.start : tensor.stop] as part:
-                digest.update(part)
-    return digest.hexdigest()
-
-
-def _first_not_finite(data: mmap.mmap, tensor: Tensor) -> int | None:
-    """Index of the first NaN or infinity, by bit pattern: numpy has no bfloat16."""
-    integer, exponent = EXPONENT[tensor.dtype]
-    size = np.dtype(integer).itemsize
-    count = (tensor.stop - tensor.start) // size
-    for first in range(0, count, CHECK_ITEMS):
-        bits = np.frombuffer(data, integer, min(CHECK_ITEMS, count - first), tensor.start + first * size)
-        bad = (bits & exponent) == exponent
-        if bad.any():
-            return first + int(bad.argmax())
+def _locked(path: Path) -> int | None:
+    """An open descriptor of the directory, with its lock; the kernel drops it with the process. None: another has it,
+    or it is gone."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.stat().st_ino == os.fstat(lock).st_ino:
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
     return None
 
 
-def _copy(source: Path, target: Path, bytes_max: int) -> None:
+def _copy(source: Path, target: Path, bytes_max: int, on_bytes: Progress | None) -> None:
     """One regular file, not through a symbolic link, and no more bytes than allowed."""
     try:
         fileno = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -172,6 +196,8 @@ def _copy(source: Path, target: Path, bytes_max: int) -> None:
             if copied > bytes_max:
                 raise AdapterRefused(f"{source.name}: more than {bytes_max} bytes")
             writer.write(block)
+            if on_bytes is not None:
+                on_bytes(len(block))
 
 
 def _why_not_opened(source: Path, error: OSError) -> str:

@@ -27,9 +27,9 @@ from adapter_files import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapters.check import check_adapter, read_adapter
 from adapters.header import HEADER_BYTES_MAX, TENSORS_MAX
 from adapters.spec import AdapterRefused, BaseShape, ModuleShape, parse_config, read_header, validate
-from adapters.store import read_adapter
 
 A0, B0 = tensor_name(0, "q_proj", "A"), tensor_name(0, "q_proj", "B")
 A1, A2 = tensor_name(1, "q_proj", "A"), tensor_name(2, "q_proj", "A")
@@ -130,7 +130,7 @@ def test_every_dtype_is_accepted(tmp_path: Path, dtype: str) -> None:
 
 def test_a_module_of_some_layers_only_is_accepted(tmp_path: Path) -> None:
     tensors = {name: tensor for name, tensor in lora_tensors().items() if ".layers.1." in name}
-    spec = read_adapter(write_adapter(tmp_path, weights=tensors), BASE)
+    spec = read_adapter(write_adapter(tmp_path, config_of(layers_to_transform=1), tensors), BASE)
     assert [(module.layer, module.module, module.rank, module.scale) for module in spec.modules] == [
         (1, "q_proj", 2, 2.0)
     ]
@@ -165,6 +165,11 @@ BAD_TENSORS: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "rank 10,000": (changed(A0, np.zeros((10_000, 24), np.float32)), f"{A0}: rank 10000 is not from 1"),
     "no B": ({name: t for name, t in lora_tensors().items() if name != B0}, f"{B0}: missing"),
     "no A": ({name: t for name, t in lora_tensors().items() if name != A2}, f"{A2}: missing"),
+    "too few layers": (
+        {name: t for name, t in lora_tensors().items() if ".2." not in name},
+        f"{A2}: missing, and the configuration targets model.layers.2.self_attn.q_proj; the base has 3 layers, these "
+        "tensors are of 2",
+    ),
     "too many layers": (renamed(A0, tensor_name(3, "q_proj", "A")), "lora_A.weight: the base has 3 layers"),
     "a padded layer number": (renamed(A0, A0.replace("layers.0", "layers.00")), "layers.00.self_attn"),
     "a huge layer number": (renamed(A0, A0.replace(".0.", f".{10**200}.")), "not the name of a LoRA tensor"),
@@ -207,6 +212,35 @@ def test_the_largest_and_smallest_numbers_are_finite(tmp_path: Path, dtype: str,
     tensors = {name: np.ones(tensor.shape, dtype) for name, tensor in lora_tensors().items()}
     tensors[A1].view(np.uint16)[1, 3] = bits
     assert read_adapter(write_adapter(tmp_path, weights=tensors), BASE).modules
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fits", "too_large"),
+    [("float32", 0x477FEFFF, 0x477FF000), ("uint16", 0x477F, 0x4780), ("float16", 0x7BFF, 0x7C00)],
+)
+def test_what_float16_cannot_hold_is_refused_for_a_base_that_computes_in_it(
+    tmp_path: Path, dtype: str, fits: int, too_large: int
+) -> None:
+    whole = np.uint32 if dtype == "float32" else np.uint16
+    sign = 1 << (np.dtype(whole).itemsize * 8 - 1)
+    for bits in (fits, too_large):
+        tensors = {name: np.ones(tensor.shape, dtype) for name, tensor in lora_tensors().items()}
+        tensors[A1].view(whole)[1, 3] = bits | sign
+        written = write_adapter(tmp_path / str(bits), weights=tensors)
+        if bits == fits:
+            assert check_adapter(written, BASE, dtype="float16").spec.modules
+        else:
+            with pytest.raises(AdapterRefused, match=f"{A1}: number 27 is NaN"):
+                check_adapter(written, BASE, dtype="float16")
+            if dtype != "float16":
+                assert check_adapter(written, BASE).spec.modules
+
+
+def test_a_base_may_take_smaller_ranks_only(tmp_path: Path) -> None:
+    written = write_adapter(tmp_path)
+    assert check_adapter(written, BASE, rank_max=2).spec.rank_max == 2
+    with pytest.raises(AdapterRefused, match=f"{A0}: rank 2 is not from 1 to 1"):
+        check_adapter(written, BASE, rank_max=1)
 
 
 def test_the_ranks_must_be_the_configurations(tmp_path: Path) -> None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
-import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from adapter_files import BASE, CONFIG, WEIGHTS, config_of, header_of, lora_tensors, packed, write_adapter
 
 from adapters import store as store_module
-from adapters.store import INCOMING_AGE_S_MAX, AdapterRefused, AdapterStore
+from adapters.config import CONFIG_BYTES_MAX
+from adapters.store import AdapterRefused, AdapterStore
+
+REPO = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -70,6 +75,7 @@ def test_another_meaning_is_another_digest(store: AdapterStore, tmp_path: Path) 
     next(iter(one_bit.values())).view(np.uint32)[0, 0] ^= 1
     half = {name: tensor.astype(np.float16) for name, tensor in lora_tensors().items()}
     fewer = {name: tensor for name, tensor in lora_tensors().items() if ".layers.0." not in name}
+    later_layers = config_of(layers_to_transform=[1, 2])
     digests = [
         digest_of(store, write_adapter(tmp_path / "plain")),
         digest_of(store, write_adapter(tmp_path / "alpha", config_of(lora_alpha=5))),
@@ -77,7 +83,7 @@ def test_another_meaning_is_another_digest(store: AdapterStore, tmp_path: Path) 
         digest_of(store, write_adapter(tmp_path / "layer", config_of(alpha_pattern={"layers.1.*": 5}))),
         digest_of(store, write_adapter(tmp_path / "bit", weights=one_bit)),
         digest_of(store, write_adapter(tmp_path / "half", weights=half)),
-        digest_of(store, write_adapter(tmp_path / "fewer", weights=fewer)),
+        digest_of(store, write_adapter(tmp_path / "fewer", later_layers, fewer)),
     ]
     assert len(set(digests)) == len(digests)
 
@@ -163,7 +169,7 @@ def test_sizes_are_capped(store: AdapterStore, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(store_module.FILES, WEIGHTS, 100)
     assert refusal(store, source) == f"{WEIGHTS}: more than 100 bytes"
     monkeypatch.setitem(store_module.FILES, WEIGHTS, 10**9)
-    (source / CONFIG).write_bytes(b" " * (store_module.CONFIG_BYTES_MAX + 1))
+    (source / CONFIG).write_bytes(b" " * (CONFIG_BYTES_MAX + 1))
     assert "more than" in refusal(store, source)
     assert everything_in(tmp_path / "store") == []
 
@@ -171,30 +177,38 @@ def test_sizes_are_capped(store: AdapterStore, tmp_path: Path, monkeypatch: pyte
 # ---- faults ----------------------------------------------------------------------------------------------------
 
 
+DIES_HALFWAY = """
+import os, signal, sys
+from pathlib import Path
+from adapters.store import AdapterStore
+incoming = AdapterStore(Path(sys.argv[1])).begin()
+(incoming.path / "adapter_config.json").write_text("{")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_a_killed_import_is_invisible_and_swept(store: AdapterStore, tmp_path: Path) -> None:
-    half = tmp_path / "store" / ".incoming" / "half"
-    half.mkdir(parents=True)
-    (half / CONFIG).write_text("{")
-    source = write_adapter(tmp_path / "source")
-    digest_of(store, source)
-    assert half.exists()  # it may still be going on
-    old = time.time() - INCOMING_AGE_S_MAX - 1
-    os.utime(half, (old, old))
-    digest_of(store, source)
-    assert not half.exists()
+    subprocess.run([sys.executable, "-c", DIES_HALFWAY, str(tmp_path / "store")], cwd=REPO, check=False)
+    assert everything_in(tmp_path / "store")
+    assert store.digests() == set()
+    with store.begin() as alive:
+        assert store.sweep() == 1
+        assert alive.path.is_dir(), "of a process that lives"
+        assert store.sweep() == 0
+    assert not any((tmp_path / "store" / ".incoming").iterdir())
 
 
 def test_what_is_checked_is_what_is_kept(store: AdapterStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The source changes after it was copied: what was checked stays."""
     source = write_adapter(tmp_path / "source")
     good = (source / WEIGHTS).read_bytes()
-    check = store_module.read_adapter
+    check = store_module.check_adapter
 
     def check_while_it_changes(path: Path, base: object) -> object:
         (source / WEIGHTS).write_bytes(b"something else")
         return check(path, base)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store_module, "read_adapter", check_while_it_changes)
+    monkeypatch.setattr(store_module, "check_adapter", check_while_it_changes)
     stored = store.add_directory(source, BASE)
     assert (stored.path / WEIGHTS).read_bytes() == good
 
@@ -212,14 +226,24 @@ def test_two_imports_at_once_make_one(store: AdapterStore, tmp_path: Path) -> No
     assert len(everything_in(tmp_path / "store")) == 2
 
 
-def test_an_import_that_ends_meanwhile_does_not_trouble_the_next(
+def test_a_sweep_between_making_and_locking_takes_nothing_away(
     store: AdapterStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest_of(store, write_adapter(tmp_path / "source"))
-    gone = tmp_path / "store" / ".incoming" / "gone"
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: iter([gone, *listed(path)]))
-    digest_of(store, write_adapter(tmp_path / "other"))
+    store.begin().close()
+    made: list[Path] = []
+    mkdir = Path.mkdir
+
+    def swept_at_once(path: Path, *arguments: Any, **more: Any) -> None:
+        mkdir(path, *arguments, **more)
+        if path.parent.name == ".incoming":
+            made.append(path)
+            if len(made) == 1:
+                assert AdapterStore(tmp_path / "store").sweep() == 1
+
+    monkeypatch.setattr(Path, "mkdir", swept_at_once)
+    with store.begin() as incoming:
+        assert incoming.path == made[1]
+        assert incoming.path.is_dir()
 
 
 def test_a_full_disk_leaves_nothing(store: AdapterStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,130 @@
+"""Every check of an adapter's two files, and the digest of what they mean, in one pass over the numbers.
+
+It reads in small blocks, so that memory does not grow with the file. It loads no torch, runs nothing it reads, and must
+never know about tenants or names of adapters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from adapters.config import CONFIG_BYTES_MAX, RANK_MAX, parse_config
+from adapters.header import FILE_BYTES_MAX, AdapterRefused, Tensor, read_header
+from adapters.spec import AdapterSpec, BaseShape, validate
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+FILES = {CONFIG_FILE: CONFIG_BYTES_MAX, WEIGHTS_FILE: FILE_BYTES_MAX}
+BLOCK_BYTES = 1024 * 1024  # a multiple of every item's size
+
+# dtype in the file → (unsigned integer of its size, all bits but the sign).
+MAGNITUDE = {"F32": (np.uint32, 0x7FFFFFFF), "F16": (np.uint16, 0x7FFF), "BF16": (np.uint16, 0x7FFF)}
+# dtype in the file → the magnitude, as bits, of the least number that is none: infinity. Larger ones are NaN.
+INFINITE = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+# The same where the base computes in float16: what rounds to its infinity, 65520 and more.
+INFINITE_IN_FLOAT16 = {"F32": 0x477FF000, "F16": 0x7C00, "BF16": 0x4780}
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True, frozen=True)
+class Checked:
+    """A valid adapter. `digest`: SHA-256, lowercase hex, over what changes the arithmetic: each module's rank and
+    scale, and the tensors' names, dtypes, shapes and bytes in the order of their names. The order in the file and the
+    rest of the configuration do not count."""
+
+    spec: AdapterSpec
+    digest: str
+
+
+def read_adapter(path: Path, base: BaseShape) -> AdapterSpec:
+    """Every check of the two files in a directory, weights included. Raises AdapterRefused, OSError."""
+    spec = read_spec(path, base)
+    _scan(path, spec, INFINITE, None, None)
+    return spec
+
+
+def check_adapter(
+    path: Path,
+    base: BaseShape,
+    *,
+    rank_max: int = RANK_MAX,
+    dtype: str = "float32",
+    on_bytes: Progress | None = None,
+) -> Checked:
+    """As `read_adapter`, for a base that takes ranks up to `rank_max` and computes in `dtype` (float32, bfloat16 or
+    float16), with the digest. `on_bytes` hears how many bytes of weights were looked at since it was called last."""
+    spec = read_spec(path, base, rank_max)
+    digest = hashlib.sha256(_meaning(spec))
+    _scan(path, spec, INFINITE_IN_FLOAT16 if dtype == "float16" else INFINITE, digest, on_bytes)
+    return Checked(spec, digest.hexdigest())
+
+
+def read_spec(path: Path, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
+    """Configuration, header and shapes, without the numbers. Raises AdapterRefused, OSError."""
+    with (path / CONFIG_FILE).open("rb") as file:
+        config = parse_config(file.read(CONFIG_BYTES_MAX + 1))
+    return validate(config, read_header(path / WEIGHTS_FILE), base, rank_max)
+
+
+def _by_name(spec: AdapterSpec) -> list[Tensor]:
+    return sorted((t for m in spec.modules for t in (m.a, m.b)), key=lambda tensor: tensor.name)
+
+
+def _meaning(spec: AdapterSpec) -> bytes:
+    """What comes before the numbers in the digest."""
+    meaning = {
+        "format": "laneway-adapter-1",
+        "modules": [[m.layer, m.module, m.rank, m.scale.hex()] for m in spec.modules],
+        "tensors": [[t.name, t.dtype, list(t.shape)] for t in _by_name(spec)],
+    }
+    return json.dumps(meaning, separators=(",", ":"), sort_keys=True).encode() + b"\0"
+
+
+def _scan(
+    path: Path, spec: AdapterSpec, infinite: dict[str, int], digest: _Hash | None, on_bytes: Progress | None
+) -> None:
+    """Look at every number, block by block. Raises AdapterRefused for the first that is none."""
+    buffer = bytearray(BLOCK_BYTES)
+    with memoryview(buffer) as view, (path / WEIGHTS_FILE).open("rb", buffering=0) as file:
+        for tensor in _by_name(spec):
+            file.seek(tensor.start)
+            for start in range(tensor.start, tensor.stop, BLOCK_BYTES):
+                with view[: min(BLOCK_BYTES, tensor.stop - start)] as block:
+                    _fill(file, block, tensor)
+                    _check_finite(block, tensor, (start - tensor.start), infinite[tensor.dtype])
+                    if digest is not None:
+                        digest.update(block)
+                    if on_bytes is not None:
+                        on_bytes(len(block))
+
+
+def _fill(file: BinaryIO, block: memoryview, tensor: Tensor) -> None:
+    done = 0
+    while done < len(block):
+        with block[done:] as rest:
+            read: int | None = file.readinto(rest)  # type: ignore[attr-defined]  # a raw file has it
+        if not read:
+            raise AdapterRefused(f"{tensor.name}: the file became shorter while it was read")
+        done += read
+
+
+def _check_finite(block: memoryview, tensor: Tensor, offset: int, infinite: int) -> None:
+    """By bit pattern: numpy has no bfloat16."""
+    integer, magnitude = MAGNITUDE[tensor.dtype]
+    bits = np.frombuffer(block, integer)
+    bad = (bits & integer(magnitude)) >= integer(infinite)
+    if bad.any():
+        number = offset // bits.itemsize + int(bad.argmax())
+        what = "NaN or infinite" if infinite == INFINITE[tensor.dtype] else "NaN, infinite or too large for float16"
+        raise AdapterRefused(f"{tensor.name}: number {number} is {what}")

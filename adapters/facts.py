@@ -1,0 +1,73 @@
+"""What is worth knowing of an adapter that was checked, as plain data: for those who list adapters and load none.
+
+It must never know about tenants or names of adapters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from adapters.check import Checked
+
+TRAINED_FOR_CHARS_MAX = 200
+
+
+@dataclass(slots=True, frozen=True)
+class Facts:
+    """`bytes` of both files; `rank_max` of its modules; `targets` are its modules in the order of the forward;
+    `trained_for` is the base that its configuration names; `warnings` are sentences."""
+
+    digest: str
+    bytes: int | None = None
+    rank_max: int | None = None
+    parameters: int | None = None
+    targets: tuple[str, ...] = ()
+    trained_for: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Facts:
+        """What `to_json` wrote."""
+        found = json.loads(text)
+        return cls(**found | {name: tuple(found[name]) for name in ("targets", "warnings")})
+
+
+def facts_of(checked: Checked, size: int, base_names: Iterable[str]) -> Facts:
+    """`base_names`: what the base is called, here and by those who made it."""
+    named = checked.spec.base_model_name_or_path
+    return Facts(
+        digest=checked.digest,
+        bytes=size,
+        rank_max=checked.spec.rank_max,
+        parameters=checked.spec.parameters,
+        targets=checked.spec.targets,
+        trained_for=None if named is None else named[:TRAINED_FOR_CHARS_MAX],
+        warnings=_warnings(named, [name for name in base_names if name]),
+    )
+
+
+def names_of_base(name: str, model_dir: Path) -> list[str]:
+    """What a base model is called: by its operator, by its directory, and by whoever saved it. Raises OSError,
+    ValueError."""
+    saved = json.loads((model_dir / "config.json").read_bytes()).get("_name_or_path")
+    return [name, model_dir.name, saved if isinstance(saved, str) else ""]
+
+
+def _warnings(named: str | None, base_names: list[str]) -> tuple[str, ...]:
+    if named is None or _short(named) in {_short(name) for name in base_names}:
+        return ()
+    return (
+        f"base_model_name_or_path: it says {named[:TRAINED_FOR_CHARS_MAX]!r}, the base is {base_names[0]!r}; "
+        "the shapes fit, whether the answers make sense only they tell",
+    )
+
+
+def _short(name: str) -> str:
+    """A model's name without who published it, in one spelling."""
+    return name.rstrip("/").rpartition("/")[2].lower()
