@@ -49,9 +49,7 @@ def _base(model: Path) -> BaseShape:
 def _check(options: argparse.Namespace) -> int:
     os.nice(NICENESS)
     try:
-        checked = check_adapter(
-            options.directory, _base(options.model), rank_max=options.rank_max, dtype=options.dtype
-        )
+        checked = check_adapter(options.directory, _base(options.model), rank_max=options.rank_max, dtype=options.dtype)
     except AdapterRefused as error:
         print(json.dumps({"refused": error.reason}))  # noqa: T201 - the answer
         return EXIT_REFUSED

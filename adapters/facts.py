@@ -32,7 +32,7 @@ class Facts:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Facts:
+    def from_json(cls, text: str) -> Facts:
         """What `to_json` wrote."""
         found = json.loads(text)
         return cls(**found | {name: tuple(found[name]) for name in ("targets", "warnings")})

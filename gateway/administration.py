@@ -1,19 +1,16 @@
 """What an operator may change, each as one function of a connection: the change and its audit line, together.
 
 The command line and the admin API are two doors to it. It holds what both must check against the configuration;
-every other rule is where the thing itself is: in billing, in keys, in the registry. It knows no HTTP and no terminal.
+every other rule is where the thing itself is: in billing, in keys, in adapter_rows. It knows no HTTP and no terminal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from adapters.store import AdapterStore, StoredAdapter
 from billing import budgets, prices, revision, tenants, webhooks
 from billing.budgets import Budget, BudgetState
 from billing.clock import Period
@@ -27,36 +24,18 @@ from billing.prices import PriceVersion, SubjectKind
 from billing.requests import REQUEST_TOKENS_MAX
 from billing.tenants import Project, Tenant
 from billing.webhooks import MadeWebhook, Webhook
-from gateway import allowances, audit, keys, registry
+from gateway import adapter_rows, allowances, keys
+from gateway.adapter_writes import AdapterWrites
 from gateway.allowances import LimitsChange, OwnLimits
-from gateway.config import Config
-from gateway.errors import InvalidApiKey
 from gateway.keys import Key, Kind, MadeKey
 from gateway.limits import Scope as LimitScope
-from gateway.registry import Adapter
+from gateway.writes import Actor, tenant_of
+
+__all__ = ["Actor", "Administration", "budget_state", "key_of", "project_of", "tenant_of"]
 
 
-class Actor(msgspec.Struct, frozen=True):
-    """Who makes a change: a key's id and the request that it came with, or somebody on the host."""
-
-    id: str
-    request_id: str | None = None
-
-    @property
-    def is_key(self) -> bool:
-        return self.id.startswith("key_")
-
-
-class Administration:
-    """Writes of one actor. Each is called with the connection of a write transaction, and raises BillingRefused,
-    KeyRefused or AdapterNameTaken with nothing changed.
-
-    Every write begins with the revision row, so administrative writes are one after another on every database: what
-    one of them checks, no other changes meanwhile."""
-
-    def __init__(self, config: Config, actor: Actor) -> None:
-        self._config = config
-        self._actor = actor
+class Administration(AdapterWrites):
+    """All of them."""
 
     def create_tenant(
         self,
@@ -382,82 +361,19 @@ class Administration:
         self._record(connection, "limits.remove", limits_id, after.tenant_id, before=before, after=after)
         return after
 
-    def store_adapter(self, source: Path, base_model: str) -> StoredAdapter:
-        """Check the adapter in the directory `source` and copy it into the store; no database is involved. Raises
-        AdapterRefused, NotFound, and OSError or ValueError when the base model's own directory cannot be read."""
-        model = self._config.model(base_model)
-        if model is None:
-            raise NotFound(f"there is no base model {base_model!r}", "base_model")
-        return AdapterStore(self._config.adapters_dir).add_directory(source, registry.base_shape(Path(model.path)))
-
-    def register_adapter(
-        self, connection: sa.Connection, *, name: str, tenant_id: str | None, base_model: str, digest: str
-    ) -> Adapter:
-        """Give a stored adapter its name, for one tenant or for all."""
-        revision.bump(connection)
-        if tenant_id is not None:
-            tenant_of(connection, tenant_id)
-        adapter = registry.register(
-            connection,
-            name=name,
-            tenant_id=tenant_id,
-            base_model=base_model,
-            digest=digest,
-            taken=[model.name for model in self._config.models],
-        )
-        self._record(connection, "adapter.register", adapter.id, tenant_id, after=adapter)
-        return adapter
-
-    def _check_tier(self, tier: str, param: str = "tier") -> None:
-        if self._config.tier(tier) is None:
-            there = ", ".join(one.name for one in self._config.tiers)
-            raise InvalidValue(f"there is no tier {tier!r}; there are {there}", param)
-
     def _check_subject(
         self, connection: sa.Connection, kind: SubjectKind, subject: str, param: str = "subject"
     ) -> None:
         """A base model by its name, an adapter by its id."""
         if kind == "model" and self._config.model(subject) is None:
             raise NotFound(f"there is no base model {subject!r}", param)
-        if kind == "adapter" and subject not in {row.id for row in registry.list_adapters(connection)}:
+        if kind == "adapter" and subject not in {row.id for row in adapter_rows.list_adapters(connection)}:
             raise NotFound(f"there is no adapter {subject!r}", param)
-
-    def _record(
-        self,
-        connection: sa.Connection,
-        action: str,
-        object_id: str,
-        tenant_id: str | None = None,
-        *,
-        before: Any = None,
-        after: Any = None,
-    ) -> None:
-        # A slow request may outlive its key. The revision row is locked by now: who was revoked before is seen to be.
-        if self._actor.is_key and not keys.is_usable(connection, self._actor.id):
-            raise InvalidApiKey()
-        audit.record(
-            connection,
-            actor=self._actor.id,
-            action=action,
-            object_id=object_id,
-            tenant_id=tenant_id,
-            before=before,
-            after=after,
-            request_id=self._actor.request_id,
-        )
 
 
 def _check_default(default_max_tokens: int | None) -> None:
     if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
         raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
-
-
-def tenant_of(connection: sa.Connection, tenant: str) -> Tenant:
-    """By id, or by slug. Raises NotFound."""
-    found = tenants.get(connection, tenant) or tenants.by_slug(connection, tenant)
-    if found is None:
-        raise NotFound(f"there is no tenant {tenant!r}", "tenant")
-    return found
 
 
 def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Project:

@@ -6,28 +6,30 @@ Everything it does an operator can do with the other commands; it must never do 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import sqlalchemy as sa
 
 from adapters.header import AdapterRefused
+from adapters.store import AdapterStore
 from billing import budgets, prices, tenants
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
 from billing.prices import PICOS_PER_UNIT, UnitPrices
 from billing.tenants import Tenant
-from gateway import keys, registry, supervisor
+from gateway import adapter_rows, keys, supervisor
+from gateway.adapter_rows import Registration
 from gateway.administration import Actor, Administration
 from gateway.commands.database import upgrade
 from gateway.config import DEMO_MODEL, Config, write_private
-from gateway.registry import AdapterNameTaken
+from gateway.staging import Staged, base_of, stage_directory
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "adapters"
 TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
@@ -81,7 +83,7 @@ class Demo:
         finally:
             self._file.unlink(missing_ok=True)  # what it says is true only while they run
 
-    @contextmanager
+    @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         began = time.monotonic()
         yield
@@ -136,7 +138,7 @@ class Demo:
         database = Database(self._config.database_url)
         try:
             return Seed(self._config, secrets).apply(database)
-        except (BillingRefused, AdapterRefused, AdapterNameTaken, keys.KeyRefused, OSError, ValueError) as error:
+        except (BillingRefused, AdapterRefused, keys.KeyRefused, OSError, ValueError) as error:
             raise supervisor.CannotStart(f"the demo cannot be set up: {error}") from error
         except DatabaseUnavailable as error:
             raise supervisor.CannotStart(f"the database cannot be used: {error}") from error
@@ -154,13 +156,14 @@ class Seed:
 
     def apply(self, database: Database) -> list[str]:
         """Base models first, then the adapters' names."""
-        digests = {path.name: self._store(path) for path in example_adapters(self._config)}
-        return database.write_sync(lambda connection: self._write(connection, digests))
+        with contextlib.ExitStack() as held:
+            staged = {path.name: held.enter_context(self._stage(path)) for path in example_adapters(self._config)}
+            return database.write_sync(lambda connection: self._write(connection, staged))
 
-    def _store(self, path: Path) -> str:
-        return self._administration.store_adapter(path, DEMO_MODEL).digest
+    def _stage(self, path: Path) -> Staged:
+        return stage_directory(AdapterStore(self._config.adapters_dir), base_of(self._config, DEMO_MODEL), path)
 
-    def _write(self, connection: sa.Connection, digests: dict[str, str]) -> list[str]:
+    def _write(self, connection: sa.Connection, examples: dict[str, Staged]) -> list[str]:
         owners = {slug: self._tenant(connection, slug, tier) for slug, tier in TENANTS.items()}
         self._key(connection, None, "admin", self._secrets.admin)
         for slug, tenant in owners.items():
@@ -179,10 +182,9 @@ class Seed:
                     output=PRICES.output,
                     multipliers=self._multipliers(),
                 )
-        for name, digest in digests.items():
-            owner = owners.get(OWNERS.get(name, ""))
-            self._adapter(connection, name, owner, digest)
-        return [*(model.name for model in self._config.models), *digests]
+        for name, staged in examples.items():
+            self._adapter(connection, name, owners.get(OWNERS.get(name, "")), staged)
+        return [*(model.name for model in self._config.models), *examples]
 
     def _tenant(self, connection: sa.Connection, slug: str, tier: str) -> Tenant:
         found = tenants.by_slug(connection, slug)
@@ -192,14 +194,15 @@ class Seed:
         if not keys.exists(connection, secret):
             self._administration.create_key(connection, name=KEY_NAME, tenant_id=tenant_id, kind=kind, secret=secret)
 
-    def _adapter(self, connection: sa.Connection, name: str, owner: Tenant | None, digest: str) -> None:
+    def _adapter(self, connection: sa.Connection, name: str, owner: Tenant | None, staged: Staged) -> None:
+        """Register a content that its name has never had, and serve it; else leave what somebody made of it."""
         tenant_id = None if owner is None else owner.id
-        for row in registry.list_adapters(connection):
-            if (row.name, row.tenant_id, row.digest) == (name, tenant_id, digest):
-                return
-        self._administration.register_adapter(
-            connection, name=name, tenant_id=tenant_id, base_model=DEMO_MODEL, digest=digest
-        )
+        found = adapter_rows.named(connection, tenant_id, name)
+        had = adapter_rows.versions(connection, found.id) if found is not None and found.active else []
+        if staged.facts.digest in {version.digest for version in had}:
+            return
+        wanted = Registration(name=name, tenant_id=tenant_id, base_model=DEMO_MODEL, promote=True)
+        self._administration.register_adapter(connection, wanted, staged.facts, staged.keep)
 
     def _multipliers(self) -> dict[str, str]:
         return {tier: factor for tier, factor in MULTIPLIERS.items() if self._config.tier(tier) is not None}

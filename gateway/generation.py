@@ -39,6 +39,8 @@ from gateway.tiers import Tiers
 JOURNAL_RETRY_S = 5.0
 # A database that hangs keeps nobody waiting for longer; what it held after that is voided.
 HOLD_WAIT_S = 5.0
+# The ending of a request whose adapter the engine does not know.
+UNLOADED = "engine_refused_adapter_unknown"
 
 _log = logging.getLogger(__name__)
 
@@ -186,15 +188,16 @@ class Generator:
             held = await self._hold(work)
             work.answer.granted = held.max_tokens
             await self._load(work)
-            choices = Choices(
-                work,
-                held.max_tokens,
-                submit=lambda choice: self._submit(work, choice),
-                stopping=lambda: self._stopping,
-                first_token=self._first_token,
-            )
+            choices = self._choices(work, held)
             with self._metrics.running.labels(work.tier).track_inprogress():
-                await self._close(work, choices, await choices.run())
+                outcome = await choices.run()
+                if outcome.ending == UNLOADED and not outcome.made:
+                    # Another gateway had it unloaded meanwhile. Nothing ran: load it again, and ask again, once.
+                    self._forget(work)
+                    await self._load(work)
+                    choices = self._choices(work, held)
+                    outcome = await choices.run()
+                await self._close(work, choices, outcome)
         except errors.ApiError as error:
             await work.admission.give_back()
             if error.status == 429:
@@ -214,6 +217,20 @@ class Generator:
             await self._fail(work, errors.InternalError())
         finally:
             work.line.release()
+
+    def _choices(self, work: InFlight, held: Held) -> Choices:
+        return Choices(
+            work,
+            held.max_tokens,
+            submit=lambda choice: self._submit(work, choice),
+            stopping=lambda: self._stopping,
+            first_token=self._first_token,
+        )
+
+    def _forget(self, work: InFlight) -> None:
+        """The engine does not know its adapter."""
+        if work.target.adapter is not None:
+            self._loader.forget(work.target.adapter.digest)
 
     def _first_token(self, work: InFlight) -> None:
         record = work.line.record
@@ -305,8 +322,8 @@ class Generator:
         else:
             await self._void(work, outcome.ending)
             if outcome.refused and outcome.error is not None:
-                if outcome.ending == "engine_refused_adapter_unknown" and work.target.adapter is not None:
-                    self._loader.forget(work.target.adapter.digest)
+                if outcome.ending == UNLOADED:
+                    self._forget(work)
                 raise outcome.error
         discarded = outcome.made - outcome.billed
         record.ending = outcome.ending

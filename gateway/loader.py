@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from adapters.store import AdapterStore
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable
@@ -20,12 +20,20 @@ _log = logging.getLogger(__name__)
 
 
 class AdapterLoader:
-    """What the present engine process knows. `wanted()` gives digest → base model."""
+    """What the present engine process knows. `wanted()` gives digest → base model of all that may be called; `kept()`
+    the digests of every version that may be again, so that a rollback finds what it leads to."""
 
-    def __init__(self, engine: EngineClient, store: AdapterStore, wanted: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        store: AdapterStore,
+        wanted: Callable[[], Mapping[str, str]],
+        kept: Callable[[], Container[str]],
+    ) -> None:
         self._engine = engine
         self._store = store
         self._wanted = wanted
+        self._kept = kept
         self._known: set[str] = set()
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
@@ -36,12 +44,12 @@ class AdapterLoader:
         await self._load_all(self._wanted())
 
     async def on_change(self) -> None:
-        """The registry changed: load what is new, drop what nobody may call any more. An adapter is dropped once its
-        last stream has ended; nothing waits for that but its own return."""
+        """The registry changed: load what is new, drop what was removed. An adapter is dropped once its last stream has
+        ended; nothing waits for that but its own return."""
         if not self._engine.ready:
             return  # on_connect will load
-        wanted = self._wanted()
-        for digest in self._known - wanted.keys():
+        wanted, kept = self._wanted(), self._kept()
+        for digest in [digest for digest in self._known if digest not in kept and digest not in wanted]:
             self._known.discard(digest)
             self._unloading[digest] = asyncio.create_task(self._unload(digest))
         await self._load_all({digest: wanted[digest] for digest in wanted.keys() - self._known})
@@ -59,6 +67,12 @@ class AdapterLoader:
     def forget(self, digest: str) -> None:
         """The engine said that it does not know it."""
         self._known.discard(digest)
+
+    async def drop(self, digest: str) -> None:
+        """Return once no request of any gateway runs on it, and the engine forgot it. Raises AdapterFailed,
+        EngineUnavailable."""
+        self._known.discard(digest)
+        await self._engine.unload_adapter(digest)
 
     async def _load(self, digest: str, model: str) -> None:
         if (unloading := self._unloading.get(digest)) is not None:

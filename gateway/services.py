@@ -37,6 +37,7 @@ from gateway.metrics import Metrics
 from gateway.registry import Registry
 from gateway.replays import Replays
 from gateway.siblings import ALONE, Place, Siblings
+from gateway.sweeper import Sweeper
 from gateway.tiers import Tiers
 from gateway.watch import RevisionWatch
 
@@ -109,7 +110,8 @@ class Services:
         self.engine = EngineClient(config.socket_path)
         self.bookkeeper = Bookkeeper(self.database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
-        self.loader = AdapterLoader(self.engine, self.store, self.registry.active)
+        self.loader = AdapterLoader(self.engine, self.store, self.registry.active, self.registry.kept)
+        self.sweeper = Sweeper(self.store, self.database, self.loader)
         self.engine.on_connect = self.loader.on_connect
         self.generator = Generator(
             models=self.models,
@@ -163,6 +165,7 @@ class Services:
             "exports": self.exporter.run(),
             "keys-used": self._flush_used(),
             "limits": self.limiter.run(),
+            "store": self.sweeper.run(self.config.lease.audit_s),
             "replays": self.replays.run(self.config.lease.audit_s),
         }
 

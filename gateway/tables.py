@@ -72,12 +72,16 @@ adapters = sa.Table(
     "adapters",
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),  # ada_…
-    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=True),  # null: shared with all
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=True),  # null: the operator's
     sa.Column("name", sa.String(200), nullable=False),  # what a caller writes as `model`
     sa.Column("base_model", sa.String(200), nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),  # of the content, names the directory in the store
+    sa.Column("digest", sa.String(64), nullable=False),  # of the version that is served
     sa.Column("active", sa.Boolean, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False, server_default=sa.text("1")),  # the number of the one served
+    sa.Column("for_all", sa.Boolean, nullable=False, server_default=sa.false()),  # every tenant may call it
+    sa.Column("pinned", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("notes", sa.String(2000), nullable=True),
 )
 sa.Index("uq_adapters_tenant_id_name", adapters.c.tenant_id, adapters.c.name, unique=True)
 # NULLs are distinct in a unique index, so shared names need their own.
@@ -87,6 +91,33 @@ sa.Index(
     unique=True,
     sqlite_where=adapters.c.tenant_id.is_(None),
     postgresql_where=adapters.c.tenant_id.is_(None),
+)
+
+# Contents that an adapter has had. A number is never used twice; a removed one says what once was served.
+adapter_versions = sa.Table(
+    "adapter_versions",
+    metadata,
+    sa.Column("adapter_id", sa.ForeignKey("adapters.id"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),  # 1, 2, 3, …
+    sa.Column("digest", sa.String(64), nullable=False),  # of the content, names the directory in the store
+    sa.Column("replaced", sa.Integer, nullable=True),  # the number that was served before it: where a rollback leads
+    sa.Column("bytes", sa.BigInteger, nullable=True),
+    sa.Column("rank_max", sa.Integer, nullable=True),
+    sa.Column("parameters", sa.BigInteger, nullable=True),
+    sa.Column("targets", sa.JSON, nullable=False),
+    sa.Column("trained_for", sa.String(200), nullable=True),
+    sa.Column("warnings", sa.JSON, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("removed_at", sa.BigInteger, nullable=True),
+)
+sa.Index("ix_adapter_versions_digest", adapter_versions.c.digest)
+
+# Tenants that may call an adapter beside its owner.
+adapter_shares = sa.Table(
+    "adapter_shares",
+    metadata,
+    sa.Column("adapter_id", sa.ForeignKey("adapters.id"), primary_key=True),
+    sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
 )
 
 audit_log = sa.Table(

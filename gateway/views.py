@@ -20,6 +20,7 @@ from billing.tenants import Project, Tenant
 from billing.usage import UsageRow
 from billing.webhooks import MadeWebhook, Webhook
 from engine.protocol import StatusReport
+from gateway.adapter_rows import Adapter, Version
 from gateway.audit import AuditLine
 from gateway.keys import Key, MadeKey
 
@@ -232,6 +233,16 @@ class UsageView(UsageRow, frozen=True):
     def of(cls, row: UsageRow) -> UsageView:
         moments = {name: getattr(row, name) // SECOND for name in ("started_at", "finished_at")}
         return cls(**msgspec.structs.asdict(row) | moments)
+
+
+class AddedAdapterView(Adapter, frozen=True, kw_only=True):
+    """An adapter, and the version that a content has become; `version` is the one that is served."""
+
+    added: Version
+
+    @classmethod
+    def of(cls, made: tuple[Adapter, Version]) -> AddedAdapterView:
+        return cls(**msgspec.structs.asdict(made[0]), added=made[1])
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):

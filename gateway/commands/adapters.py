@@ -1,68 +1,226 @@
-"""`laneway adapters add|list`."""
+"""`laneway adapters add|check|list|versions|promote|rollback|set|remove`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 import msgspec
+import sqlalchemy as sa
 
 from adapters.header import AdapterRefused
+from adapters.store import FILES, AdapterStore
 from billing.errors import BillingRefused
-from gateway import registry
+from gateway import adapter_rows
+from gateway.adapter_rows import Adapter, Registration
 from gateway.administration import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, write
+from gateway.staging import Staged, base_of, stage_directory
+from gateway.views import AddedAdapterView
 
-COLUMNS = ("name", "tenant_id", "base_model", "active", "created_at", "id", "digest")
+COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "pinned", "created_at", "id", "digest")
+VERSION_COLUMNS = ("number", "served", "replaced", "rank_max", "targets", "bytes", "created_at", "digest", "warnings")
+DIGEST_CHARS_SHOWN = 12
+
+model_option = click.option("--model", "base_model", help="Its base model; not needed where there is one.")
+owner_option = click.option("--tenant", help="Its owner, a slug or an id, where several have one of this name.")
 
 
 @click.group("adapters")
 def adapters_group() -> None:
-    """LoRA adapters and who may call them."""
+    """LoRA adapters, their versions and who may call them."""
 
 
 @adapters_group.command("add")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--name", help="What callers write as `model`; without it: the directory's name.")
 @click.option("--tenant", help="Its owner, a slug or an id; without it all tenants may call it.")
-@click.option("--model", "base_model", help="Its base model; not needed where there is one.")
+@click.option("--shared", multiple=True, help="A tenant that may call it too, or '*' for all; repeatable.")
+@click.option("--notes", help="For operators.")
+@click.option("--pinned/--not-pinned", default=None, help="Keep it in the engine's memory.")
+@click.option("--promote/--no-promote", default=None, help="Serve it at once; without it: where the name is new.")
+@model_option
 @json_option
 @pass_console
 def add_command(
-    console: Console, directory: Path, name: str | None, tenant: str | None, base_model: str | None, as_json: bool
+    console: Console,
+    directory: Path,
+    name: str | None,
+    tenant: str | None,
+    shared: tuple[str, ...],
+    notes: str | None,
+    pinned: bool | None,
+    promote: bool | None,
+    base_model: str | None,
+    as_json: bool,
 ) -> None:
-    """Check the PEFT adapter in DIRECTORY, copy it into the store and give it a name."""
-    models = console.config.models
-    if base_model is None:
-        if len(models) != 1:
-            fail(f"--model is needed: one of {', '.join(model.name for model in models)}")
-        base_model = models[0].name
-    base = base_model
-    administration = console.administration
-    try:
-        stored = administration.store_adapter(directory, base)
-    except (AdapterRefused, BillingRefused) as error:
-        fail(f"{directory}: {sentence(error)}")
-    except (OSError, ValueError) as error:
-        fail(f"the adapter or its base model cannot be read: {error}")
-    adapter = write(
-        console,
-        lambda c: administration.register_adapter(
-            c,
+    """Check the PEFT adapter in DIRECTORY, copy it into the store, and give it a name or its name a version."""
+    with _staged(console, directory, base_model) as staged:
+        wanted = Registration(
             name=name or directory.resolve().name,
-            tenant_id=None if tenant is None else tenant_of(c, tenant).id,
-            base_model=base,
-            digest=stored.digest,
-        ),
-    )
-    show_row(msgspec.to_builtins(adapter), as_json=as_json)
+            tenant_id=tenant,
+            base_model=base_of(console.config, base_model).name,
+            shared=shared or None,
+            pinned=pinned,
+            notes=notes,
+            promote=promote,
+        )
+        administration = console.administration
+        made = write(console, lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep))
+    _warn(staged)
+    shown = msgspec.to_builtins(AddedAdapterView.of(made))
+    show_row(shown if as_json else shown | {"added": made[1].number}, as_json=as_json)
+
+
+@adapters_group.command("check")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@model_option
+@json_option
+@pass_console
+def check_command(console: Console, directory: Path, base_model: str | None, as_json: bool) -> None:
+    """Check the PEFT adapter in DIRECTORY, and change nothing."""
+    with _staged(console, directory, base_model) as staged:
+        _warn(staged)
+        show_row(msgspec.to_builtins(staged.facts), as_json=as_json)
 
 
 @adapters_group.command("list")
+@click.option("--tenant", help="Those that this tenant owns, a slug or an id.")
 @json_option
 @pass_console
-def list_command(console: Console, as_json: bool) -> None:
+def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
     """All adapters, by name."""
-    found = read(console, registry.list_adapters)
-    show_rows([msgspec.to_builtins(adapter) for adapter in found], COLUMNS, as_json=as_json)
+
+    def query(connection: sa.Connection) -> list[Adapter]:
+        owner = None if tenant is None else tenant_of(connection, tenant).id
+        found = adapter_rows.list_adapters(connection, active=True)
+        return [adapter for adapter in found if owner in (None, adapter.tenant_id)]
+
+    show_rows([_shown(adapter, as_json) for adapter in read(console, query)], COLUMNS, as_json=as_json)
+
+
+@adapters_group.command("versions")
+@click.argument("adapter")
+@owner_option
+@json_option
+@pass_console
+def versions_command(console: Console, adapter: str, tenant: str | None, as_json: bool) -> None:
+    """What ADAPTER (a name or an id) has been, the newest first, and which of it is served."""
+
+    def query(connection: sa.Connection) -> list[dict[str, object]]:
+        found = _adapter(connection, adapter, tenant)
+        listed = adapter_rows.versions(connection, found.id)
+        return [msgspec.to_builtins(one) | {"served": one.number == found.version} for one in listed]
+
+    show_rows(read(console, query), VERSION_COLUMNS, as_json=as_json)
+
+
+@adapters_group.command("promote")
+@click.argument("adapter")
+@click.argument("version")
+@owner_option
+@json_option
+@pass_console
+def promote_command(console: Console, adapter: str, version: str, tenant: str | None, as_json: bool) -> None:
+    """Serve VERSION, a number or the beginning of a digest, to every request of ADAPTER that comes from now on."""
+    administration = console.administration
+    after = write(console, lambda c: administration.promote_adapter(c, _adapter(c, adapter, tenant).id, version))
+    show_row(_shown(after, as_json), as_json=as_json)
+
+
+@adapters_group.command("rollback")
+@click.argument("adapter")
+@owner_option
+@json_option
+@pass_console
+def rollback_command(console: Console, adapter: str, tenant: str | None, as_json: bool) -> None:
+    """Serve again what the served version of ADAPTER replaced."""
+    administration = console.administration
+    after = write(console, lambda c: administration.roll_back_adapter(c, _adapter(c, adapter, tenant).id))
+    show_row(_shown(after, as_json), as_json=as_json)
+
+
+@adapters_group.command("set")
+@click.argument("adapter")
+@owner_option
+@click.option("--shared", multiple=True, help="A tenant that may call it too, or '*' for all; repeatable.")
+@click.option("--not-shared", is_flag=True, help="Its owner's alone.")
+@click.option("--notes", help="For operators; '' for none.")
+@click.option("--pinned/--not-pinned", default=None, help="Keep it in the engine's memory.")
+@json_option
+@pass_console
+def set_command(
+    console: Console,
+    adapter: str,
+    tenant: str | None,
+    shared: tuple[str, ...],
+    not_shared: bool,
+    notes: str | None,
+    pinned: bool | None,
+    as_json: bool,
+) -> None:
+    """Change who may call ADAPTER, its notes, or whether it is pinned. What is not given stays."""
+    if shared and not_shared:
+        fail("--shared and --not-shared exclude each other")
+    if not (shared or not_shared) and notes is None and pinned is None:
+        fail("nothing was given to change; see: laneway adapters set --help")
+    listed = () if not_shared else shared or None
+    administration = console.administration
+    after = write(
+        console,
+        lambda c: administration.update_adapter(
+            c, _adapter(c, adapter, tenant).id, shared=listed, notes=notes, pinned=pinned
+        ),
+    )
+    show_row(_shown(after, as_json), as_json=as_json)
+
+
+@adapters_group.command("remove")
+@click.argument("adapter")
+@click.option("--version", help="Forget this one of its versions alone; not the one that is served.")
+@owner_option
+@pass_console
+def remove_command(console: Console, adapter: str, version: str | None, tenant: str | None) -> None:
+    """Nobody may call ADAPTER from now on. A running gateway deletes its files once nothing runs on them."""
+    administration = console.administration
+
+    def change(connection: sa.Connection) -> str:
+        found = _adapter(connection, adapter, tenant).id
+        if version is None:
+            return administration.remove_adapter(connection, found).id
+        return administration.remove_adapter_version(connection, found, version).id
+
+    click.echo(f"{write(console, change)}: removed{'' if version is None else f', version {version}'}")
+
+
+def _adapter(connection: sa.Connection, adapter: str, tenant: str | None) -> Adapter:
+    owner = None if tenant is None else tenant_of(connection, tenant).id
+    return adapter_rows.adapter_of(connection, adapter, owner)
+
+
+def _staged(console: Console, directory: Path, base_model: str | None) -> Staged:
+    """Copied and checked, with a bar where somebody looks."""
+    config = console.config
+    try:
+        base = base_of(config, base_model)
+        sizes = sum((directory / name).stat().st_size for name in FILES if (directory / name).is_file())
+        with click.progressbar(
+            length=2 * sizes, label=f"checking {directory.name}", file=sys.stderr, hidden=not sys.stderr.isatty()
+        ) as bar:
+            return stage_directory(AdapterStore(config.adapters_dir), base, directory, bar.update)
+    except (AdapterRefused, BillingRefused) as error:
+        fail(f"{directory}: {sentence(error)}")
+    except (OSError, ValueError, KeyError) as error:
+        fail(f"the adapter or its base model cannot be read: {error}")
+
+
+def _warn(staged: Staged) -> None:
+    for warning in staged.facts.warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _shown(adapter: Adapter, as_json: bool) -> dict[str, object]:
+    row: dict[str, object] = msgspec.to_builtins(adapter)
+    return row if as_json else row | {"digest": adapter.digest[:DIGEST_CHARS_SHOWN]}

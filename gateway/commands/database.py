@@ -17,10 +17,9 @@ from billing.errors import BillingRefused
 from gateway.commands.console import Console, fail, pass_console
 from gateway.config import Config, safe_url
 from gateway.keys import KeyRefused
-from gateway.registry import AdapterNameTaken
 
 T = TypeVar("T")
-REFUSALS = (BillingRefused, KeyRefused, AdapterRefused, AdapterNameTaken)
+REFUSALS = (BillingRefused, KeyRefused, AdapterRefused)
 
 
 @click.group("db")

@@ -11,10 +11,10 @@ import httpx
 import openai
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, Stack, body, eventually
+from gateway_stack import MODEL, Stack, body, eventually, register
 
-from billing import budgets, tenants
-from gateway import keys, registry
+from billing import budgets, revision, tenants
+from gateway import adapter_rows, keys
 
 REVOKED_WITHIN_S = 0.5
 
@@ -92,17 +92,13 @@ def test_another_tenants_adapter_does_not_exist(stack: Stack) -> None:
 
 def test_adapters_come_and_go_while_it_runs(stack: Stack) -> None:
     tenant = stack.tenants["acme"]
-    row = stack.write(
-        lambda c: registry.register(c, name="late", tenant_id=tenant, base_model=MODEL, digest="ab" * 32, taken=[MODEL])
-    )
+    row = stack.write(lambda c: register(c, name="late", tenant_id=tenant, digest="ab" * 32))
     eventually(lambda: stack.chat(model="late").status_code == 200)
     assert stack.chat("globex", model="late").status_code == 404
-    stack.write(lambda c: registry.deactivate(c, row.id))
+    stack.write(lambda c: (revision.bump(c), adapter_rows.remove(c, row.id)))
     eventually(lambda: stack.chat(model="late").status_code == 404)
-    with pytest.raises(registry.AdapterNameTaken):
-        stack.write(
-            lambda c: registry.register(c, name=MODEL, tenant_id=tenant, base_model=MODEL, digest="", taken=[MODEL])
-        )
+    with pytest.raises(adapter_rows.AdapterNameTaken):
+        stack.write(lambda c: register(c, name=MODEL, tenant_id=tenant, digest=""))
 
 
 def test_two_tenants_never_share_cached_pages(stack: Stack) -> None:

@@ -45,7 +45,7 @@ async def engine() -> Engine:
 
 
 def make_loader(engine: Engine, wanted: dict[str, str]) -> AdapterLoader:
-    return AdapterLoader(cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted)
+    return AdapterLoader(cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: wanted)
 
 
 async def test_a_stream_on_an_adapter_that_goes_delays_none_that_comes(engine: Engine) -> None:
@@ -76,3 +76,20 @@ async def test_an_adapter_that_returns_is_loaded_after_it_went(engine: Engine) -
     engine.streams_over.set()
     await asked
     assert engine.said == ["load a", "unload a", "unloaded a", "load a"]
+
+
+async def test_what_may_be_promoted_again_stays(engine: Engine) -> None:
+    wanted, kept = {OLD: "m"}, {OLD, NEW}
+    loader = AdapterLoader(cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: kept)
+    await loader.on_change()
+    wanted[NEW] = wanted.pop(OLD)
+    await loader.on_change()
+    assert engine.said == ["load a", "load b"], "a rollback needs it at once"
+    kept.discard(OLD)
+    await loader.on_change()
+    await eventually_async(lambda: engine.said[-1] == "unload a")
+    engine.streams_over.set()
+    await loader.drop(NEW)
+    assert engine.said[-2:] == ["unload b", "unloaded b"]
+    await loader.ensure(NEW, "m")
+    assert engine.said[-1] == "load b", "what was dropped is loaded again"

@@ -1,0 +1,327 @@
+"""Rows of adapters, their versions and who shares them: read, added, promoted, removed.
+
+A name points at one of its versions, a version at a content in the store. Whoever writes here has bumped the revision
+before, so that one write comes after another. Nothing here knows files, the engine or who may do it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from adapters.facts import Facts
+from billing import clock
+from billing.errors import AlreadyExists, InvalidValue, NotFound
+from billing.ids import new_id
+from gateway.tables import adapter_shares, adapter_versions, adapters
+
+NAME_CHARS_MAX = 200
+NOTES_CHARS_MAX = 2000
+SHARES_MAX = 1000
+VERSIONS_MAX = 1000  # of one adapter, the removed ones among them
+EVERYONE = "*"  # on a shared list: all tenants
+
+
+class AdapterNameTaken(AlreadyExists):
+    """The name already means something to those who would see this adapter."""
+
+
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A name and the version that is served under it. `tenant_id`: its owner; None: the operator's. `shared`: who may
+    call it beside the owner, tenants' ids or "*" for all. `created_at` in Unix seconds."""
+
+    id: str
+    tenant_id: str | None
+    name: str
+    base_model: str
+    digest: str
+    version: int
+    active: bool
+    shared: tuple[str, ...]
+    pinned: bool
+    notes: str | None
+    created_at: int
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """One content that a name has had. `replaced`: the number that was served before it was promoted, where a rollback
+    leads. What was registered before versions were kept has no `bytes`, `rank_max` and `parameters`."""
+
+    adapter_id: str
+    number: int
+    digest: str
+    replaced: int | None
+    bytes: int | None
+    rank_max: int | None
+    parameters: int | None
+    targets: tuple[str, ...]
+    trained_for: str | None
+    warnings: tuple[str, ...]
+    created_at: int
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a content is to be registered as. None: as it is; of a new name nothing, and everyone's when it has no
+    owner. `promote` None: a new name's first version is served, a further one waits."""
+
+    name: str
+    tenant_id: str | None
+    base_model: str
+    shared: tuple[str, ...] | None = None
+    pinned: bool | None = None
+    notes: str | None = None
+    promote: bool | None = None
+
+
+def add_version(
+    connection: sa.Connection, wanted: Registration, facts: Facts, taken: Sequence[str] = ()
+) -> tuple[Adapter, Version]:
+    """The adapter and the version that has this content, which may have been there. `taken`: the base models' names,
+    which adapters may not have. Raises AdapterNameTaken, InvalidValue."""
+    if not 1 <= len(wanted.name) <= NAME_CHARS_MAX or not wanted.name.isprintable():
+        raise InvalidValue(f"an adapter's name has 1 to {NAME_CHARS_MAX} printable characters", "name")
+    if wanted.name in taken:
+        raise AdapterNameTaken(f"{wanted.name!r} is the name of a base model", "name")
+    found = named(connection, wanted.tenant_id, wanted.name)
+    if found is not None and found.active and found.base_model != wanted.base_model:
+        raise AdapterNameTaken(f"{wanted.name!r} is an adapter of {found.base_model}; remove it first", "base")
+    shared = wanted.shared
+    if shared is None and (found is None or not found.active):
+        shared = () if wanted.tenant_id else (EVERYONE,)
+    adapter_id = _insert_adapter(connection, wanted, facts.digest) if found is None else found.id
+    if found is not None and not found.active:
+        values = {"active": True, "base_model": wanted.base_model, "pinned": False, "notes": None}
+        connection.execute(sa.update(adapters).where(adapters.c.id == adapter_id).values(values))
+    version = _of_content(connection, adapter_id, facts.digest) or _insert_version(connection, adapter_id, facts)
+    if found is None or not found.active or wanted.promote:
+        promote(connection, adapter_id, version.number, after=None if found is None or not found.active else found)
+    adapter = change(connection, adapter_id, shared=shared, pinned=wanted.pinned, notes=wanted.notes)
+    return adapter, version_of(connection, adapter_id, version.number)
+
+
+def promote(connection: sa.Connection, adapter_id: str, number: int, *, after: Adapter | None) -> Adapter:
+    """Serve this version from now on; `after`: the adapter as it is, None when nothing was served. Raises NotFound."""
+    version = version_of(connection, adapter_id, number)
+    if after is None or after.version != number:
+        row = (adapter_versions.c.adapter_id == adapter_id, adapter_versions.c.number == number)
+        before = None if after is None else after.version
+        connection.execute(sa.update(adapter_versions).where(*row).values(replaced=before))
+        _serve(connection, adapter_id, version)
+    return adapter_by_id(connection, adapter_id)
+
+
+def roll_back(connection: sa.Connection, adapter: Adapter) -> Adapter:
+    """Serve again what the served version replaced. Raises InvalidValue when it replaced nothing that is left."""
+    replaced = version_of(connection, adapter.id, adapter.version).replaced
+    if replaced is None:
+        raise InvalidValue(f"version {adapter.version} replaced none: there is nothing to roll back to", "adapter")
+    _serve(connection, adapter.id, version_of(connection, adapter.id, replaced))
+    return adapter_by_id(connection, adapter.id)
+
+
+def change(
+    connection: sa.Connection,
+    adapter_id: str,
+    *,
+    shared: Sequence[str] | None = None,
+    pinned: bool | None = None,
+    notes: str | None = None,
+) -> Adapter:
+    """What is given. `shared`: tenants' ids, or "*". Raises AdapterNameTaken, InvalidValue."""
+    values: dict[str, Any] = {}
+    if pinned is not None:
+        values["pinned"] = pinned
+    if notes is not None:
+        if len(notes) > NOTES_CHARS_MAX:
+            raise InvalidValue(f"notes have at most {NOTES_CHARS_MAX} characters", "notes")
+        values["notes"] = notes or None
+    if shared is not None:
+        if len(shared) > SHARES_MAX:
+            raise InvalidValue(f"an adapter is shared with at most {SHARES_MAX} tenants, or with all ('*')", "shared")
+        values["for_all"] = EVERYONE in shared
+        _share(connection, adapter_id, sorted({tenant for tenant in shared if tenant != EVERYONE}))
+    if values:
+        connection.execute(sa.update(adapters).where(adapters.c.id == adapter_id).values(values))
+    adapter = adapter_by_id(connection, adapter_id)
+    if shared is not None:
+        _check_alone(connection, adapter)
+    return adapter
+
+
+def remove_version(connection: sa.Connection, adapter: Adapter, number: int) -> Version:
+    """Nobody may promote it any more. Raises NotFound, InvalidValue for the one that is served."""
+    version = version_of(connection, adapter.id, number)
+    if adapter.version == number:
+        raise InvalidValue(f"version {number} is served; promote another first, or remove the adapter", "version")
+    _remove(connection, adapter_versions.c.adapter_id == adapter.id, adapter_versions.c.number == number)
+    # A rollback passes it by, and never leads from a version to itself.
+    own = adapter_versions.c.adapter_id == adapter.id
+    leads_here = sa.update(adapter_versions).where(own, adapter_versions.c.replaced == number)
+    connection.execute(leads_here.values(replaced=version.replaced))
+    to_itself = sa.update(adapter_versions).where(own, adapter_versions.c.replaced == adapter_versions.c.number)
+    connection.execute(to_itself.values(replaced=None))
+    return version
+
+
+def remove(connection: sa.Connection, adapter_id: str) -> Adapter:
+    """The adapter and all its versions: nobody may call it from now on."""
+    _remove(connection, adapter_versions.c.adapter_id == adapter_id)
+    connection.execute(sa.delete(adapter_shares).where(adapter_shares.c.adapter_id == adapter_id))
+    values = {"active": False, "for_all": False}
+    connection.execute(sa.update(adapters).where(adapters.c.id == adapter_id).values(values))
+    return adapter_by_id(connection, adapter_id)
+
+
+# ---- reading
+
+
+def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> list[Adapter]:
+    """All adapters by name and owner, or those that are active, or those that are not."""
+    query = sa.select(adapters).order_by(adapters.c.name, adapters.c.id)
+    if active is not None:
+        query = query.where(adapters.c.active.is_(active))
+    shares: dict[str, list[str]] = defaultdict(list)
+    for share in connection.execute(sa.select(adapter_shares).order_by(adapter_shares.c.tenant_id)):
+        shares[share.adapter_id].append(share.tenant_id)
+    return [_adapter(row, shares[row.id]) for row in connection.execute(query)]
+
+
+def adapter_by_id(connection: sa.Connection, adapter_id: str) -> Adapter:
+    """Raises NotFound."""
+    row = connection.execute(sa.select(adapters).where(adapters.c.id == adapter_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no adapter {adapter_id!r}", "adapter")
+    shares = sa.select(adapter_shares.c.tenant_id).where(adapter_shares.c.adapter_id == adapter_id)
+    return _adapter(row, connection.execute(shares.order_by(adapter_shares.c.tenant_id)).scalars().all())
+
+
+def adapter_of(connection: sa.Connection, adapter: str, tenant_id: str | None = None) -> Adapter:
+    """An active one, by its id, or by its name where one alone has it (`tenant_id`: among that owner's). Raises
+    NotFound, InvalidValue."""
+    active = list_adapters(connection, active=True)
+    found = [one for one in active if one.id == adapter]
+    found = found or [one for one in active if one.name == adapter and tenant_id in (None, one.tenant_id)]
+    if not found:
+        raise NotFound(f"there is no adapter {adapter!r}", "adapter")
+    if len(found) > 1:
+        several = ", ".join(one.id for one in found)
+        raise InvalidValue(f"{adapter!r} is the name of several adapters: {several}; name one of them", "adapter")
+    return found[0]
+
+
+def named(connection: sa.Connection, tenant_id: str | None, name: str) -> Adapter | None:
+    """The adapter that this owner (None: the operator) has or had under this name."""
+    owned = adapters.c.tenant_id.is_(None) if tenant_id is None else adapters.c.tenant_id == tenant_id
+    row = connection.execute(sa.select(adapters.c.id).where(owned, adapters.c.name == name)).one_or_none()
+    return None if row is None else adapter_by_id(connection, row.id)
+
+
+def versions(connection: sa.Connection, adapter_id: str) -> list[Version]:
+    """Those that are not removed, the newest first."""
+    query = sa.select(adapter_versions).where(*_live(adapter_id)).order_by(adapter_versions.c.number.desc())
+    return [_version(row) for row in connection.execute(query)]
+
+
+def version_of(connection: sa.Connection, adapter_id: str, number: int) -> Version:
+    """Raises NotFound for one that is not, or not any more."""
+    query = sa.select(adapter_versions).where(*_live(adapter_id), adapter_versions.c.number == number)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound(f"the adapter has no version {number}", "version")
+    return _version(row)
+
+
+def live_digests(connection: sa.Connection) -> set[str]:
+    """Contents that some version has that is not removed."""
+    query = sa.select(adapter_versions.c.digest).where(adapter_versions.c.removed_at.is_(None)).distinct()
+    return set(connection.execute(query).scalars())
+
+
+# ---- what the writes above are made of
+
+
+def _live(adapter_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return adapter_versions.c.adapter_id == adapter_id, adapter_versions.c.removed_at.is_(None)
+
+
+def _insert_adapter(connection: sa.Connection, wanted: Registration, digest: str) -> str:
+    values = {
+        "id": new_id("ada"),
+        "tenant_id": wanted.tenant_id,
+        "name": wanted.name,
+        "base_model": wanted.base_model,
+        "digest": digest,
+        "active": True,
+        "created_at": clock.database_now(connection),
+    }
+    connection.execute(sa.insert(adapters).values(values))
+    return str(values["id"])
+
+
+def _of_content(connection: sa.Connection, adapter_id: str, digest: str) -> Version | None:
+    return next((version for version in versions(connection, adapter_id) if version.digest == digest), None)
+
+
+def _insert_version(connection: sa.Connection, adapter_id: str, facts: Facts) -> Version:
+    newest = sa.select(sa.func.max(adapter_versions.c.number)).where(adapter_versions.c.adapter_id == adapter_id)
+    number = int(connection.execute(newest).scalar_one() or 0) + 1
+    if number > VERSIONS_MAX:
+        raise InvalidValue(f"an adapter has at most {VERSIONS_MAX} versions; give this one a name of its own", "name")
+    connection.execute(
+        sa.insert(adapter_versions).values(
+            adapter_id=adapter_id,
+            number=number,
+            digest=facts.digest,
+            bytes=facts.bytes,
+            rank_max=facts.rank_max,
+            parameters=facts.parameters,
+            targets=list(facts.targets),
+            trained_for=facts.trained_for,
+            warnings=list(facts.warnings),
+            created_at=clock.database_now(connection),
+        )
+    )
+    return version_of(connection, adapter_id, number)
+
+
+def _serve(connection: sa.Connection, adapter_id: str, version: Version) -> None:
+    values = {"version": version.number, "digest": version.digest}
+    connection.execute(sa.update(adapters).where(adapters.c.id == adapter_id).values(values))
+
+
+def _share(connection: sa.Connection, adapter_id: str, tenant_ids: Iterable[str]) -> None:
+    connection.execute(sa.delete(adapter_shares).where(adapter_shares.c.adapter_id == adapter_id))
+    for tenant_id in tenant_ids:
+        connection.execute(sa.insert(adapter_shares).values(adapter_id=adapter_id, tenant_id=tenant_id))
+
+
+def _check_alone(connection: sa.Connection, adapter: Adapter) -> None:
+    """Nobody has two adapters of this name shared with it. Raises AdapterNameTaken."""
+    for other in list_adapters(connection, active=True):
+        if other.id != adapter.id and other.name == adapter.name and (both := set(other.shared) & set(adapter.shared)):
+            who = "all tenants" if EVERYONE in both else ", ".join(sorted(both))
+            raise AdapterNameTaken(f"{adapter.name!r} is shared with {who} already: {other.id}", "shared")
+
+
+def _remove(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> None:
+    live = adapter_versions.c.removed_at.is_(None)
+    now = clock.database_now(connection)
+    connection.execute(sa.update(adapter_versions).where(live, *which).values(removed_at=now))
+
+
+def _adapter(row: sa.Row[Any], shares: Sequence[str]) -> Adapter:
+    values = dict(row._mapping)
+    everyone = [EVERYONE] if values.pop("for_all") else []
+    values["created_at"] //= clock.SECOND
+    return Adapter(**values, shared=(*everyone, *shares))
+
+
+def _version(row: sa.Row[Any]) -> Version:
+    values = dict(row._mapping)
+    del values["removed_at"]
+    values["created_at"] //= clock.SECOND
+    return Version(**values | {name: tuple(values[name]) for name in ("targets", "warnings")})

@@ -1,0 +1,125 @@
+"""What an operator may change of adapters: each the change and its audit line, together.
+
+Files were checked before (`staging`, `uploads`); here they get their name. It knows no HTTP and no terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from adapters.facts import Facts
+from billing import revision
+from billing.errors import InvalidValue, NotFound
+from gateway import adapter_rows
+from gateway.adapter_rows import EVERYONE, Adapter, Registration, Version
+from gateway.writes import Writes, tenant_of
+
+
+class AdapterWrites(Writes):
+    """A name, the contents that it had, and who may call it. Every gateway follows within a second."""
+
+    def register_adapter(
+        self, connection: sa.Connection, wanted: Registration, facts: Facts, keep: Callable[[], None]
+    ) -> tuple[Adapter, Version]:
+        """Give a checked content its name, or its name a further version; the same content again is the version that it
+        was. `keep` makes its files part of the store. Tenants by id or slug."""
+        revision.bump(connection)
+        owner = None if wanted.tenant_id is None else tenant_of(connection, wanted.tenant_id).id
+        wanted = Registration(
+            name=wanted.name,
+            tenant_id=owner,
+            base_model=wanted.base_model,
+            shared=self._tenants(connection, wanted.shared),
+            pinned=wanted.pinned,
+            notes=wanted.notes,
+            promote=wanted.promote,
+        )
+        before = adapter_rows.named(connection, owner, wanted.name)
+        taken = [model.name for model in self._config.models]
+        adapter, version = adapter_rows.add_version(connection, wanted, facts, taken)
+        keep()
+        action = "adapter.version" if before is not None and before.active else "adapter.register"
+        shown = {"adapter": adapter, "version": version}
+        self._record(connection, action, adapter.id, adapter.tenant_id, before=before, after=shown)
+        return adapter, version
+
+    def promote_adapter(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Adapter:
+        """Serve this version, by its number or its content's digest, to every request that comes from now on."""
+        revision.bump(connection)
+        before = active(connection, adapter_id)
+        number = _number(connection, before, version)
+        after = adapter_rows.promote(connection, adapter_id, number, after=before)
+        self._record(connection, "adapter.promote", after.id, after.tenant_id, before=before, after=after)
+        return after
+
+    def roll_back_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
+        """Serve again the version that the served one replaced."""
+        revision.bump(connection)
+        before = active(connection, adapter_id)
+        after = adapter_rows.roll_back(connection, before)
+        self._record(connection, "adapter.rollback", after.id, after.tenant_id, before=before, after=after)
+        return after
+
+    def update_adapter(
+        self,
+        connection: sa.Connection,
+        adapter_id: str,
+        *,
+        shared: Sequence[str] | None = None,
+        pinned: bool | None = None,
+        notes: str | None = None,
+    ) -> Adapter:
+        """Change what is given. `shared`: tenants by id or slug, or "*"; it replaces the list."""
+        revision.bump(connection)
+        before = active(connection, adapter_id)
+        after = adapter_rows.change(
+            connection, adapter_id, shared=self._tenants(connection, shared), pinned=pinned, notes=notes
+        )
+        self._record(connection, "adapter.update", after.id, after.tenant_id, before=before, after=after)
+        return after
+
+    def remove_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
+        """Nobody may call it from now on; requests in flight end as they would have. Its files go once nothing runs
+        on them and no other adapter has them."""
+        revision.bump(connection)
+        before = active(connection, adapter_id)
+        after = adapter_rows.remove(connection, adapter_id)
+        self._record(connection, "adapter.remove", after.id, after.tenant_id, before=before, after=after)
+        return after
+
+    def remove_adapter_version(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Adapter:
+        """Forget one that is not served."""
+        revision.bump(connection)
+        adapter = active(connection, adapter_id)
+        removed = adapter_rows.remove_version(connection, adapter, _number(connection, adapter, version))
+        self._record(connection, "adapter.remove_version", adapter.id, adapter.tenant_id, before=removed, after=adapter)
+        return adapter
+
+    def _tenants(self, connection: sa.Connection, shared: Sequence[str] | None) -> tuple[str, ...] | None:
+        """Their ids. Raises NotFound."""
+        if shared is None:
+            return None
+        return tuple(one if one == EVERYONE else tenant_of(connection, one).id for one in shared)
+
+
+def active(connection: sa.Connection, adapter_id: str) -> Adapter:
+    """Raises NotFound for one that was removed, too."""
+    adapter = adapter_rows.adapter_by_id(connection, adapter_id)
+    if not adapter.active:
+        raise NotFound(f"there is no adapter {adapter_id!r}", "adapter")
+    return adapter
+
+
+def _number(connection: sa.Connection, adapter: Adapter, version: int | str) -> int:
+    """Of a version that is named by its number, in digits or not, or by the beginning of its digest."""
+    text = str(version)
+    if text.isascii() and text.isdigit() and len(text) <= 6:
+        return int(text)
+    if len(text) < 8:
+        raise InvalidValue(f"{text!r} is neither a version's number nor 8 characters of its digest", "version")
+    found = [one.number for one in adapter_rows.versions(connection, adapter.id) if one.digest.startswith(text)]
+    if len(found) != 1:
+        raise NotFound(f"the adapter has no version {text!r}", "version")
+    return found[0]

@@ -1,0 +1,80 @@
+"""An adapter that was copied and checked and has no name yet: what lies between its files' arrival and its row.
+
+Nothing here touches the database or the engine. Closed without being kept, it leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from adapters.check import Progress, check_adapter
+from adapters.config import RANK_MAX
+from adapters.facts import Facts, facts_of, names_of_base
+from adapters.store import AdapterStore, Incoming
+from billing.errors import NotFound
+from gateway.config import Config
+from gateway.registry import base_shape
+
+
+@dataclass(slots=True, frozen=True)
+class Base:
+    """What adapters of a base model must fit. `rank_max`: the largest rank that its engine computes."""
+
+    name: str
+    path: Path
+    dtype: str
+    rank_max: int
+
+
+class Staged:
+    """A checked adapter in the store's anteroom."""
+
+    def __init__(self, store: AdapterStore, incoming: Incoming, facts: Facts) -> None:
+        self.facts = facts
+        self._store = store
+        self._incoming = incoming
+
+    def keep(self) -> None:
+        """Make it part of the store; where the content is there already, nothing changes. In the transaction that gives
+        it a row: a sweep of the store, which has the same lock, then finds it either in use or not there."""
+        if not self._store.has(self.facts.digest):
+            self._store.keep(self._incoming, self.facts.digest)
+
+    def close(self) -> None:
+        self._incoming.close()
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def base_of(config: Config, name: str | None) -> Base:
+    """The base model of that name; None: the only one there is. Raises NotFound."""
+    there = ", ".join(model.name for model in config.models)
+    if name is None and len(config.models) != 1:
+        raise NotFound(f"a base is needed: one of {there}", "base")
+    model = config.models[0] if name is None else config.model(name)
+    if model is None:
+        raise NotFound(f"there is no base model {name!r}; there is {there}", "base")
+    rank_max = config.engine.adapter_rank_max if config.engine.device == "cuda" else RANK_MAX
+    return Base(model.name, Path(model.path), model.dtype, rank_max)
+
+
+def stage_directory(store: AdapterStore, base: Base, source: Path, on_bytes: Progress | None = None) -> Staged:
+    """Copy the adapter in the directory `source` and check the copy, in this process. `on_bytes` hears of each byte
+    when it is copied and when it is checked. Raises AdapterRefused, OSError, ValueError; then nothing is left."""
+    incoming = store.begin()
+    try:
+        incoming.copy(source, on_bytes)
+        shape = base_shape(base.path)
+        checked = check_adapter(incoming.path, shape, rank_max=base.rank_max, dtype=base.dtype, on_bytes=on_bytes)
+        facts = facts_of(checked, incoming.bytes, names_of_base(base.name, base.path))
+        incoming.sync()
+    except BaseException:
+        incoming.close()
+        raise
+    return Staged(store, incoming, facts)
