@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
-
 from adapters.config import CONFIG_BYTES_MAX, RANK_MAX, parse_config
 from adapters.header import FILE_BYTES_MAX, AdapterRefused, Tensor, read_header
 from adapters.spec import AdapterSpec, BaseShape, validate
@@ -26,13 +24,6 @@ CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 FILES = {CONFIG_FILE: CONFIG_BYTES_MAX, WEIGHTS_FILE: FILE_BYTES_MAX}
 BLOCK_BYTES = 1024 * 1024  # a multiple of every item's size
-
-# dtype in the file → (unsigned integer of its size, all bits but the sign).
-MAGNITUDE = {"F32": (np.uint32, 0x7FFFFFFF), "F16": (np.uint16, 0x7FFF), "BF16": (np.uint16, 0x7FFF)}
-# dtype in the file → the magnitude, as bits, of the least number that is none: infinity. Larger ones are NaN.
-INFINITE = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
-# The same where the base computes in float16: what rounds to its infinity, 65520 and more.
-INFINITE_IN_FLOAT16 = {"F32": 0x477FF000, "F16": 0x7C00, "BF16": 0x4780}
 
 Progress = Callable[[int], None]
 
@@ -50,7 +41,7 @@ class Checked:
 def read_adapter(path: Path, base: BaseShape) -> AdapterSpec:
     """Every check of the two files in a directory, weights included. Raises AdapterRefused, OSError."""
     spec = read_spec(path, base)
-    _scan(path, spec, INFINITE, None, None)
+    _scan(path, spec, "float32", None, None)
     return spec
 
 
@@ -66,7 +57,7 @@ def check_adapter(
     float16), with the digest. `on_bytes` hears how many bytes of weights were looked at since it was called last."""
     spec = read_spec(path, base, rank_max)
     digest = hashlib.sha256(_meaning(spec))
-    _scan(path, spec, INFINITE_IN_FLOAT16 if dtype == "float16" else INFINITE, digest, on_bytes)
+    _scan(path, spec, dtype, digest, on_bytes)
     return Checked(spec, digest.hexdigest())
 
 
@@ -91,10 +82,10 @@ def _meaning(spec: AdapterSpec) -> bytes:
     return json.dumps(meaning, separators=(",", ":"), sort_keys=True).encode() + b"\0"
 
 
-def _scan(
-    path: Path, spec: AdapterSpec, infinite: dict[str, int], digest: _Hash | None, on_bytes: Progress | None
-) -> None:
+def _scan(path: Path, spec: AdapterSpec, dtype: str, digest: _Hash | None, on_bytes: Progress | None) -> None:
     """Look at every number, block by block. Raises AdapterRefused for the first that is none."""
+    from adapters.finite import check_finite  # numpy takes longer to load than most refusals take
+
     buffer = bytearray(BLOCK_BYTES)
     with memoryview(buffer) as view, (path / WEIGHTS_FILE).open("rb", buffering=0) as file:
         for tensor in _by_name(spec):
@@ -102,7 +93,7 @@ def _scan(
             for start in range(tensor.start, tensor.stop, BLOCK_BYTES):
                 with view[: min(BLOCK_BYTES, tensor.stop - start)] as block:
                     _fill(file, block, tensor)
-                    _check_finite(block, tensor, (start - tensor.start), infinite[tensor.dtype])
+                    check_finite(block, tensor, start - tensor.start, dtype)
                     if digest is not None:
                         digest.update(block)
                     if on_bytes is not None:
@@ -117,14 +108,3 @@ def _fill(file: BinaryIO, block: memoryview, tensor: Tensor) -> None:
         if not read:
             raise AdapterRefused(f"{tensor.name}: the file became shorter while it was read")
         done += read
-
-
-def _check_finite(block: memoryview, tensor: Tensor, offset: int, infinite: int) -> None:
-    """By bit pattern: numpy has no bfloat16."""
-    integer, magnitude = MAGNITUDE[tensor.dtype]
-    bits = np.frombuffer(block, integer)
-    bad = (bits & integer(magnitude)) >= integer(infinite)
-    if bad.any():
-        number = offset // bits.itemsize + int(bad.argmax())
-        what = "NaN or infinite" if infinite == INFINITE[tensor.dtype] else "NaN, infinite or too large for float16"
-        raise AdapterRefused(f"{tensor.name}: number {number} is {what}")

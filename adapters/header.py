@@ -19,6 +19,8 @@ TENSORS_MAX = 16_384
 NAME_CHARS_MAX = 512
 FILE_BYTES_MAX = 4 * 1024**3
 LENGTH_BYTES = 8
+# How a zip archive and a pickle begin. A header of 640 bytes does as well: this words a refusal, and makes none.
+FOREIGN = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 class AdapterRefused(ValueError):
@@ -93,7 +95,7 @@ def _read_json(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
     if len(first) < LENGTH_BYTES:
         raise AdapterRefused(f"header: the file has {size} bytes, too few for a safetensors header")
     length = int.from_bytes(first, "little")
-    hint = " (a zip archive or a pickle is not a safetensors file)" if first[:2] in (b"PK", b"\x80\x02") else ""
+    hint = " (a zip archive or a pickle is not a safetensors file)" if first[:2] in FOREIGN else ""
     if length > HEADER_BYTES_MAX:
         raise AdapterRefused(f"header: its length field says {length} bytes, more than {HEADER_BYTES_MAX}{hint}")
     if LENGTH_BYTES + length > size:

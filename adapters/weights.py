@@ -18,15 +18,15 @@ import numpy.typing as npt
 import torch
 
 from adapters.config import CONFIG_BYTES_MAX, parse_config
+from adapters.finite import MAGNITUDE, check_finite
 from adapters.header import AdapterRefused, Tensor, read_header
 from adapters.spec import AdapterSpec, BaseShape, validate
-from adapters.store import CONFIG_FILE, EXPONENT, WEIGHTS_FILE
+from adapters.store import CONFIG_FILE, WEIGHTS_FILE
 from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK
 
 Key = tuple[int, str]  # layer, module
 # dtype of a file's tensor → of the same numbers in torch.
 TORCH_DTYPE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-FILE_DTYPE = {dtype: name for name, dtype in TORCH_DTYPE.items()}
 
 
 class ReadStopped(Exception):
@@ -193,19 +193,10 @@ def _fill(raw: FileIO, data: memoryview) -> None:
 def _converted(data: memoryview, tensor: Tensor, dtype: torch.dtype, *, check: bool) -> npt.NDArray[Any]:
     """The bit patterns of a tensor's numbers in `dtype`, rounded to nearest even. With `check` they are finite, or
     AdapterRefused says which is not."""
-    integer, exponent = EXPONENT[tensor.dtype]
-    bits: npt.NDArray[Any] = np.frombuffer(data, integer)
     if check:
-        bad = (bits & exponent) == exponent
-        if bad.any():
-            raise AdapterRefused(f"{tensor.name}: number {int(bad.argmax())} is NaN or infinite")
-    if TORCH_DTYPE[tensor.dtype] == dtype:
-        return bits
-    found = _from_float32(_to_float32(bits, tensor.dtype), dtype)
-    exponent = EXPONENT[FILE_DTYPE[dtype]][1]
-    if check and ((found & exponent) == exponent).any():
-        raise AdapterRefused(f"{tensor.name}: it has a number too large for {dtype}")
-    return found
+        check_finite(data, tensor, 0, str(dtype).removeprefix("torch."))
+    bits: npt.NDArray[Any] = np.frombuffer(data, MAGNITUDE[tensor.dtype][0])
+    return bits if TORCH_DTYPE[tensor.dtype] == dtype else _from_float32(_to_float32(bits, tensor.dtype), dtype)
 
 
 def _to_float32(bits: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:

@@ -49,7 +49,8 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
     """One content that a name has had. `replaced`: the number that was served before it was promoted, where a rollback
-    leads. What was registered before versions were kept has no `bytes`, `rank_max` and `parameters`."""
+    leads. What was registered before versions were kept has no `bytes`, `rank_max` and `parameters`. Moments in Unix
+    seconds."""
 
     adapter_id: str
     number: int
@@ -62,6 +63,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     trained_for: str | None
     warnings: tuple[str, ...]
     created_at: int
+    removed_at: int | None
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +166,8 @@ def remove_version(connection: sa.Connection, adapter: Adapter, number: int) -> 
     connection.execute(leads_here.values(replaced=version.replaced))
     to_itself = sa.update(adapter_versions).where(own, adapter_versions.c.replaced == adapter_versions.c.number)
     connection.execute(to_itself.values(replaced=None))
-    return version
+    removed_at = clock.database_now(connection) // clock.SECOND
+    return msgspec.structs.replace(version, removed_at=removed_at)
 
 
 def remove(connection: sa.Connection, adapter_id: str) -> Adapter:
@@ -322,6 +325,6 @@ def _adapter(row: sa.Row[Any], shares: Sequence[str]) -> Adapter:
 
 def _version(row: sa.Row[Any]) -> Version:
     values = dict(row._mapping)
-    del values["removed_at"]
-    values["created_at"] //= clock.SECOND
+    for name in ("created_at", "removed_at"):
+        values[name] = None if values[name] is None else values[name] // clock.SECOND
     return Version(**values | {name: tuple(values[name]) for name in ("targets", "warnings")})

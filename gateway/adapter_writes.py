@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import sqlalchemy as sa
 
 from adapters.facts import Facts
@@ -38,11 +39,12 @@ class AdapterWrites(Writes):
         )
         before = adapter_rows.named(connection, owner, wanted.name)
         taken = [model.name for model in self._config.models]
+        known = set() if before is None else {one.number for one in adapter_rows.versions(connection, before.id)}
         adapter, version = adapter_rows.add_version(connection, wanted, facts, taken)
         keep()
-        action = "adapter.version" if before is not None and before.active else "adapter.register"
-        shown = {"adapter": adapter, "version": version}
-        self._record(connection, action, adapter.id, adapter.tenant_id, before=before, after=shown)
+        self._changed(connection, "adapter.register", before, adapter)
+        if version.number not in known:
+            self._record_version(connection, "adapter.version", adapter, after=version)
         return adapter, version
 
     def promote_adapter(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Adapter:
@@ -51,7 +53,7 @@ class AdapterWrites(Writes):
         before = active(connection, adapter_id)
         number = _number(connection, before, version)
         after = adapter_rows.promote(connection, adapter_id, number, after=before)
-        self._record(connection, "adapter.promote", after.id, after.tenant_id, before=before, after=after)
+        self._changed(connection, "adapter.promote", before, after)
         return after
 
     def roll_back_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
@@ -59,7 +61,7 @@ class AdapterWrites(Writes):
         revision.bump(connection)
         before = active(connection, adapter_id)
         after = adapter_rows.roll_back(connection, before)
-        self._record(connection, "adapter.rollback", after.id, after.tenant_id, before=before, after=after)
+        self._changed(connection, "adapter.rollback", before, after)
         return after
 
     def update_adapter(
@@ -77,7 +79,7 @@ class AdapterWrites(Writes):
         after = adapter_rows.change(
             connection, adapter_id, shared=self._tenants(connection, shared), pinned=pinned, notes=notes
         )
-        self._record(connection, "adapter.update", after.id, after.tenant_id, before=before, after=after)
+        self._changed(connection, "adapter.update", before, after)
         return after
 
     def remove_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
@@ -86,16 +88,35 @@ class AdapterWrites(Writes):
         revision.bump(connection)
         before = active(connection, adapter_id)
         after = adapter_rows.remove(connection, adapter_id)
-        self._record(connection, "adapter.remove", after.id, after.tenant_id, before=before, after=after)
+        self._changed(connection, "adapter.remove", before, after)
         return after
 
-    def remove_adapter_version(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Adapter:
+    def remove_adapter_version(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Version:
         """Forget one that is not served."""
         revision.bump(connection)
         adapter = active(connection, adapter_id)
-        removed = adapter_rows.remove_version(connection, adapter, _number(connection, adapter, version))
-        self._record(connection, "adapter.remove_version", adapter.id, adapter.tenant_id, before=removed, after=adapter)
-        return adapter
+        before = adapter_rows.version_of(connection, adapter_id, _number(connection, adapter, version))
+        removed = _as_logged(adapter_rows.remove_version(connection, adapter, before.number))
+        self._record_version(connection, "adapter.remove_version", adapter, before=before, after=removed)
+        return removed
+
+    def _changed(self, connection: sa.Connection, action: str, before: Adapter | None, after: Adapter) -> None:
+        if after != before:
+            self._record(connection, action, after.id, after.tenant_id, before=before, after=after)
+
+    def _record_version(
+        self,
+        connection: sa.Connection,
+        action: str,
+        adapter: Adapter,
+        *,
+        before: Version | None = None,
+        after: Version,
+    ) -> None:
+        """A version's line is of its own object: its adapter stays as it is."""
+        before = None if before is None else _as_logged(before)
+        object_id = f"{adapter.id}/{after.number}"
+        self._record(connection, action, object_id, adapter.tenant_id, before=before, after=_as_logged(after))
 
     def _tenants(self, connection: sa.Connection, shared: Sequence[str] | None) -> tuple[str, ...] | None:
         """Their ids. Raises NotFound."""
@@ -110,6 +131,11 @@ def active(connection: sa.Connection, adapter_id: str) -> Adapter:
     if not adapter.active:
         raise NotFound(f"there is no adapter {adapter_id!r}", "adapter")
     return adapter
+
+
+def _as_logged(version: Version) -> Version:
+    """Without what promotions change of it: those have their own lines."""
+    return msgspec.structs.replace(version, replaced=None)
 
 
 def _number(connection: sa.Connection, adapter: Adapter, version: int | str) -> int:

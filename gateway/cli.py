@@ -16,6 +16,7 @@ from gateway.commands.billing import billing_group
 from gateway.commands.config import config_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
+from gateway.commands.demo import demo_group
 from gateway.commands.exports import check_command, export_command
 from gateway.commands.keys import keys_group
 from gateway.commands.limits import limits_group
@@ -57,6 +58,7 @@ for command in (
     config_group,
     bench_command,
     simulate_command,
+    demo_group,
 ):
     main.add_command(command)
 for command in (export_command, check_command):

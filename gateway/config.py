@@ -200,6 +200,15 @@ class ExportsSection(Section, frozen=True, kw_only=True):
     provider_name: Annotated[str, Meta(min_length=1, max_length=200)] = "Laneway"
 
 
+class AdaptersSection(Section, frozen=True, kw_only=True):
+    """Uploads of adapters to one gateway process."""
+
+    upload_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=4 * 1024**3)] = 1024**3
+    uploads_max: Annotated[int, Meta(ge=1, le=64)] = 4
+    upload_idle_s: Annotated[float, Meta(ge=1, le=600)] = 30.0
+    check_s_max: Annotated[float, Meta(ge=1, le=600)] = 60.0
+
+
 # The demo's targets: they fit a laptop CPU. `engine.tiers.SHIPPED_TIERS` is the same table; a test holds them equal.
 DEFAULT_TIERS = (
     TierSection(name="premium", service_tier="priority", floor=0.30, preemptible=False, queue_target_ms=5000.0),
@@ -223,6 +232,7 @@ class Config(Section, frozen=True, kw_only=True):
     exports: ExportsSection = ExportsSection()
     webhooks: WebhooksSection = WebhooksSection()
     billing: BillingSection = BillingSection()
+    adapters: AdaptersSection = AdaptersSection()
 
     def __post_init__(self) -> None:
         _unique("models.name", [model.name for model in self.models])

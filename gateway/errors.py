@@ -61,6 +61,12 @@ class InvalidRequest(ApiError):
     """A bad, unknown or unsupported field."""
 
 
+class InvalidAdapter(ApiError):
+    """These files are not an adapter that is served; the message names the tensor or the key."""
+
+    code = "invalid_adapter"
+
+
 class ContextLengthExceeded(ApiError):
     code = "context_length_exceeded"
 

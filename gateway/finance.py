@@ -15,7 +15,7 @@ from billing.errors import NotFound
 from billing.invoices import Invoice
 from billing.margins import Margins, Preview
 from billing.prices import SubjectKind, UnitPrices
-from gateway import registry
+from gateway import adapter_rows
 from gateway.administration import Administration, key_of, project_of, tenant_of
 
 
@@ -122,4 +122,4 @@ class Finance(Administration):
 
 def adapter_names(connection: sa.Connection) -> dict[str, str]:
     """By id, for people who read an invoice."""
-    return {row.id: row.name for row in registry.list_adapters(connection)}
+    return {row.id: row.name for row in adapter_rows.list_adapters(connection)}

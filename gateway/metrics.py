@@ -68,6 +68,9 @@ class Metrics:
         self.reconciled_at = Gauge(
             "laneway_reconciled_timestamp_seconds", "When the books were last reconciled", registry=registry
         )
+        self.upload_bytes = Counter(
+            "laneway_adapter_upload_bytes", "Received of uploads of adapters", registry=registry
+        )
         self.errors = Counter("laneway_internal_errors", "Faults of our own, each with a traceback", registry=registry)
 
     def text(self) -> bytes:

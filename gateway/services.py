@@ -39,6 +39,7 @@ from gateway.replays import Replays
 from gateway.siblings import ALONE, Place, Siblings
 from gateway.sweeper import Sweeper
 from gateway.tiers import Tiers
+from gateway.uploads import Uploads
 from gateway.watch import RevisionWatch
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class Services:
         )
         self.registry = Registry(self.database, {name: model.created for name, model in self.models.items()})
         self.store = AdapterStore(config.adapters_dir)
+        self.uploads = Uploads(self.store, config.adapters, self.metrics)
         self.replays = Replays(self.database, self.gateway_id)
         self.watch = RevisionWatch(self.database, self._changed)
         self.engine = EngineClient(config.socket_path)

@@ -189,10 +189,10 @@ def remove_command(console: Console, adapter: str, version: str | None, tenant: 
     def change(connection: sa.Connection) -> str:
         found = _adapter(connection, adapter, tenant).id
         if version is None:
-            return administration.remove_adapter(connection, found).id
-        return administration.remove_adapter_version(connection, found, version).id
+            return f"{administration.remove_adapter(connection, found).id}: removed"
+        return f"{found}: version {administration.remove_adapter_version(connection, found, version).number} removed"
 
-    click.echo(f"{write(console, change)}: removed{'' if version is None else f', version {version}'}")
+    click.echo(write(console, change))
 
 
 def _adapter(connection: sa.Connection, adapter: str, tenant: str | None) -> Adapter:

@@ -15,6 +15,7 @@ from litestar.di import Provide
 from litestar.exceptions import ValidationException
 from litestar.handlers import BaseRouteHandler
 
+from adapters.header import AdapterRefused
 from billing.errors import AlreadyExists, BillingRefused, NotFound, NotYet
 from gateway import errors
 from gateway.access import admit
@@ -22,6 +23,7 @@ from gateway.administration import Actor, Administration
 from gateway.finance import Finance
 from gateway.http import line_of, read_body
 from gateway.keys import ADMIN, KeyRefused
+from gateway.routes.admin_adapters import AdapterController
 from gateway.routes.admin_alerts import WebhookController, list_alerts
 from gateway.routes.admin_exports import ExportController
 from gateway.routes.admin_finance import (
@@ -74,6 +76,7 @@ def admin_router(services: Services) -> Router:
             list_alerts,
             ExportController,
             LimitsController,
+            AdapterController,
             usage_totals,
             usage_requests,
             audit_findings,
@@ -103,6 +106,7 @@ def admin_router(services: Services) -> Router:
             ValidationException: _say_validation,
             BillingRefused: _say_billing,
             KeyRefused: _say_key,
+            AdapterRefused: _say_adapter,
         },
         request_class=AdminRequest,
         tags=["admin"],
@@ -150,9 +154,13 @@ def _say_billing(_: Request[Any, Any, Any], error: BillingRefused) -> NoReturn:
         AlreadyExists: errors.Conflict,
         NotYet: errors.Conflict,
     }
-    kind = kinds.get(type(error), errors.InvalidRequest)
+    kind = next((said for is_kind, said in kinds.items() if isinstance(error, is_kind)), errors.InvalidRequest)
     raise kind(error.message, param=error.param) from error
 
 
 def _say_key(_: Request[Any, Any, Any], error: KeyRefused) -> NoReturn:
     raise errors.InvalidRequest(str(error)) from error
+
+
+def _say_adapter(_: Request[Any, Any, Any], error: AdapterRefused) -> NoReturn:
+    raise errors.InvalidAdapter(error.reason) from error

@@ -10,10 +10,13 @@ import msgspec
 from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
+from adapters.store import FILES
 from gateway import completions_wire, messages_wire, replays, wire
 from gateway.dialects import AnthropicError, speaks_anthropic
 from gateway.errors import ErrorBody
 from gateway.parsing import Neutral
+from gateway.routes.admin_adapters import BOOLEANS
+from gateway.uploads import FIELDS
 
 _REFERENCE = "#/components/schemas/{name}"
 _STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
@@ -64,6 +67,24 @@ class SchemaPlugin(JsonRenderPlugin):
         return msgspec.json.encode(complete(openapi_schema))
 
 
+# What an upload of an adapter is made of. `base`: the base model, where there are several.
+_FORM: dict[str, Any] = {
+    "type": "object",
+    "required": [*FILES],
+    "additionalProperties": False,
+    "properties": {
+        **{name: {"type": "string", "format": "binary"} for name in FILES},
+        **{name: {"type": "string"} for name in FIELDS},
+        **{name: {"type": "string", "enum": [*BOOLEANS]} for name in ("pinned", "promote")},
+        "shared": {"type": "string", "description": "tenants (ids or slugs), with commas between them; * for all"},
+    },
+}
+_FORMS = {
+    "/v1/admin/adapters": _FORM | {"required": [*FILES, "name"]},
+    "/v1/admin/adapters/check": _FORM,
+}
+
+
 def complete(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy of `schema` with keys, errors and the raw bodies described."""
     kinds = [ErrorBody, AnthropicError]
@@ -77,6 +98,9 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     for path, operations in schema["paths"].items():
         error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
         paths[path] = {method: _operation(path, operation, error) for method, operation in operations.items()}
+        if (form := _FORMS.get(path)) is not None:
+            content = {"multipart/form-data": {"schema": form}}
+            paths[path]["post"]["requestBody"] = {"required": True, "content": content}
         raw = _BODIES.get(path.removeprefix("/t/{tenant}"))
         if raw is not None:
             paths[path]["post"] = _with_body(paths[path]["post"], raw, described)

@@ -211,9 +211,38 @@ def test_adapters(make: Callable[[str], Laneway], sqlite_url: str, model_dir: Pa
     assert own["digest"] == shared["digest"], "the store names content"
     assert (own["name"], shared["name"], shared["tenant_id"]) == ("pirate", "arr", None)
     assert laneway.json("adapters", "add", example, "--tenant", "acme") == own
+    other = str(REPO / "examples" / "adapters" / "json-answers")
+    waits = laneway.json("adapters", "add", other, "--name", "pirate", "--tenant", "acme", "--notes", "n", "--pinned")
+    assert (waits["version"], waits["added"]["number"], waits["notes"], waits["pinned"]) == (1, 2, "n", True)
+    assert laneway.json("adapters", "promote", "pirate", "2")["digest"] == waits["added"]["digest"]
+    assert laneway.json("adapters", "rollback", "pirate")["digest"] == own["digest"]
+    assert [row["served"] for row in laneway.json("adapters", "versions", "pirate")] == [False, True]
+    assert "2 removed" in laneway.text("adapters", "remove", "pirate", "--version", waits["added"]["digest"][:8])
+    assert laneway.refusal("adapters", "rollback", "pirate").endswith("there is nothing to roll back to")
+    assert laneway.json("adapters", "check", other)["digest"] == waits["added"]["digest"]
     assert {row["name"] for row in laneway.json("adapters", "list")} == {"pirate", "arr"}
     assert laneway.refusal("adapters", "add", example, "--name", MODEL).endswith("is the name of a base model")
     assert "adapter_config.json" in laneway.refusal("adapters", "add", str(REPO / "docs"))
+    laneway.text("adapters", "remove", "pirate")
+    assert laneway.refusal("adapters", "versions", "pirate").endswith("there is no adapter 'pirate'")
+    assert [row["name"] for row in laneway.json("adapters", "list")] == ["arr"]
+    assert laneway.json("adapters", "set", "arr", "--shared", "acme")["shared"] == [own["tenant_id"]]
+    assert laneway.json("adapters", "set", "arr", "--not-shared")["shared"] == []
+    assert laneway.refusal("adapters", "set", "arr").startswith("nothing was given to change")
+
+
+def test_demo_adapters(make: Callable[[str], Laneway], sqlite_url: str, model_dir: Path, tmp_path: Path) -> None:
+    upgrade(sqlite_url)
+    laneway = make(f'[gateway]\ndatabase_url = "{sqlite_url}"\n[[models]]\nname = "{MODEL}"\npath = "{model_dir}"\n')
+    laneway.text("tenants", "create", "acme", "--tier", "standard")
+    made = laneway.json("demo", "adapters", "--count", "5", "--tenant", "acme")
+    assert [row["name"] for row in made] == [f"random-{number:04}" for number in range(5)]
+    assert {row["tenant_id"] for row in made} == {laneway.json("tenants", "list")[0]["id"]}
+    assert len({row["digest"] for row in made}) == 5
+    assert laneway.json("demo", "adapters", "--count", "5", "--tenant", "acme") == made, "the same seed, the same"
+    other = laneway.json("demo", "adapters", "--count", "2", "--seed", "1", "--prefix", "mine")
+    assert [(row["name"], row["shared"]) for row in other] == [("mine-0000", ["*"]), ("mine-0001", ["*"])]
+    assert not list((tmp_path / ".laneway" / "adapters" / ".incoming").iterdir())
 
 
 REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
@@ -336,13 +365,15 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
 }
 READS = {
     *("tenants list", "projects list", "keys list", "budgets list", "webhooks list", "webhooks alerts", "prices list"),
-    *("adapters list", "audit", "config check", "limits list", "prices preview", "billing periods"),
-    *("billing invoices", "billing invoice", "billing corrections", "billing margin"),
+    *("adapters list", "adapters versions", "adapters check", "audit", "config check", "limits list"),
+    *("prices preview", "billing periods", "billing invoices", "billing invoice", "billing corrections"),
+    "billing margin",
 }
 ELSEWHERE = {
     *("billing close", "billing correct"),  # test_finance closes a month and corrects a request
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
-    "adapters add",  # tests/system adds one; administration's line is in test_audit_log
+    # test_adapters types them; administration's lines are in test_audit_log
+    *("adapters add", "adapters promote", "adapters rollback", "adapters set", "adapters remove", "demo adapters"),
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes
 }
 

@@ -1,0 +1,30 @@
+"""Whether numbers are numbers, by their bits. It must never know files or modules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adapters.header import AdapterRefused, Tensor
+
+# dtype in the file → (unsigned integer of its size, all bits but the sign).
+MAGNITUDE = {"F32": (np.uint32, 0x7FFFFFFF), "F16": (np.uint16, 0x7FFF), "BF16": (np.uint16, 0x7FFF)}
+# dtype in the file → the magnitude, as bits, of the least number that is none: infinity. Larger ones are NaN.
+INFINITE = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+# The same where the base computes in less: what rounds to its infinity, in float16 65520 and more.
+ROUNDS_TO_INFINITE = {
+    "float16": {"F32": 0x477FF000, "F16": 0x7C00, "BF16": 0x4780},
+    "bfloat16": {"F32": 0x7F7F8000, "F16": 0x7C00, "BF16": 0x7F80},
+}
+
+
+def check_finite(block: memoryview, tensor: Tensor, offset: int, dtype: str) -> None:
+    """`block` lies `offset` bytes into the tensor; its base computes in `dtype`. Raises AdapterRefused for the first
+    number that is none there. By bit pattern: numpy has no bfloat16."""
+    infinite = ROUNDS_TO_INFINITE.get(dtype, INFINITE)[tensor.dtype]
+    integer, magnitude = MAGNITUDE[tensor.dtype]
+    bits = np.frombuffer(block, integer)
+    bad = (bits & integer(magnitude)) >= integer(infinite)
+    if bad.any():
+        number = offset // bits.itemsize + int(bad.argmax())
+        what = "NaN or infinite" if infinite == INFINITE[tensor.dtype] else f"NaN, infinite or too large for {dtype}"
+        raise AdapterRefused(f"{tensor.name}: number {number} is {what}")

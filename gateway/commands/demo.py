@@ -1,0 +1,101 @@
+"""`laneway demo adapters`: random adapters by the hundred, registered as any others are.
+
+It must never do anything that an operator cannot: `laneway adapters add` does the same one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+import sqlalchemy as sa
+
+from adapters.generate import recipes, write_random
+from adapters.store import AdapterStore
+from billing.errors import BillingRefused
+from gateway.adapter_rows import Adapter, Registration
+from gateway.commands.console import Console, fail, json_option, pass_console, show_rows
+from gateway.commands.database import sentence, write
+from gateway.registry import base_shape
+from gateway.staging import Base, Staged, base_of, stage_directory
+
+COUNT_MAX = 10_000
+TOGETHER_MAX = 100  # in one transaction; each has a file open until then
+SHOWN = 10
+COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "id", "digest")
+
+
+@click.group("demo")
+def demo_group() -> None:
+    """Something to play with."""
+
+
+@demo_group.command("adapters")
+@click.option("--count", type=click.IntRange(1, COUNT_MAX), default=200, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="The same seed is the same bytes.")
+@click.option("--prefix", default="random", show_default=True, help="Their names are PREFIX-0000, PREFIX-0001, …")
+@click.option("--tenant", help="Their owner, a slug or an id; without it all tenants may call them.")
+@click.option("--model", "base_model", help="Their base model; not needed where there is one.")
+@json_option
+@pass_console
+def adapters_command(
+    console: Console, count: int, seed: int, prefix: str, tenant: str | None, base_model: str | None, as_json: bool
+) -> None:
+    """Make COUNT valid LoRA adapters with random numbers, of mixed ranks and modules, and register them."""
+    try:
+        base = base_of(console.config, base_model)
+        names = [f"{prefix}-{number:04}" for number in range(count)]
+        registered = list(_registered(console, base, tenant, names, seed))
+    except BillingRefused as error:
+        fail(sentence(error))
+    except (OSError, ValueError, KeyError) as error:
+        fail(f"the adapters cannot be made: {error}")
+    rows = [msgspec.to_builtins(adapter) for adapter in registered]
+    show_rows(rows if as_json else rows[:SHOWN], COLUMNS, as_json=as_json)
+    if not as_json:
+        click.echo(f"{count} adapters of {base.name}, {names[0]} to {names[-1]}")
+
+
+def _registered(console: Console, base: Base, tenant: str | None, names: list[str], seed: int) -> Iterator[Adapter]:
+    store, shape = AdapterStore(console.config.adapters_dir), base_shape(base.path)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        click.progressbar(
+            recipes(len(names), seed),
+            length=len(names),
+            label="making adapters",
+            file=sys.stderr,
+            hidden=not sys.stderr.isatty(),
+        ) as bar,
+    ):
+        made = zip(names, bar, strict=True)
+        while batch := list(itertools.islice(made, TOGETHER_MAX)):
+            with contextlib.ExitStack() as held:
+                staged = []
+                for _, recipe in batch:
+                    written = write_random(Path(scratch), shape, recipe, base.name)
+                    staged.append(held.enter_context(stage_directory(store, base, written)))
+                together = [name for name, _ in batch]
+                yield from write(
+                    console,
+                    lambda c, together=together, staged=staged: _register(c, console, base, tenant, together, staged),  # type: ignore[misc]
+                )
+
+
+def _register(
+    connection: sa.Connection, console: Console, base: Base, tenant: str | None, names: list[str], staged: list[Staged]
+) -> list[Adapter]:
+    """All of them in one transaction."""
+    administration = console.administration
+    return [
+        administration.register_adapter(
+            connection, Registration(name=name, tenant_id=tenant, base_model=base.name), one.facts, one.keep
+        )[0]
+        for name, one in zip(names, staged, strict=True)
+    ]

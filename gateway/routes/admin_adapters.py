@@ -1,0 +1,188 @@
+"""/v1/admin/adapters: LoRA adapters, uploaded, named, promoted and removed while everything serves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, Request, delete, get, patch, post
+from msgspec import Meta
+
+from adapters.facts import Facts
+from gateway import adapter_rows
+from gateway.adapter_rows import Adapter, Registration, Version
+from gateway.administration import Administration, tenant_of
+from gateway.errors import InvalidRequest
+from gateway.form import Fields
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
+from gateway.services import Services
+from gateway.staging import base_of
+from gateway.uploads import UploadView
+from gateway.views import AddedAdapterView, Page, page
+
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Promotion(msgspec.Struct, forbid_unknown_fields=True):
+    """`version`: its number, or the beginning of its content's digest, of 8 characters or more."""
+
+    version: int | Annotated[str, Meta(min_length=8, max_length=64)]
+
+
+class AdapterChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is given changes. `shared`: tenants (ids or slugs) that may call it beside its owner, or "*" for all."""
+
+    shared: Annotated[list[str], Meta(max_length=adapter_rows.SHARES_MAX)] | None = None
+    pinned: bool | None = None
+    notes: str | None = None
+
+
+class AdapterController(Controller):
+    path = "/adapters"
+
+    @post("/", opt={"route": "/v1/admin/adapters"})
+    async def upload_adapter(
+        self, request: Request[Any, Any, Any], services: Services, administration: Administration
+    ) -> AddedAdapterView:
+        """Upload an adapter, as peft saves it, and give it a name; or, under a name that there is, a further version.
+        Once answered, this gateway serves it, and every other within a second."""
+        async with services.uploads.receive(request) as upload:
+            wanted, base = _registration(upload.fields), base_of(services.config, _one(upload.fields, "base"))
+            wanted = msgspec.structs.replace(wanted, base_model=base.name)
+            await services.database.read(lambda c: _check_tenants(c, wanted))  # before the work, not after it
+            staged = await upload.check(base)
+            made = await services.database.write(
+                lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep)
+            )
+        await services.watch.poll()
+        return AddedAdapterView.of(made)
+
+    @post("/check", opt={"route": "/v1/admin/adapters/check"}, status_code=200)
+    async def check_adapter(self, request: Request[Any, Any, Any], services: Services) -> Facts:
+        """Everything that an upload does to check an adapter, and nothing of it stays."""
+        async with services.uploads.receive(request) as upload:
+            return (await upload.check(base_of(services.config, _one(upload.fields, "base")))).facts
+
+    @get("/uploads", opt={"route": "/v1/admin/adapters/uploads"})
+    async def list_uploads(self, services: Services) -> list[UploadView]:
+        """Uploads that this gateway process receives or checks now, oldest first."""
+        return services.uploads.running()
+
+    @get("/", opt={"route": "/v1/admin/adapters"})
+    async def list_adapters(
+        self, services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
+    ) -> Page[Adapter]:
+        """Adapters, by name; of all owners, or of one."""
+
+        def query(connection: sa.Connection) -> list[Adapter]:
+            owner = None if tenant is None else tenant_of(connection, tenant).id
+            found = adapter_rows.list_adapters(connection, active=True)
+            return [adapter for adapter in found if owner in (None, adapter.tenant_id)]
+
+        found = await services.database.read(query)
+        return page(after_id(found, after), limit, lambda adapter: adapter, lambda adapter: adapter.id)
+
+    @get("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
+    async def get_adapter(self, services: Services, adapter: str) -> Adapter:
+        """One, by its id, or by its name where one alone has it; so in all paths below."""
+        return await services.database.read(lambda c: adapter_rows.adapter_of(c, adapter))
+
+    @get("/{adapter:str}/versions", opt={"route": "/v1/admin/adapters/{adapter}/versions"})
+    async def list_versions(
+        self, services: Services, adapter: str, limit: Limit = PAGE_DEFAULT, after: After = None
+    ) -> Page[Version]:
+        """The contents that it has had, the newest first. The adapter's `version` is the one that is served."""
+        found = await services.database.read(lambda c: adapter_rows.versions(c, adapter_rows.adapter_of(c, adapter).id))
+        if after is not None:
+            numbers = [str(version.number) for version in found]
+            if after not in numbers:
+                raise InvalidRequest(f"'page' is {after!r}, which is not on this list.", param="page")
+            found = found[numbers.index(after) + 1 :]
+        return page(found, limit, lambda version: version, lambda version: str(version.number))
+
+    @post("/{adapter:str}/promote", opt={"route": "/v1/admin/adapters/{adapter}/promote"}, status_code=200)
+    async def promote_adapter(
+        self, services: Services, administration: Administration, adapter: str, data: Promotion
+    ) -> Adapter:
+        """Serve this version to every request that comes from now on. Those in flight end on what they began with."""
+        after = await services.database.write(
+            lambda c: administration.promote_adapter(c, adapter_rows.adapter_of(c, adapter).id, data.version)
+        )
+        await services.watch.poll()
+        return after
+
+    @post("/{adapter:str}/rollback", opt={"route": "/v1/admin/adapters/{adapter}/rollback"}, status_code=200)
+    async def roll_back_adapter(self, services: Services, administration: Administration, adapter: str) -> Adapter:
+        """Serve again the version that the served one replaced."""
+        after = await services.database.write(
+            lambda c: administration.roll_back_adapter(c, adapter_rows.adapter_of(c, adapter).id)
+        )
+        await services.watch.poll()
+        return after
+
+    @patch("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
+    async def change_adapter(
+        self, services: Services, administration: Administration, adapter: str, data: AdapterChange
+    ) -> Adapter:
+        """Change who may call it, whether it is pinned, and its notes."""
+        fields = msgspec.structs.asdict(data)
+        return await services.database.write(
+            lambda c: administration.update_adapter(c, adapter_rows.adapter_of(c, adapter).id, **fields)
+        )
+
+    @delete("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
+    async def remove_adapter(self, services: Services, administration: Administration, adapter: str) -> None:
+        """Nobody may call it from now on. Its files go once nothing runs on them."""
+        await services.database.write(
+            lambda c: administration.remove_adapter(c, adapter_rows.adapter_of(c, adapter).id)
+        )
+
+    @delete("/{adapter:str}/versions/{version:str}", opt={"route": "/v1/admin/adapters/{adapter}/versions/{version}"})
+    async def remove_adapter_version(
+        self, services: Services, administration: Administration, adapter: str, version: str
+    ) -> None:
+        """Forget one that is not served."""
+        await services.database.write(
+            lambda c: administration.remove_adapter_version(c, adapter_rows.adapter_of(c, adapter).id, version)
+        )
+
+
+def _registration(fields: Fields) -> Registration:
+    """Raises InvalidRequest."""
+    name = _one(fields, "name")
+    if not name:
+        raise InvalidRequest("The form lacks the field 'name': what callers write as `model`.", param="name")
+    shared = [one.strip() for value in fields["shared"] for one in value.split(",")] if "shared" in fields else None
+    return Registration(
+        name=name,
+        tenant_id=_one(fields, "tenant") or None,
+        base_model="",
+        shared=None if shared is None else tuple(one for one in shared if one),
+        pinned=_boolean(fields, "pinned"),
+        notes=_one(fields, "notes"),
+        promote=_boolean(fields, "promote"),
+    )
+
+
+def _one(fields: Fields, name: str) -> str | None:
+    values = fields.get(name, ())
+    if len(values) > 1:
+        raise InvalidRequest(f"{name!r} came {len(values)} times.", param=name)
+    return values[0] if values else None
+
+
+def _boolean(fields: Fields, name: str) -> bool | None:
+    text = _one(fields, name)
+    if text is None:
+        return None
+    if text.lower() not in BOOLEANS:
+        raise InvalidRequest(f"{name!r} is neither true nor false.", param=name)
+    return BOOLEANS[text.lower()]
+
+
+def _check_tenants(connection: sa.Connection, wanted: Registration) -> None:
+    """Raises NotFound."""
+    for tenant in (wanted.tenant_id, *(wanted.shared or ())):
+        if tenant not in (None, adapter_rows.EVERYONE):
+            tenant_of(connection, str(tenant))

@@ -1,0 +1,226 @@
+"""Adapters uploaded, promoted, rolled back, shared and removed on a running gateway; the files behind them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from adapter_operator import AdapterOperator, files_of
+from gateway_stack import MODEL, Stack, eventually
+
+from adapters.generate import Recipe, write_random
+from adapters.spec import BaseShape
+from gateway import keys
+
+SMALL = ("k_proj",)
+
+
+@pytest.fixture
+def base(model_dir: Path) -> BaseShape:
+    return BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))
+
+
+@pytest.fixture
+def made(tmp_path: Path, base: BaseShape) -> Callable[[int], Path]:
+    """Adapters with random numbers, by their seeds."""
+    return lambda seed: write_random(tmp_path / f"made{seed}", base, Recipe(seed, 1, SMALL), MODEL)
+
+
+@pytest.fixture
+def own(make_stack: Callable[..., Stack]) -> Stack:
+    """A stack of the test's own whose store is swept often."""
+    return make_stack(toml="[lease]\naudit_s = 0.2\n", fake={"step_ms": 1.0})
+
+
+@pytest.fixture
+def operator(own: Stack) -> Iterator[AdapterOperator]:
+    secret = own.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    operator = AdapterOperator(own.url, secret)
+    yield operator
+    operator.close()
+
+
+def files_below(stack: Stack) -> set[str]:
+    root = stack.config.adapters_dir
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def text_of(stack: Stack, model: str, tenant: str = "acme", **fields: Any) -> str:
+    answer = stack.chat(tenant, model=model, temperature=0, max_tokens=6, **fields)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def test_from_upload_to_removal(own: Stack, operator: AdapterOperator, made: Callable[[int], Path]) -> None:
+    """What an operator does with an adapter in its life, and what lies on the disk meanwhile."""
+    first = operator.upload(made(1), "style", tenant="acme", notes="trained on Monday")
+    assert (first["tenant_id"], first["base_model"], first["shared"]) == (own.tenants["acme"], MODEL, [])
+    assert (first["version"], first["added"]["number"], first["notes"]) == (1, 1, "trained on Monday")
+    assert (first["added"]["rank_max"], first["added"]["targets"], first["added"]["warnings"]) == (1, ["k_proj"], [])
+    one = text_of(own, "style")
+    assert own.chat("globex", model="style").status_code == 404
+
+    again = operator.upload(made(1), "style", tenant="acme")
+    assert again["added"] == first["added"], "the same content is the same version"
+    second = operator.upload(made(2), "style", tenant="acme", pinned="true")
+    assert (second["version"], second["added"]["number"], second["pinned"]) == (1, 2, True)
+    assert second["notes"] == "trained on Monday"
+    assert text_of(own, "style") == one, "a further version waits"
+    assert operator.ok("POST", "adapters/style/promote", {"version": 2})["digest"] == second["added"]["digest"]
+    two = text_of(own, "style")
+    assert two != one
+    back = operator.ok("POST", f"adapters/{first['id']}/rollback")
+    assert (back["version"], back["digest"]) == (1, first["digest"])
+    assert text_of(own, "style") == one
+    assert operator.ok("POST", "adapters/style/promote", {"version": second["added"]["digest"][:12]})["version"] == 2
+    third = operator.upload(made(3), "style", tenant="acme", promote="true")
+    assert third["version"] == 3
+    listed = operator.ok("GET", "adapters/style/versions", limit=2)
+    assert [version["number"] for version in listed["data"]] == [3, 2]
+    assert [version["replaced"] for version in listed["data"]] == [2, 1]
+    rest = operator.ok("GET", "adapters/style/versions", limit=2, page=listed["next_page"])
+    assert ([version["number"] for version in rest["data"]], rest["has_more"]) == ([1], False)
+
+    refused = operator.send("DELETE", "adapters/style/versions/3")
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "version")
+    operator.ok("DELETE", "adapters/style/versions/2")
+    assert operator.send("POST", "adapters/style/promote", {"version": 2}).status_code == 404
+    assert operator.ok("POST", "adapters/style/rollback")["version"] == 1, "it passes by what was removed"
+    digests = {first["digest"], third["digest"]}
+    eventually(lambda: {name.partition("/")[0] for name in files_below(own)} == digests)
+
+    other = operator.upload(made(1), "another", tenant="globex")
+    assert other["digest"] == first["digest"], "one content, one file"
+    assert operator.send("DELETE", "adapters/style").status_code == 204
+    eventually(lambda: own.chat(model="style").status_code == 404)
+    assert operator.send("GET", "adapters/style").status_code == 404
+    assert text_of(own, "another", "globex") == one
+    eventually(lambda: {name.partition("/")[0] for name in files_below(own)} == {first["digest"]})
+    reborn = operator.upload(made(3), "style", tenant="acme")
+    assert (reborn["id"], reborn["version"], reborn["pinned"], reborn["notes"]) == (first["id"], 4, False, None)
+
+    log = operator.ok("GET", "audit_log", object_id=first["id"], limit=50)["data"]
+    actions = [line["action"].removeprefix("adapter.") for line in reversed(log)]
+    assert actions == [
+        *("register", "register", "promote", "rollback", "promote", "register", "rollback", "remove", "register"),
+    ]
+    [made_line, removed] = reversed(operator.ok("GET", "audit_log", object_id=f"{first['id']}/2")["data"])
+    assert (made_line["action"], removed["action"]) == ("adapter.version", "adapter.remove_version")
+    assert removed["after"]["removed_at"] is not None
+    assert {line["tenant_id"] for line in log} == {own.tenants["acme"]}
+
+
+def test_whom_an_adapter_is_shared_with(own: Stack, operator: AdapterOperator, made: Callable[[int], Path]) -> None:
+    def listed(tenant: str) -> set[str]:
+        answer = httpx.get(f"{own.url}/v1/models", headers=own.headers(tenant))
+        return {card["id"] for card in answer.json()["data"]} - {MODEL, f"{tenant}-style", "shared-style"}
+
+    operator.upload(made(1), "given", tenant="acme", shared="globex")
+    assert [listed(tenant) for tenant in own.tenants] == [{"given"}, {"given"}, set()]
+    assert own.chat("initech", model="given").status_code == 404
+    operator.ok("PATCH", "adapters/given", {"shared": ["*"]})
+    eventually(lambda: own.chat("initech", model="given").status_code == 200)
+    assert [listed(tenant) for tenant in own.tenants] == [{"given"}] * 3
+    operator.upload(made(2), "given", tenant="initech")
+    assert text_of(own, "given", "initech") != text_of(own, "given", "globex"), "one's own comes first"
+    operator.ok("PATCH", "adapters/" + operator.ok("GET", "adapters", tenant="acme")["data"][-1]["id"], {"shared": []})
+    eventually(lambda: own.chat("globex", model="given").status_code == 404)
+    assert own.chat("acme", model="given").status_code == 200
+
+    operator.upload(made(3), "of-two", tenant="acme", shared=f"globex,{own.tenants['initech']}")
+    taken = operator.post_files(files_of(made(4)), name="of-two", tenant="initech", shared="globex")
+    assert (taken.status_code, taken.json()["error"]["param"]) == (409, "shared"), "whose would globex get?"
+    everyones = operator.upload(made(5), "everyones")
+    assert (everyones["shared"], everyones["tenant_id"]) == (["*"], None)
+    for_few = operator.upload(made(5), "for-few", shared="acme")
+    assert for_few["shared"] == [own.tenants["acme"]]
+    assert [own.chat(tenant, model="for-few").status_code for tenant in own.tenants] == [200, 404, 404]
+    several = operator.send("GET", "adapters/given")
+    assert "the name of several adapters" in several.json()["error"]["message"]
+
+
+def test_a_replaced_version_leaves_no_cached_prefix(
+    own: Stack, operator: AdapterOperator, made: Callable[[int], Path]
+) -> None:
+    """Cached pages are named by the content of the adapter that made them."""
+    messages = [{"role": "user", "content": "one two three four five six seven eight nine ten " * 10}]
+
+    def cached() -> int:
+        usage = own.chat(model="cached", messages=messages, max_tokens=2).json()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    operator.upload(made(1), "cached", tenant="acme")
+    assert cached() == 0
+    assert (whole := cached()) > 64
+    operator.upload(made(2), "cached", tenant="acme", promote="true")
+    assert cached() == 0, "the other version's keys and values are not its own"
+    assert cached() == whole
+    operator.ok("POST", "adapters/cached/rollback")
+    assert cached() == whole, "the same content again: what it made still holds"
+
+
+def test_no_request_is_lost_and_none_is_mixed_while_versions_change(
+    make_stack: Callable[..., Stack], made: Callable[[int], Path], postgres_url: str
+) -> None:
+    """Two gateways, many streams of many tokens, and versions that change under them fifty times."""
+    stack = make_stack(postgres_url, fake={"step_ms": 1.0})
+    stack.start_more_gateways(1)
+    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    operator = AdapterOperator(stack.url, secret)
+    for seed in (1, 2, 3):
+        operator.upload(made(seed), "moving", tenant="acme")
+    allowed: dict[str, int] = {}
+    fields: dict[str, Any] = {"model": "moving", "temperature": 0, "max_tokens": 24}
+    for number in (1, 2, 3):
+        operator.ok("POST", "adapters/moving/promote", {"version": number})
+        allowed[stack.chat(**fields).json()["choices"][0]["message"]["content"]] = number
+    assert len(allowed) == 3
+    over = threading.Event()
+    seen: list[tuple[float, int]] = []
+    wrong: list[str] = []
+
+    def ask(url: str) -> None:
+        body = {"messages": [{"role": "user", "content": "Say something."}], **fields}
+        with httpx.Client(headers=stack.headers(), timeout=60) as client:
+            while not over.is_set():
+                answer = client.post(f"{url}/v1/chat/completions", json=body)
+                text = answer.json()["choices"][0]["message"]["content"] if answer.status_code == 200 else answer.text
+                if text in allowed:
+                    seen.append((time.monotonic(), allowed[text]))
+                else:
+                    wrong.append(text)
+
+    askers = [threading.Thread(target=ask, args=(url,)) for url in stack.urls for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    try:
+        for turn in range(50):
+            if turn % 3 == 2:
+                served = operator.ok("POST", "adapters/moving/rollback")["version"]
+            else:
+                served = operator.ok("POST", "adapters/moving/promote", {"version": turn % 3 + 1})["version"]
+            assert allowed[_text(stack.url, stack, fields)] == served, "whoever comes after the answer gets it"
+    finally:
+        over.set()
+        for asker in askers:
+            asker.join()
+    assert not wrong, wrong[:3]
+    numbers = [number for _, number in sorted(seen)]
+    assert sum(one != other for one, other in pairwise(numbers)) > 25, "it changed under them"
+    for url in stack.urls:
+        eventually(lambda url=url: allowed[_text(url, stack, fields)] == served, 2.0)  # type: ignore[misc]
+    eventually(lambda: stack.open_holds() == 0)
+    operator.close()
+
+
+def _text(url: str, stack: Stack, fields: dict[str, Any]) -> str:
+    body = {"messages": [{"role": "user", "content": "Say something."}], **fields}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=stack.headers(), timeout=60)
+    return str(answer.json()["choices"][0]["message"]["content"])
