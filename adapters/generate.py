@@ -30,15 +30,15 @@ TOP_BYTES = {"F32": (0x3C, 0xBC), "BF16": (0x3C, 0xBC), "F16": tuple(range(0x20,
 
 @dataclass(slots=True, frozen=True)
 class Recipe:
-    """What an adapter is made of. Its numbers are independent, of either sign, from 2⁻⁷ to 2⁻⁵ in magnitude; with
-    `scale` 1 they change what a small model says and leave it a language."""
+    """What an adapter is made of. Its numbers are independent, of either sign, from 2⁻⁷ to 2⁻⁵ in magnitude. With
+    `scale` 16 a small model still speaks, and each adapter makes it say something else; with 1 most say the same."""
 
     seed: int
     rank: int = 8
     modules: tuple[str, ...] = ("q_proj", "v_proj")
     dtype: str = "BF16"  # or F16, F32
     use_rslora: bool = False
-    scale: float = 1.0
+    scale: float = 16.0
 
 
 def recipes(count: int, seed: int = 0) -> Iterator[Recipe]:
