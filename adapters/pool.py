@@ -6,19 +6,19 @@ The scheduler decides which pages; this decides where in them. It must never kno
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from adapters.extents import Extents
 from adapters.host import HostMemory
 from adapters.spec import AdapterRefused, BaseShape
 from adapters.staging import Staging
 from adapters.table import AdapterRows
-from adapters.weights import Cut, HostAdapter, Layout, Source, open_source, tile
+from adapters.tile_pages import TilePages
+from adapters.weights import HostAdapter, Layout, Source, open_source, tile
 from kernels.reference import LoraTile
 
 # Of host memory, where nobody says how much.
@@ -47,12 +47,12 @@ class TilePlace(NamedTuple):
 class ResidentAdapter:
     """The tiles of one adapter in the arena, as the ops want them."""
 
-    def __init__(
-        self, base: BaseShape, places: list[TilePlace], tiles: Mapping[tuple[int, str], list[LoraTile]]
-    ) -> None:
+    def __init__(self, base: BaseShape, layout: Layout, places: list[TilePlace], arena: torch.Tensor) -> None:
         self.places = places
         self._base = base
-        self._tiles = tiles
+        self._layout = layout
+        self._arena = arena
+        self._tiles: dict[tuple[int, str], list[LoraTile]] | None = None  # views, once asked for: kernels need none
         # Filled as stacks are asked for: at most (layers x stacks of modules) entries.
         self._stacked: dict[tuple[int, tuple[str, ...]], tuple[LoraTile, ...]] = {}
 
@@ -66,25 +66,19 @@ class ResidentAdapter:
     def _stack(self, layer: int, modules: tuple[str, ...]) -> list[LoraTile]:
         found, column = [], 0
         for module in modules:
-            found += [tile._replace(column=column) for tile in self._tiles.get((layer, module), ())]
+            found += [tile._replace(column=column) for tile in self._views().get((layer, module), ())]
             column += self._base.modules[module].out_features
         return found
 
-
-@dataclass(slots=True)
-class _Page:
-    """What of one arena page is free, and how many tiles lie in it."""
-
-    free: Extents
-    tiles: int = 0
-
-    def take(self, offset: int, size: int) -> None:
-        self.free.take(offset, size)
-        self.tiles += 1
-
-    def give(self, offset: int, size: int) -> None:
-        self.free.give(offset, size)
-        self.tiles -= 1
+    def _views(self) -> dict[tuple[int, str], list[LoraTile]]:
+        if self._tiles is None:
+            self._tiles = {}
+            for cut, place in zip(self._layout.cuts, self.places, strict=True):
+                data = self._arena[place.page, place.offset : place.offset + cut.bytes]
+                a, b = tile(data, cut, self._layout.dtype)
+                key = cut.layer, cut.module
+                self._tiles.setdefault(key, []).append(LoraTile(a.t(), b, self._layout.scales[key], 0))
+        return self._tiles
 
 
 @dataclass(slots=True)
@@ -144,8 +138,9 @@ class TilePool:
         self._place_bytes_max = PLACE_BYTES_MAX if staging is None else STAGED_BYTES_MAX
         self._known: dict[str, _Known] = {}
         self._resident: dict[str, ResidentAdapter] = {}  # least recently used first
-        self._pages: dict[int, _Page] = {}
-        self._plans: dict[str, int] = {}  # pages needed, while the free extents stay as they are
+        self._pages = TilePages(self._page_bytes)
+        # Where tiles would go, and the fresh pages for that, while the free extents stay as they are.
+        self._plans: dict[str, tuple[list[tuple[int, int]], int]] = {}
         self._wanted: set[str] = set()
         self._pinned: set[str] = set()
         # Since the last `poll`: what was promised to whoever asked, and what came; and how much was placed.
@@ -314,31 +309,28 @@ class TilePool:
         if digest in self._resident:
             return 0
         if digest not in self._plans:
-            self._plans[digest] = _plan(self._known[digest].layout.cuts, self._pages, self._page_bytes)[1]
-        return self._plans[digest]
+            self._plans[digest] = self._pages.plan(self._known[digest].layout.cuts)
+        return self._plans[digest][1]
 
     def place(self, digest: str, pages: list[int]) -> None:
         """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent.
         Raises ValueError, nothing being changed, when the table of rows is full, and what reading its file raises."""
         assert len(pages) == self.pages_needed(digest)
-        assert not set(pages) & set(self._pages)
+        assert not set(pages) & self._pages.pages.keys()
         if digest in self._resident:
             return
         if self.rows is not None:
             self.rows.check_room()
         known = self._known[digest]
         data = self._take_out(digest)
-        planned, _ = _plan(known.layout.cuts, self._pages, self._page_bytes)
         fresh = {-1 - index: page for index, page in enumerate(pages)}
-        for page in pages:
-            self._pages[page] = _Page(Extents(self._page_bytes))
         places = []
-        for cut, (planned_page, offset) in zip(known.layout.cuts, planned, strict=True):
+        for cut, (planned_page, offset) in zip(known.layout.cuts, self._plans[digest][0], strict=True):
             page = fresh.get(planned_page, planned_page)
-            self._pages[page].take(offset, cut.bytes)
+            self._pages.take(page, offset, cut.bytes)
             places.append(TilePlace(cut.layer, cut.module, cut.first, cut.rank, page, offset, cut.bytes))
         self._copy(data, places)
-        self._resident[digest] = ResidentAdapter(known.base, places, self._tiles(known.layout, places))
+        self._resident[digest] = ResidentAdapter(known.base, known.layout, places, self._arena)
         if self.rows is not None:
             self.rows.add(digest, places, known.layout.scales)
         self._placed += known.layout.bytes
@@ -369,40 +361,31 @@ class TilePool:
             return []
         if self.rows is not None:
             self.rows.remove(digest)
-        for place in adapter.places:
-            self._pages[place.page].give(place.offset, place.bytes)
-        empty = [page for page in dict.fromkeys(place.page for place in adapter.places) if not self._pages[page].tiles]
-        for page in empty:
-            del self._pages[page]
+        empty = [place.page for place in adapter.places if self._pages.give(place.page, place.offset, place.bytes)]
         self._plans.clear()
         return empty
 
     def _copy(self, data: torch.Tensor, places: list[TilePlace]) -> None:
         """Tiles that are neighbours in the slab and in a page are one run; on a device all runs are few launches."""
+        wide = torch.int32  # of 16 bytes at once the kernel moves four
+        whole, arena = data.view(wide), self._arena.view(-1).view(wide)
         sources, targets = [], []
         for page, offset, start, size in _runs(places):
-            sources.append(data[start : start + size])
-            targets.append(self._arena[page, offset : offset + size])
+            first = (page * self._page_bytes + offset) // wide.itemsize
+            targets.append(arena[first : first + size // wide.itemsize])
+            sources.append(whole[start // wide.itemsize : (start + size) // wide.itemsize])
         if data.is_cuda:
-            wide = torch.int32  # of 16 bytes at once the kernel moves four
-            torch._foreach_copy_([t.view(wide) for t in targets], [s.view(wide) for s in sources])
+            torch._foreach_copy_(targets, sources)
             return
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source, non_blocking=True)
 
-    def _tiles(self, layout: Layout, places: list[TilePlace]) -> dict[tuple[int, str], list[LoraTile]]:
-        """The views that ops read."""
-        tiles: dict[tuple[int, str], list[LoraTile]] = {}
-        for cut, place in zip(layout.cuts, places, strict=True):
-            a, b = tile(self._arena[place.page, place.offset : place.offset + cut.bytes], cut, self._dtype)
-            key = cut.layer, cut.module
-            tiles.setdefault(key, []).append(LoraTile(a.t(), b, layout.scales[key], 0))
-        return tiles
-
     def check_integrity(self) -> None:
         """Every byte of every page is free or in exactly one tile, and every tile holds its adapter's numbers.
         For idle moments and tests; AssertionError says what is wrong."""
-        extents: dict[int, list[tuple[int, int]]] = {page: list(state.free.free) for page, state in self._pages.items()}
+        extents: dict[int, list[tuple[int, int]]] = {
+            page: list(state.free.free) for page, state in self._pages.pages.items()
+        }
         for digest, adapter in self._resident.items():
             layout, slab = self._known[digest].layout, self._slab(digest)
             for cut, place in zip(layout.cuts, adapter.places, strict=True):
@@ -439,27 +422,3 @@ def _runs(places: list[TilePlace]) -> list[tuple[int, int, int, int]]:
             runs.append((place.page, place.offset, start, place.bytes))
         start += place.bytes
     return runs
-
-
-def _plan(cuts: Sequence[Cut], pages: Mapping[int, _Page], page_bytes: int) -> tuple[list[tuple[int, int]], int]:
-    """First-fit: for each cut its (page, offset), and how many fresh pages that takes. Page -1 - i is the fresh page i.
-    Changes nothing."""
-    trial = {number: page.free.copy() for number, page in pages.items() if page.free.free}
-    order = list(trial)
-    planned: list[tuple[int, int]] = []
-    fresh, start, size = 0, 0, 0
-    for cut in cuts:
-        if cut.bytes != size:  # an equal cut need not look again where the one before it found no room
-            size, start = cut.bytes, 0
-        while True:
-            if start == len(order):
-                fresh += 1
-                trial[-fresh] = Extents(page_bytes)
-                order.append(-fresh)
-            offset = trial[order[start]].find(size)
-            if offset is not None:
-                break
-            start += 1
-        trial[order[start]].take(offset, size)
-        planned.append((order[start], offset))
-    return planned, fresh

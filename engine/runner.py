@@ -23,6 +23,7 @@ from engine.logprobs import logprobs
 from engine.models.batch import pack
 from engine.models.config import DecoderConfig, ModelRefused, load_config
 from engine.models.decoder import Decoder, PagedKv
+from engine.models.dummy import DUMMY_DIGEST, dummy_weights
 from engine.models.weights import load_weights, model_digest
 from engine.penalties import Draw
 from engine.protocol import Logprobs, ModelInfo
@@ -166,9 +167,12 @@ def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> None
 
 def _load(model: ModelConfig, shape: DecoderConfig, arena: torch.Tensor, dtype: torch.dtype) -> LoadedModel:
     directory = Path(model.path)
-    weights = load_weights(directory, shape, dtype, arena.device)
+    if model.dummy:
+        weights = dummy_weights(shape, dtype, arena.device)
+    else:
+        weights = load_weights(directory, shape, dtype, arena.device)
     kv = PagedKv(arena, shape, dtype)
-    digest = model.digest or model_digest(directory)
+    digest = model.digest or (DUMMY_DIGEST if model.dummy else model_digest(directory))
     info = ModelInfo(model.name, digest, shape.context_tokens, shape.vocab, kv.tokens_per_page, arena.shape[0])
     return LoadedModel(info, Decoder(shape, weights, kv))
 

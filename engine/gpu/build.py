@@ -19,7 +19,7 @@ from engine.gpu.layouts import Limits, row_buckets
 from engine.gpu.runner import GpuRunner
 from engine.host_pool import build_host_pool
 from engine.models.config import DecoderConfig, ModelRefused, load_config
-from engine.models.dummy import dummy_weights
+from engine.models.dummy import DUMMY_DIGEST, dummy_weights
 from engine.models.weights import Weights, load_weights, model_digest
 from engine.protocol import ModelInfo
 from engine.runner import PAGE_TOKENS, base_shape, check_page, host_memory
@@ -83,4 +83,4 @@ def _weights(model: ModelConfig, shape: DecoderConfig, dtype: torch.dtype, devic
 def _digest(model: ModelConfig) -> str:
     if model.digest is not None:
         return model.digest
-    return "d" * 64 if model.dummy else model_digest(Path(model.path))
+    return DUMMY_DIGEST if model.dummy else model_digest(Path(model.path))

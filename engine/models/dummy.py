@@ -14,6 +14,8 @@ from engine.models.weights import LayerWeights, Weights
 
 # As transformers initialises: small enough that activations stay finite over many layers.
 STD = 0.02
+# There is no content to name.
+DUMMY_DIGEST = "d" * 64
 
 
 def dummy_weights(config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Weights:

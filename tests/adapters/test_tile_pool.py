@@ -195,7 +195,7 @@ def test_integrity_check_sees_damage() -> None:
         pool.check_integrity()
     arena[0, 17] ^= 1
     pool.check_integrity()
-    free = pool._pages[0].free.free
+    free = pool._pages.pages[0].free.free
     free[0] = (free[0][0] + 64, free[0][1] - 64)
     with pytest.raises(AssertionError, match="gap or an overlap"):
         pool.check_integrity()

@@ -39,6 +39,8 @@ class GpuEngine(Drive):
             sequences_max=sequences_max,
             adapter_rank_max=rank_max,
             adapters_max=64,
+            adapter_host_bytes=64 << 20,
+            adapter_staging_bytes=16 << 20,
             device="cuda",
         )
         runner = build_gpu_runner(config, capture=capture)

@@ -1,0 +1,90 @@
+"""Where tiles lie in arena pages, and where more would fit: first-fit over what the pages have free.
+
+Page numbers and offsets only. It must never know whose tiles they are, nor who owns pages without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from adapters.extents import Extents
+from adapters.weights import Cut
+
+
+@dataclass(slots=True)
+class _Page:
+    """What of one arena page is free, and how many tiles lie in it."""
+
+    free: Extents
+    tiles: int = 0
+    largest: int = 0  # free extent
+
+
+class TilePages:
+    """Pages with tiles in them, on shelves by the bits of their largest free extent: one with room is found without
+    looking at those that are full, which are nearly all."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self.pages: dict[int, _Page] = {}
+        self._page_bytes = page_bytes
+        self._shelves: list[dict[int, None]] = [{} for _ in range(page_bytes.bit_length() + 1)]
+
+    def take(self, number: int, offset: int, size: int) -> None:
+        """For a tile; the page may be a fresh one."""
+        page = self.pages.get(number)
+        if page is None:
+            page = self.pages[number] = _Page(Extents(self._page_bytes))
+        page.free.take(offset, size)
+        page.tiles += 1
+        self._shelve(number, page)
+
+    def give(self, number: int, offset: int, size: int) -> bool:
+        """Of a tile. Whether the page is empty, and gone from here."""
+        page = self.pages[number]
+        page.free.give(offset, size)
+        page.tiles -= 1
+        self._shelve(number, page)
+        if page.tiles:
+            return False
+        del self._shelves[page.largest.bit_length()][number], self.pages[number]
+        return True
+
+    def plan(self, cuts: Sequence[Cut]) -> tuple[list[tuple[int, int]], int]:
+        """First-fit: for each cut, largest first, its (page, offset), and how many fresh pages that takes. Page -1 - i
+        is the fresh page i. Changes nothing."""
+        order: list[int] = []
+        trial: dict[int, Extents] = {}
+        planned: list[tuple[int, int]] = []
+        fresh, start, size = 0, 0, 0
+        for cut in cuts:
+            if cut.bytes != size:  # an equal cut need not look again where the one before it found no room
+                size, start = cut.bytes, 0
+                order = [*trial, *self._with_room(size, trial)]
+            while True:
+                if start == len(order):
+                    fresh += 1
+                    trial[-fresh] = Extents(self._page_bytes)
+                    order.append(-fresh)
+                number = order[start]
+                extents = trial.get(number) or self.pages[number].free
+                offset = extents.find(size)
+                if offset is not None:
+                    break
+                start += 1
+            if number not in trial:
+                extents = trial[number] = extents.copy()
+            extents.take(offset, size)
+            planned.append((number, offset))
+        return planned, fresh
+
+    def _with_room(self, size: int, other_than: Container[int]) -> list[int]:
+        shelves, pages = self._shelves[size.bit_length() :], self.pages
+        return [n for shelf in shelves for n in shelf if pages[n].largest >= size and n not in other_than]
+
+    def _shelve(self, number: int, page: _Page) -> None:
+        before, page.largest = page.largest, max((room for _, room in page.free.free), default=0)
+        shelf = self._shelves[page.largest.bit_length()]
+        if number not in shelf:
+            self._shelves[before.bit_length()].pop(number, None)
+            shelf[number] = None
