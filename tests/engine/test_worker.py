@@ -275,6 +275,23 @@ async def test_too_many_changes_of_adapters_at_once(start_engine: Start, connect
     assert str(CHANGES_MAX) in state.message
 
 
+async def test_pinned_adapters_leave_room_for_others(start_engine: Start, connect: Connect) -> None:
+    peer = await connect(start_engine({"pages": 20, "adapter_pages": 4}))
+    states = []
+    for number, pinned in ((1, True), (2, True), (3, True), (3, False), (1, False), (3, True)):
+        peer.send(LoadAdapter(f"{number:064x}", "fake-model", "/nowhere", pinned))
+        state = await peer.expect(AdapterState)
+        states.append((number, state.state, state.message))
+    refused = (3, "failed", "pinned adapters would take 12 pages; their limit is 10")
+    assert states[2] == refused
+    assert [state for _, state, _ in states] == ["loaded"] * 2 + ["failed"] + ["loaded"] * 3
+    peer.send(*(peer.submit(number, adapter=f"{number:064x}") for number in (1, 2, 3)))
+    assert {ending.reason for _, ending in (await peer.until_ended(1, 2, 3)).values()} == {"length"}
+    report = await status(peer)
+    assert sample(report, "laneway_adapter_requests_total") == 3
+    assert sample(report, "laneway_adapter_load_failures_total") == 0
+
+
 # ---- the fake's settings
 
 
