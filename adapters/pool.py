@@ -146,6 +146,7 @@ class TilePool:
         # Since the last `poll`: what was promised to whoever asked, and what came; and how much was placed.
         self._kept: set[str] = set()
         self._placed = 0
+        self._full_host = self._full_staging = False  # also for those that come before others
 
     # ---- knowing
 
@@ -220,14 +221,23 @@ class TilePool:
         if slab is None:
             source = self._known[digest].source
             assert source is not None
-            return self.host.fetch(digest, source, lambda other: self._may_leave_host(other, urgent=urgent))
+            if not self._full_host:
+                begun = self.host.fetch(digest, source, lambda other: self._may_leave_host(other, urgent=urgent))
+                self._full_host = urgent and not begun
+                return begun
+            return False
         if self.staging is None:
             return True
-        return self.staging.begin(digest, slab, lambda other: self._may_go(other, urgent=urgent))
+        if not self._full_staging:
+            begun = self.staging.begin(digest, slab, lambda other: self._may_go(other, urgent=urgent))
+            self._full_staging = urgent and not begun
+            return begun
+        return False
 
     def bring(self, digest: str) -> torch.Tensor:
         """Into host memory, waiting for it; its slab. Not for the engine's loop. Raises AdapterRefused."""
         while (slab := self._slab(digest)) is None:
+            self._full_host = False
             self.want(digest, urgent=True)
             time.sleep(WAIT_S)
             for read in self.host.poll():
@@ -260,6 +270,7 @@ class TilePool:
         """Take in what has ended. What came stays at least until the next time, so that whoever waits has a turn."""
         self._kept.clear()
         self._placed = 0
+        self._full_host = self._full_staging = False
         moved = []
         for read in self.host.poll():
             moved.append(Moved(read.digest, "disk", read.seconds, read.error))

@@ -142,6 +142,8 @@ class AdapterChanges:
         self._settle(self._loading, frame.digest, state.state, state.message)
 
     def _pinned(self, frame: LoadAdapter) -> AdapterState:
-        """It is known, and is pinned from now on as the frame says. Where that cannot be it is known all the same."""
+        """It is known, and pinned from now on as the frame says. Where that cannot be it serves all the same."""
         why = self._pin(frame.digest, frame.pinned)
-        return AdapterState(frame.digest, "failed" if why else "loaded", why)
+        if why:
+            _log.warning("adapter.not_pinned", extra={"fields": {"digest": frame.digest, "reason": why}})
+        return AdapterState(frame.digest, "loaded", why)

@@ -191,7 +191,8 @@ class Refused(Frame, frozen=True, tag="refused", array_like=True):
 
 
 class AdapterState(Frame, frozen=True, tag="adapter_state", array_like=True):
-    """Answer to LoadAdapter and UnloadAdapter. `failed` carries the reason in `message`."""
+    """Answer to LoadAdapter and UnloadAdapter. `failed` carries the reason in `message`; `loaded` why it is not pinned,
+    if it was to be."""
 
     digest: str
     state: Literal["loaded", "unloaded", "failed"]

@@ -80,12 +80,13 @@ class TierQueue:
         and crowds the tier no more than its own."""
         line, crowd = self._line(head), NOBODY if self.crowds(head) else self._crowd(self._clock())
         limit = self._served[head.sequence.share] + slack
-        for share, entries in islice(line.shares(), PASSED_MAX):
-            if self._served[share] <= limit and share not in crowd:
-                found = next(filter(fits, islice(entries, PASSED_MAX)), None)
-                if found:
-                    return found
-        return None
+        entries = (
+            entry
+            for share, own in line.shares()
+            if self._served[share] <= limit and share not in crowd
+            for entry in own
+        )
+        return next(filter(fits, islice(entries, PASSED_MAX)), None)
 
     def joined(self, entry: Entry) -> None:
         """It runs now."""

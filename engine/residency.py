@@ -49,6 +49,7 @@ class Residency:
         self._waiting: dict[str, Counter[int]] = {}  # digest → waiting requests by their tier's rank
         self._deferred: dict[str, None] = {}  # of the waiting: for which there was no room yet on their way
         self._hidden = False  # a step is in flight
+        self._absent: set[str] = set()  # those that were not ready since the last `poll`: asked for once
 
     def known(self, digest: str, model: str) -> bool:
         return self._table.known(digest, model)
@@ -93,12 +94,17 @@ class Residency:
 
     def ready(self, digest: str | None) -> bool:
         """Until the next `poll`, and while it is not evicted: `join` would wait for nothing."""
-        return digest is None or digest in self._pages or self._table.ready(digest, hidden=self._hidden)
+        if digest is None or digest in self._pages:
+            return True
+        if digest not in self._absent and not self._table.ready(digest, hidden=self._hidden):
+            self._absent.add(digest)
+        return digest not in self._absent
 
     def poll(self, *, hidden: bool) -> dict[str, str]:
         """Take in what came nearer since; digest → why one that is waited for cannot. Before each step. `hidden`: one
         is in flight."""
         self._hidden = hidden
+        self._absent.clear()
         failed = {}
         for move in self._table.poll():
             if move.error:

@@ -139,12 +139,13 @@ class Worker:
 
     def _patience(self) -> float | None:
         """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
-        if self._adapter_since is not None:
-            waited_s = self._clock() - self._adapter_since
-            return ADAPTER_LOOK_S if waited_s < ADAPTER_LONG_S else ADAPTER_LOOK_LATER_S
-        if self._busy():
+        if not self._busy():
+            self._adapter_since = None
+            return None if self._checked else INTEGRITY_AFTER_S
+        if self._adapter_since is None:
             return 0.0
-        return None if self._checked else INTEGRITY_AFTER_S
+        waited_s = self._clock() - self._adapter_since
+        return ADAPTER_LOOK_S if waited_s < ADAPTER_LONG_S else ADAPTER_LOOK_LATER_S
 
     def _busy(self) -> bool:
         """Also when all requests have ended, and a step in flight computes for one of them still."""
@@ -152,7 +153,7 @@ class Worker:
 
     def _step(self) -> None:
         """Begin what may be begun, so that the device has work while we wait for its oldest step and take that in."""
-        self._progress.busy = True
+        self._progress.busy = self._adapter_since is None
         self._checked = False
         while self._may_begin() and (step := self._scheduler.schedule()) is not None:
             self._begin(step)
@@ -217,7 +218,8 @@ class Worker:
         progress, scheduler = self._progress, self._scheduler
         progress.running = scheduler.running
         progress.waiting = sum(scheduler.waiting().values())
-        progress.busy = self._busy()
+        # Who waits for a slow disk alone is not stuck.
+        progress.busy = self._busy() and self._adapter_since is None
 
     def _failed(self, step: Step, error: Exception) -> StepResult:
         """The result of a step that raised."""

@@ -4,21 +4,38 @@ disk that is slow, broken or gone."""
 from __future__ import annotations
 
 import os
+import queue
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import oracle
 import pytest
 import torch
-from drive import MODEL, Drive
+from drive import MODEL, TIERS, Drive
 from safetensors.torch import load_file, save_file
 
 from adapters.host import READS_MAX
 from engine.config import EngineConfig, ModelConfig
+from engine.inbox import Inbox, Progress, Stop
+from engine.protocol import (
+    PROTOCOL_VERSION,
+    Finished,
+    FrameReader,
+    Hello,
+    Sampling,
+    Status,
+    StatusReport,
+    Submit,
+    Tokens,
+    decode_from_engine,
+)
 from engine.runner import build_runner
+from engine.server import Outgoing
 from engine.step import Sequence
+from engine.worker import Worker
 
 COUNT, ROOM, AT_ONCE = 200, 30, 50
 WEIGHTS = "adapter_model.safetensors"
@@ -203,6 +220,52 @@ def test_a_load_that_nobody_waits_for_is_cancelled(tiny: Path, many: dict[str, P
     assert not pool.host.is_reading("s" * 64)
     assert pool.where("s" * 64) == "disk"
     assert engine.scheduler.residency.counts().failures == 0
+
+
+def test_a_loop_that_waits_for_a_disk_answers_and_does_not_look_stuck(
+    tiny: Path, many: dict[str, Path], slow: tuple[Path, bytes]
+) -> None:
+    """Stuck is busy and at the same step: the supervisor would kill the engine for its disk."""
+    directory, data = slow
+    engine = engine_of(tiny, many | {"s" * 64: directory})
+    pipe = make_slow(directory)
+    (info,) = engine.runner.models.values()
+    hello = Hello(PROTOCOL_VERSION, "epoch", [info], [tier.name for tier in TIERS])
+    inbox, progress, sent = Inbox(), Progress(), queue.SimpleQueue[Outgoing]()
+
+    def send(batch: list[Outgoing]) -> None:
+        for outgoing in batch:
+            sent.put(outgoing)
+
+    worker = Worker(
+        hello=hello, scheduler=engine.scheduler, runner=engine.runner, inbox=inbox, progress=progress, send=send
+    )
+    loop = threading.Thread(target=worker.run)
+    loop.start()
+    try:
+        greedy = Sampling(temperature=0.0)
+        frame = Submit(1, "r", "epoch", MODEL, "s" * 64, "n", "standard", "", prompt_of(0), 8, greedy, [])
+        inbox.receive(0, frame, time.monotonic(), 100)
+        deadline = time.monotonic() + 30
+        while not engine.runner.adapters.host.is_reading("s" * 64) or progress.busy:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        for _ in range(20):
+            time.sleep(0.002)
+            assert not progress.busy
+        inbox.receive(0, Status(), time.monotonic(), 10)
+        (report,) = map(decode_from_engine, FrameReader().feed(sent.get(timeout=30).data))
+        assert isinstance(report, StatusReport)
+        assert b'laneway_adapter_requests_total{storage="disk"} 1.0' in report.metrics
+        pipe.write_bytes(data)
+        frames = list[object]()
+        while not any(isinstance(found, Finished) for found in frames):
+            frames += map(decode_from_engine, FrameReader().feed(sent.get(timeout=30).data))
+        ids = [token for found in frames if isinstance(found, Tokens) for token in found.ids]
+        assert len(ids) == 8
+    finally:
+        inbox.put(Stop("done"))
+        loop.join(30)
 
 
 # ---- a disk that fails
