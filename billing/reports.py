@@ -26,6 +26,7 @@ COUNTED = (
     "requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens",
     "preemptions", "swapped_tokens", "cost_picos",
 )  # fmt: skip
+_SUMMED = (*COUNTED, "correction_picos")
 
 _usage = tables.usage
 _hours = tables.usage_hours
@@ -104,7 +105,7 @@ def buckets(
     source = sa.union_all(*_sources(connection, part, names, step), _corrected(part, names)).subquery()
     bucket = (source.c.at - source.c.at % sa.literal_column(str(step), sa.BigInteger)).label("bucket")
     keys = [bucket, *(source.c[name] for name in names), source.c.currency]
-    sums = [sa.func.sum(source.c[name]).label(name) for name in (*COUNTED, "correction_picos", "device_s")]
+    sums = [sa.func.sum(source.c[name]).label(name) for name in (*_SUMMED, "device_s")]
     query = sa.select(*keys, *sums).group_by(*keys).order_by(*keys).limit(ROWS_MAX + 1)
     if place.after:
         query = query.having(sa.tuple_(*keys) > (place.bucket, *place.after))
@@ -123,7 +124,7 @@ def totals(connection: sa.Connection, which: Which) -> list[Sums]:
     """One for each currency, without corrections; `bucket` is the beginning."""
     source = sa.union_all(*_sources(connection, which, [], DAY)).subquery()
     start = sa.literal(which.start).label("bucket")
-    sums = [sa.func.sum(source.c[name]).label(name) for name in (*COUNTED, "correction_picos", "device_s")]
+    sums = [sa.func.sum(source.c[name]).label(name) for name in (*_SUMMED, "device_s")]
     query = sa.select(start, source.c.currency, *sums).group_by(source.c.currency).order_by(source.c.currency)
     return [_sums(row, []) for row in connection.execute(query)]
 
@@ -151,9 +152,12 @@ def recomputed(connection: sa.Connection, which: Which) -> dict[str, tuple[int, 
 
 
 def _sums(row: sa.Row[Any], names: list[Group]) -> Sums:
-    counted = {name: int(getattr(row, name)) for name in (*COUNTED, "correction_picos")}
-    groups = {str(name): getattr(row, name) or None for name in names}
-    return Sums(bucket=int(row.bucket), groups=groups, currency=row.currency, device_s=row.device_s, **counted)
+    """A row of bucket, groups, currency, then sums in the order of _SUMMED. By place: a page has thousands."""
+    values = tuple(row)
+    at = 1 + len(names)
+    groups = {str(name): value or None for name, value in zip(names, values[1:at], strict=True)}
+    counted = dict(zip(_SUMMED, map(int, values[at + 1 : -1]), strict=True))
+    return Sums(bucket=int(values[0]), groups=groups, currency=values[at], device_s=values[-1], **counted)
 
 
 def _sources(connection: sa.Connection, which: Which, names: list[Group], step: int) -> list[sa.Select[Any]]:
