@@ -69,14 +69,7 @@ class Services:
         self.database = Database(config.database_url)
         # What the database cannot take at once goes to the journal.
         self.ledger = Ledger(self.database, self.gateway_id, lease_s=config.lease.length_s, settle_patience_s=0.0)
-        self.settler = Settler(
-            self.ledger,
-            config.journal_dir,
-            self.gateway_id,
-            bytes_max=config.journal.bytes_max,
-            disk_free_min_bytes=config.journal.disk_free_min_bytes,
-            wait_s=config.journal.settle_wait_s,
-        )
+        self.settler = _settler(config, self.ledger, self.gateway_id)
         self.metrics.journal_bytes.set_function(lambda: self.settler.bytes_used)
         self.leases = Leases(
             self.database, self.gateway_id, lease_s=config.lease.length_s, renew_s=config.lease.renew_s
@@ -220,6 +213,17 @@ class Services:
                     await self.leases.release()
         except (DatabaseUnavailable, TimeoutError) as error:
             _log.error("stop.unclean", extra={"fields": {"reason": repr(error)}})
+
+
+def _settler(config: Config, ledger: Ledger, gateway_id: str) -> Settler:
+    return Settler(
+        ledger,
+        config.journal_dir,
+        gateway_id,
+        bytes_max=config.journal.bytes_max,
+        disk_free_min_bytes=config.journal.disk_free_min_bytes,
+        wait_s=config.journal.settle_wait_s,
+    )
 
 
 def _shared_rates(config: Config) -> SharedRates | None:
