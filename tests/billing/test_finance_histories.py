@@ -29,7 +29,7 @@ from billing.prices import METERS, PriceBook
 from billing.reports import GROUPS, Which
 from billing.requests import Held, HoldRequest
 
-EXAMPLES = int(os.environ.get("LANEWAY_HISTORIES", "6"))
+EXAMPLES = int(os.environ.get("LANEWAY_HISTORIES", "5"))
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 # Shortly before the clocks change or a month ends, in one of them.
 BEGINNINGS = (
@@ -208,6 +208,16 @@ class History:
     def pass_(self, seconds: int) -> None:
         self.now += seconds * SECOND
 
+    def run_out(self) -> None:
+        """Two months go by, with a move to another zone, and all that can be closed is."""
+        for zone in ZONES:
+            self.use("standard", None, 5, 2, 3, 0)
+            self.zone(zone)
+            self.pass_(33 * 86_400)
+            self.use("premium", "adp_1", 5, 2, 3, 40)
+            self.close()
+        self.close()
+
     def examine(self) -> None:
         start, end = self.began - 50 * DAY, self.now + 1
         which = Which(start=start, end=end, tenant_ids=(self.tenant,))
@@ -215,6 +225,10 @@ class History:
             rows = self.pages(which, width, group_by)
             assert sum(row.cost_picos for row in rows) == sum(one.picos for one in self.did)
             assert sum(row.requests for row in rows) == sum(one.requests for one in self.did)
+        for first, last in itertools.pairwise([*(one.moment for one in self.did[:: len(self.did) // 4 + 1]), end]):
+            part = msgspec.structs.replace(which, start=min(first, last), end=max(first, last))
+            expected = sum(one.picos for one in self.did if part.start <= one.moment < part.end)
+            assert sum(row.cost_picos for row in self.pages(part, "1d", ())) == expected
         by_tier = {tier: sum(one.picos for one in self.did if one.tier == tier) for tier in TIERS}
         for tier, picos in by_tier.items():
             rows = self.pages(msgspec.structs.replace(which, tiers=(tier,)), "1d", ())
@@ -273,6 +287,8 @@ def test_histories(kind: str, request: pytest.FixtureRequest) -> None:
         played = History(books, zone, beginning)
         for event in history:
             played.play(event)
+        played.examine()
+        played.run_out()
         played.examine()
         played.database.write_sync(lambda c: rollups.fold_all(c, lambda _connection: played.now))
         played.examine()

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from billing_books import INPUT, OUTPUT, Books, settlement
 
-from billing import tables, tenants, usage
+from billing import margins, periods, rollups, tables, tenants, usage
 from billing.ledger import Ledger
 from billing.requests import Recompute
 from billing.usage import Filter
@@ -102,3 +102,16 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
     query = sa.select(caused.c.tier, sa.func.sum(caused.c.device_s)).group_by(caused.c.tier)
     by_cause = books.database.read_sync(lambda connection: connection.execute(query).all())
     assert dict(map(tuple, by_cause)) == {"batch": 3.0, "premium": 4.75, "standard": 0.125}
+
+    books.database.write_sync(rollups.fold)
+    assert books.database.read_sync(lambda connection: usage.totals(connection, which)) == totals
+    [period] = books.database.read_sync(periods.listing)
+    found = books.database.read_sync(lambda c: margins.by_tier(c, period.month, device_second_picos=1000))
+    assert {one.tier: (one.device_s, one.preemption_s, one.preempted_tokens) for one in found.tiers} == {
+        "batch": (3.0, 0.0, 0),
+        "premium": (4.0, 0.75, 40),
+        "standard": (0.0, 0.125, 5),
+    }
+    premium = next(one for one in found.tiers if one.tier == "premium")
+    assert (premium.cost_picos, premium.preemption_picos) == (4750, 750)
+    assert premium.margin_picos == premium.usage_picos - 4750
