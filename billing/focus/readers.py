@@ -9,6 +9,7 @@ import csv
 import datetime
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -64,6 +65,10 @@ def open_file(path: Path, file: IO[bytes]) -> Reader:
 # ---- CSV
 
 
+# Two quotes that may be a whole cell: a quoted cell may have such a part too.
+_EMPTY = re.compile(r'(?:^|,)""(?:,|\r|\n|$)')
+
+
 class _Lines:
     """Lines of a CSV file. Notes whether the record that is being read may have a quoted empty cell: to the csv module
     it is the same as an empty one."""
@@ -90,7 +95,7 @@ class _Lines:
 
     def take(self) -> str | None:
         """The text of the record just read, if it may have a quoted empty cell."""
-        found = "".join(self._record) if any('""' in line for line in self._record) else None
+        found = "".join(self._record) if any('""' in line and _EMPTY.search(line) for line in self._record) else None
         self._record.clear()
         return found
 
