@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 class AdapterLoader:
     """What the present engine process knows. `wanted()` gives digest → base model of all that may be called; `kept()`
-    the digests of every version that may be again, so that a rollback finds what it leads to."""
+    the digests of every version that may be again, so that a rollback finds what it leads to; `pinned()` the digests
+    that are to stay in the engine's memory."""
 
     def __init__(
         self,
@@ -29,12 +30,14 @@ class AdapterLoader:
         store: AdapterStore,
         wanted: Callable[[], Mapping[str, str]],
         kept: Callable[[], Container[str]],
+        pinned: Callable[[], Container[str]] = frozenset,
     ) -> None:
         self._engine = engine
         self._store = store
         self._wanted = wanted
         self._kept = kept
-        self._known: set[str] = set()
+        self._pinned = pinned
+        self._known: dict[str, tuple[str, bool]] = {}  # digest → base model, whether the engine was told to pin it
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
 
@@ -50,14 +53,20 @@ class AdapterLoader:
             return  # on_connect will load
         wanted, kept = self._wanted(), self._kept()
         for digest in [digest for digest in self._known if digest not in kept and digest not in wanted]:
-            self._known.discard(digest)
+            del self._known[digest]
             self._unloading[digest] = asyncio.create_task(self._unload(digest))
-        await self._load_all({digest: wanted[digest] for digest in wanted.keys() - self._known})
+        pinned = self._pinned()
+        new = {digest: model for digest, model in wanted.items() if digest not in self._known}
+        moved = {digest: model for digest, (model, told) in self._known.items() if told != (digest in pinned)}
+        await self._load_all(new | moved)
 
     async def ensure(self, digest: str, model: str) -> None:
         """Return once the engine knows it. Raises AdapterFailed, EngineUnavailable."""
-        if digest in self._known:
-            return
+        if digest not in self._known:
+            await self._loaded(digest, model)
+
+    async def _loaded(self, digest: str, model: str) -> None:
+        """Tell the engine of it, once however many ask."""
         task = self._loading.get(digest)
         if task is None:
             task = self._loading[digest] = asyncio.create_task(self._load(digest, model))
@@ -66,19 +75,27 @@ class AdapterLoader:
 
     def forget(self, digest: str) -> None:
         """The engine said that it does not know it."""
-        self._known.discard(digest)
+        self._known.pop(digest, None)
 
     async def drop(self, digest: str) -> None:
         """Return once no request of any gateway runs on it, and the engine forgot it. Raises AdapterFailed,
         EngineUnavailable."""
-        self._known.discard(digest)
+        self._known.pop(digest, None)
         await self._engine.unload_adapter(digest)
 
     async def _load(self, digest: str, model: str) -> None:
         if (unloading := self._unloading.get(digest)) is not None:
             await asyncio.wait([unloading])
-        await self._engine.load_adapter(digest, model, self._store.path(digest))
-        self._known.add(digest)
+        pinned = digest in self._pinned()
+        path = self._store.path(digest)
+        try:
+            await self._engine.load_adapter(digest, model, path, pinned=pinned)
+        except AdapterFailed as error:
+            if not pinned:
+                raise
+            _log.warning("adapter.not_pinned", extra={"fields": {"digest": digest, "reason": str(error)}})
+            await self._engine.load_adapter(digest, model, path)
+        self._known[digest] = (model, pinned)
 
     async def _unload(self, digest: str) -> None:
         try:
@@ -94,7 +111,7 @@ class AdapterLoader:
         async def load(digest: str, model: str) -> None:
             async with places:
                 try:
-                    await self.ensure(digest, model)
+                    await self._loaded(digest, model)
                 except (AdapterFailed, OSError, KeyError, ValueError) as error:
                     _log.error("adapter.load_failed", extra={"fields": {"digest": digest, "reason": str(error)}})
 

@@ -87,8 +87,14 @@ class Registry:
 
     def active(self) -> dict[str, str]:
         """Digest → base model of all that somebody may call."""
-        rows = [*self._own.values(), *self._shared.values(), *self._everyones.values()]
-        return {row.digest: row.base_model for row in rows}
+        return {row.digest: row.base_model for row in self._rows()}
+
+    def pinned(self) -> set[str]:
+        """Digests that are to stay in the engine's memory."""
+        return {row.digest for row in self._rows() if row.pinned}
+
+    def _rows(self) -> list[Adapter]:
+        return [*self._own.values(), *self._shared.values(), *self._everyones.values()]
 
     def kept(self) -> frozenset[str]:
         """Digests of all versions that are served, or may be promoted."""

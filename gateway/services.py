@@ -105,7 +105,8 @@ class Services:
         self.engine = EngineClient(config.socket_path)
         self.bookkeeper = Bookkeeper(self.database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
-        self.loader = AdapterLoader(self.engine, self.store, self.registry.active, self.registry.kept)
+        registry = self.registry
+        self.loader = AdapterLoader(self.engine, self.store, registry.active, registry.kept, registry.pinned)
         self.sweeper = Sweeper(self.store, self.database, self.loader)
         self.engine.on_connect = self.loader.on_connect
         self.generator = Generator(

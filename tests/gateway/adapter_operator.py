@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ class AdapterOperator:
     def close(self) -> None:
         self._client.close()
 
+    def request(self, files: Files, **fields: Any) -> httpx.Request:
+        return self._client.build_request("POST", "adapters", files=files, data=fields)
+
     def post_files(self, files: Files, path: str = "adapters", **fields: Any) -> httpx.Response:
         return self._client.post(path, files=files, data=fields)
 
@@ -46,3 +50,16 @@ class AdapterOperator:
         answer = self.send(method, path, body, **parameters)
         assert answer.status_code in (200, 201, 204), answer.text
         return answer.json() if answer.content else None
+
+
+class HalfUpload:
+    """A client that has sent the first half of an upload and waits."""
+
+    def __init__(self, port: int, operator: AdapterOperator, files: Files) -> None:
+        request = operator.request(files, name="half")
+        body = request.read()
+        head = f"POST /v1/admin/adapters HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+        for name in ("authorization", "content-type"):
+            head += f"{name}: {request.headers[name]}\r\n"
+        self.connection = socket.create_connection(("127.0.0.1", port))
+        self.connection.sendall(head.encode() + b"\r\n" + body[: len(body) // 2])

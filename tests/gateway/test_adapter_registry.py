@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,11 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
-from adapter_operator import AdapterOperator, files_of
+from adapter_operator import AdapterOperator, HalfUpload, files_of
 from gateway_stack import MODEL, Stack, eventually
 
 from adapters.generate import Recipe, write_random
 from adapters.spec import BaseShape
+from engine.client import EngineClient
 from gateway import keys
 
 SMALL = ("k_proj",)
@@ -164,6 +167,60 @@ def test_a_replaced_version_leaves_no_cached_prefix(
     assert cached() == whole
     operator.ok("POST", "adapters/cached/rollback")
     assert cached() == whole, "the same content again: what it made still holds"
+
+
+async def test_what_another_gateway_had_unloaded_is_loaded_again(own: Stack) -> None:
+    """The engine refuses what it does not know; the request had not begun, and begins again."""
+    before = text_of(own, "acme-style")
+    another = EngineClient(own.config.socket_path)
+    await another.start()
+    try:
+        await another.wait_ready(10)
+        await another.unload_adapter(b"acme-style".hex().ljust(64, "0"))
+        assert await asyncio.to_thread(text_of, own, "acme-style") == before
+    finally:
+        await another.close()
+    assert own.open_holds() == 0
+
+
+def test_what_a_crash_leaves_is_swept_at_the_next_start(
+    own: Stack, operator: AdapterOperator, made: Callable[[int], Path]
+) -> None:
+    kept = operator.upload(made(1), "kept", tenant="acme")
+    half = HalfUpload(own.port, operator, files_of(made(2)))
+    eventually(lambda: len(files_below(own)) > 2)
+    orphan = own.config.adapters_dir / ("f" * 64)  # renamed, and the transaction was never committed
+    assert own.gateway is not None
+    own.gateway.kill()
+    own.gateway.wait(5)
+    shutil.copytree(own.config.adapters_dir / kept["digest"], orphan)
+    half.connection.close()
+    assert len(files_below(own)) > 4
+    own.start_gateway()
+    own.wait_ready()
+    eventually(lambda: {name.partition("/")[0] for name in files_below(own)} == {kept["digest"]}, 10.0)
+    assert text_of(own, "kept")
+
+
+def test_files_stay_while_a_request_runs_on_them(make_stack: Callable[..., Stack], made: Callable[[int], Path]) -> None:
+    stack = make_stack(toml="[lease]\naudit_s = 0.2\n", fake={"step_ms": 20.0})
+    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    operator = AdapterOperator(stack.url, secret)
+    operator.upload(made(1), "leaving", tenant="acme")
+    asked = {"messages": [{"role": "user", "content": "hi"}], "model": "leaving", "max_tokens": 100, "stream": True}
+    url, headers = f"{stack.url}/v1/chat/completions", stack.headers()
+    with httpx.stream("POST", url, headers=headers, json=asked, timeout=30) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        operator.ok("DELETE", "adapters/leaving")
+        eventually(lambda: stack.chat(model="leaving").status_code == 404)
+        rest = []
+        for line in lines:
+            rest.append(line)
+            assert len(files_below(stack)) == 2 or "data: [DONE]" in rest or line.endswith('"length"}]}'), line
+    assert rest[-2:] == ["data: [DONE]", ""]
+    eventually(lambda: files_below(stack) == set(), 10.0)
+    operator.close()
 
 
 def test_no_request_is_lost_and_none_is_mixed_while_versions_change(

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import socket
 import struct
 import threading
 import zipfile
@@ -16,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from adapter_operator import AdapterOperator, Files
+from adapter_operator import AdapterOperator, Files, HalfUpload
 from gateway_stack import MODEL, Stack, eventually
 
 from adapters.check import CONFIG_FILE, WEIGHTS_FILE
@@ -322,21 +321,8 @@ def test_only_operators_upload(served: Stack, good: Good) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_scope")
 
 
-class Half:
-    """A client that has sent the beginning of an upload and waits."""
-
-    def __init__(self, stack: Stack, operator: AdapterOperator, good: Good) -> None:
-        request = operator._client.build_request("POST", "adapters", files=good.configured(), data={"name": "half"})
-        body = request.read()
-        head = f"POST /v1/admin/adapters HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
-        for name in ("authorization", "content-type"):
-            head += f"{name}: {request.headers[name]}\r\n"
-        self.connection = socket.create_connection(("127.0.0.1", stack.port))
-        self.connection.sendall(head.encode() + b"\r\n" + body[: len(body) // 2])
-
-
 def test_who_leaves_half_way_leaves_nothing(served: Stack, operator: AdapterOperator, good: Good) -> None:
-    half = Half(served, operator, good)
+    half = HalfUpload(served.port, operator, good.configured())
     eventually(lambda: len(operator.ok("GET", "adapters/uploads")) == 1)
     eventually(lambda: operator.ok("GET", "adapters/uploads")[0]["bytes_received"] > 10_000)
     [upload] = operator.ok("GET", "adapters/uploads")
@@ -351,7 +337,7 @@ def test_who_leaves_half_way_leaves_nothing(served: Stack, operator: AdapterOper
 def test_uploads_at_once_are_bounded_and_one_that_stands_still_is_given_up(
     served: Stack, operator: AdapterOperator, good: Good
 ) -> None:
-    halves = [Half(served, operator, good) for _ in range(2)]
+    halves = [HalfUpload(served.port, operator, good.configured()) for _ in range(2)]
     eventually(lambda: len(operator.ok("GET", "adapters/uploads")) == 2)
     refused = operator.post_files(good.configured(), name="third")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_is_overloaded")

@@ -10,7 +10,7 @@ import pytest
 from gateway_stack import eventually_async
 
 from adapters.store import AdapterStore
-from engine.client import EngineClient
+from engine.client import AdapterFailed, EngineClient
 from gateway.loader import AdapterLoader
 
 OLD, NEW, LATER = "a" * 64, "b" * 64, "c" * 64
@@ -20,13 +20,16 @@ class Engine:
     """Unloads an adapter when it is told that its last stream ended. `said` is in order."""
 
     ready = True
+    pins = True
 
     def __init__(self) -> None:
         self.said: list[str] = []
         self.streams_over = asyncio.Event()
 
-    async def load_adapter(self, digest: str, model: str, path: Path) -> None:
-        self.said.append(f"load {digest[0]}")
+    async def load_adapter(self, digest: str, model: str, path: Path, *, pinned: bool = False) -> None:
+        self.said.append(f"{'pin' if pinned else 'load'} {digest[0]}")
+        if pinned and not self.pins:
+            raise AdapterFailed("no room")
 
     async def unload_adapter(self, digest: str) -> None:
         self.said.append(f"unload {digest[0]}")
@@ -93,3 +96,31 @@ async def test_what_may_be_promoted_again_stays(engine: Engine) -> None:
     assert engine.said[-2:] == ["unload b", "unloaded b"]
     await loader.ensure(NEW, "m")
     assert engine.said[-1] == "load b", "what was dropped is loaded again"
+
+
+async def test_the_engine_is_told_what_is_pinned_and_serves_what_cannot_be(engine: Engine) -> None:
+    wanted, pinned = {OLD: "m", NEW: "m"}, {NEW}
+    loader = AdapterLoader(
+        cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: wanted, lambda: pinned
+    )
+    await loader.on_change()
+    assert sorted(engine.said) == ["load a", "pin b"]
+    pinned.symmetric_difference_update({OLD, NEW})
+    engine.pins = False
+    await loader.on_change()
+    assert sorted(engine.said[2:]) == ["load a", "load b", "pin a"]
+    await loader.on_change()
+    await loader.ensure(OLD, "m")
+    assert len(engine.said) == 5, "it was told once"
+
+
+async def test_what_was_replaced_is_pinned_no_more(engine: Engine) -> None:
+    wanted, pinned = {OLD: "m"}, {OLD}
+    loader = AdapterLoader(
+        cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: {OLD, NEW}, lambda: pinned
+    )
+    await loader.on_change()
+    wanted[NEW] = wanted.pop(OLD)
+    pinned.symmetric_difference_update({OLD, NEW})
+    await loader.on_change()
+    assert sorted(engine.said) == ["load a", "pin a", "pin b"]
