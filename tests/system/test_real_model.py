@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx
+import many_adapters
 import openai
 import pytest
+from adapter_operator import AdapterOperator
 from conftest import Serve  # type: ignore[attr-defined]
 
 from engine.tokenizer import Tokenizer
@@ -20,6 +27,7 @@ from engine.tokenizer import Tokenizer
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = "smollm2-135m-instruct"
+REPO = Path(__file__).resolve().parents[2]
 LONG = (
     "The harbour master counts the ships that come in with the morning tide and writes each name into his book. " * 20
 )
@@ -151,6 +159,96 @@ def test_messages_and_completions_of_the_real_model(served: Serve) -> None:
     assert message.content[0].type == "text"
     assert "Paris" in message.content[0].text
     assert message.stop_reason == "end_turn"
+
+
+# ---- adapters that come while it serves, held against what peft says
+
+COMMITTED = json.loads((REPO / "tests" / "data" / "oracle.json").read_bytes())
+
+
+@pytest.fixture
+def operator(served: Serve) -> Iterator[AdapterOperator]:
+    operator = AdapterOperator(served.url, served.demo["admin_key"])
+    yield operator
+    operator.close()
+
+
+def said(serve: Serve, model: str, prompt: str) -> str:
+    with client(serve, "acme") as api:
+        return ask(api, model, prompt, COMMITTED["new_tokens"]).choices[0].message.content or ""
+
+
+def oracle_says(model_dir: Path, name: str, number: int) -> str:
+    return Tokenizer.load(model_dir).decode(COMMITTED["ids"][name][number], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["json-answers", "pirate", "support-triage", "three-bullets"])
+def test_an_uploaded_adapter_serves_at_once(
+    served: Serve, operator: AdapterOperator, model_dir: Path, name: str
+) -> None:
+    pids = served.demo["pids"]
+    uploaded = operator.upload(REPO / "examples" / "adapters" / name, f"up-{name}", tenant="acme")
+    assert uploaded["digest"] == COMMITTED["digests"][name]
+    assert said(served, f"up-{name}", COMMITTED["prompts"][2]) == oracle_says(model_dir, name, 2)
+    assert served.demo["pids"] == pids
+
+
+def test_versions_change_under_load_and_each_answer_is_of_one(
+    served: Serve, operator: AdapterOperator, model_dir: Path
+) -> None:
+    examples = REPO / "examples" / "adapters"
+    names = ("pirate", "json-answers")
+    operator.upload(examples / names[0], "moving", tenant="acme")
+    operator.upload(examples / names[1], "moving", tenant="acme")
+    over = threading.Event()
+    wrong: list[str] = []
+    seen: set[str] = set()
+
+    def asks(number: int) -> None:
+        allowed = {oracle_says(model_dir, name, number): name for name in names}
+        while not over.is_set():
+            answer = said(served, "moving", COMMITTED["prompts"][number])
+            if answer in allowed:
+                seen.add(allowed[answer])
+            else:
+                wrong.append(answer)
+
+    with ThreadPoolExecutor(3) as askers:
+        asked = [askers.submit(asks, number) for number in (1, 4, 5)]
+        for turn in range(4):
+            if turn % 2:
+                operator.ok("POST", "adapters/moving/rollback")
+            else:
+                operator.ok("POST", "adapters/moving/promote", {"version": 2})
+            now = names[(turn + 1) % 2]
+            assert said(served, "moving", COMMITTED["prompts"][3]) == oracle_says(model_dir, now, 3)
+        over.set()
+        for done in asked:
+            done.result()
+    assert not wrong
+    assert seen == set(names)
+
+
+def test_many_adapters_at_once_and_each_says_its_own(served: Serve, operator: AdapterOperator, model_dir: Path) -> None:
+    """A small run of what many_adapters does by hand with 200."""
+    made = subprocess.run(
+        [sys.executable, "-m", "gateway.cli", "demo", "adapters", "--count", "12", "--json"],
+        cwd=served.directory,
+        capture_output=True,
+        check=True,
+    )
+    digests = {row["name"]: row["digest"] for row in json.loads(made.stdout)}
+    served.until(lambda: len(many_adapters.names_like(*reached(served), "random-")) == 12, 10)
+    url, keys = served.demo["base_url"], list(served.demo["keys"].values())
+    answers = asyncio.run(many_adapters.ask_all(url, keys, [*digests] * 2, 8))
+    assert answers.keys() == digests.keys()
+    assert len(set(answers.values())) > 6
+    sample = {name: served.data / "adapters" / digests[name] for name in ("random-0002", "random-0007")}
+    assert many_adapters.oracles_answers(model_dir, sample) == {name: answers[name] for name in sample}
+
+
+def reached(serve: Serve) -> tuple[str, str]:
+    return serve.demo["base_url"], serve.demo["keys"]["acme"]
 
 
 def test_an_engine_that_is_killed_mid_stream_comes_back(served: Serve) -> None:
