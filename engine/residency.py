@@ -159,6 +159,12 @@ class Residency:
                 return True
         return False
 
+    def evictable_pages(self, rank: int) -> int:
+        """No more pages than these could be freed by `evict`."""
+        waited = (digest for digest, ranks in self._waiting.items() if digest in self._idle and min(ranks) < rank)
+        kept = {page for digest in waited if digest not in self._stays for page in self._pages[digest]}
+        return self._arena.idle_adapter_pages() - sum(1 for page in kept if not self._arena.references(page))
+
     def give_way(self, pages: int, keep: str | None, rank: int) -> None:
         """Before `pages` pages are taken: idle adapters go in the place of cached prefixes that were used later."""
         arena = self._arena

@@ -162,7 +162,9 @@ class Room:
         adapter = entry.sequence.adapter
         headroom = self._headroom(entry, missing)
         wanted = missing + self._adapter_pages(entry) + headroom
-        if self.pages.spare(entry.tier, reclaim=True) + self._arena.idle_adapter_pages() < wanted:
+        # Alone a request may have what others only wait for.
+        idle = self._residency.evictable_pages(entry.tier if self.count() else 0)
+        if self.pages.spare(entry.tier, reclaim=True) + idle < wanted:
             return False
         # Evicting an adapter may change what the own one needs: they share pages.
         while self.pages.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
