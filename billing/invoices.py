@@ -62,6 +62,7 @@ def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, 
     NotYet before it has ended, while a hold of it is open, or while an earlier period is."""
     rollups.lock_cursor(connection)
     now = clock(connection)
+    rollups.fold_all(connection, clock)  # what was used makes its period
     period = _closable(connection, tenant_id, month, now)
     # After the holds were seen to be settled, what is complete has their usage.
     sequence = rollups.fold_all(connection, clock)

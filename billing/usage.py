@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import reports, tables
+from billing import reports, rollups, tables
+from billing.periods import SEQUENCE_MAX
 from billing.requests import Recompute
+from billing.rollups import HOUR
 
 PAGE_MAX = 1000
 MOMENT_MAX = 2**62  # of no request
@@ -120,8 +122,28 @@ def totals(connection: sa.Connection, which: Filter) -> Totals:
 
 def page(connection: sa.Connection, which: Filter, *, after: int = 0, limit: int = 100) -> list[UsageRow]:
     """Rows in ledger order, beginning after sequence `after`; the last row's sequence asks for the next page."""
-    query = sa.select(_usage).where(_usage.c.sequence > after, *which.conditions())
-    return _rows(connection, query.order_by(_usage.c.sequence).limit(min(limit, PAGE_MAX)))
+    limit = min(limit, PAGE_MAX)
+    found: list[UsageRow] = []
+    for first, last in _ranges(connection, which):
+        between = sa.and_(_usage.c.sequence > max(first, after), _usage.c.sequence <= last)
+        if last > after and len(found) < limit:
+            query = sa.select(_usage).where(between, *which.conditions()).order_by(_usage.c.sequence)
+            found += _rows(connection, query.limit(limit - len(found)))
+    return found
+
+
+def _ranges(connection: sa.Connection, which: Filter) -> list[tuple[int, int]]:
+    """Where such rows can lie, as sequences (above the first, up to the last): between two moments what the roll-ups
+    say of their hours, and all that is not folded yet. Without moments: everywhere."""
+    if which.start is None and which.end is None:
+        return [(0, SEQUENCE_MAX)]
+    hours, asked = tables.usage_hours, which.which()
+    query = sa.select(sa.func.min(hours.c.sequence_min), sa.func.max(hours.c.sequence_max)).where(
+        hours.c.hour >= asked.start - asked.start % HOUR, hours.c.hour < asked.end, *asked.of(hours)
+    )
+    lowest, highest = connection.execute(query).one()
+    unfolded = (rollups.read_cursor(connection).sequence, SEQUENCE_MAX)
+    return [unfolded] if lowest is None else [(lowest - 1, highest), unfolded]
 
 
 def get(connection: sa.Connection, request_id: str) -> UsageRow | None:

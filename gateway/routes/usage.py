@@ -54,6 +54,7 @@ async def own_usage(
     """What this key used."""
     caller = await admit(services, request)
     which = Filter(
+        tenant_id=caller.tenant_id,
         key_id=caller.key_id,
         start=None if start_time is None else start_time * SECOND,
         end=None if end_time is None else end_time * SECOND,

@@ -66,6 +66,18 @@ def test_between_two_moments(books: Books, other: tenants.Tenant) -> None:
     after = books.database.read_sync(lambda connection: usage.page(connection, Filter(start=middle)))
     assert [row.request_id for row in before + after] == [row.request_id for row in rows]
     assert rows[4] in after
+    books.database.write_sync(lambda connection: rollups.fold(connection, limit=6))  # the others stay as they are
+    assert books.database.read_sync(lambda connection: usage.page(connection, Filter(end=middle))) == before
+    assert books.database.read_sync(lambda connection: usage.page(connection, Filter(start=middle))) == after
+    which = Filter(start=rows[0].finished_at, end=rows[-1].finished_at + 1)
+
+    def page(after: int) -> list[usage.UsageRow]:
+        return books.database.read_sync(lambda c: usage.page(c, which, after=after, limit=4))
+
+    paged = page(0)
+    while found := page(paged[-1].sequence):
+        paged += found
+    assert paged == rows
 
 
 async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) -> None:
