@@ -19,7 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.rows import append_rows
-from billing import invoices, prices, reconcile, reports, rollups, tenants
+from billing import invoices, prices, reconcile, reports, rollups, tenants, usage
 from billing.clock import DAY, SECOND, database_now, window_end, window_start, zone_of
 from billing.database import Database
 from billing.ledger import Ledger
@@ -126,7 +126,11 @@ def pages(database: Database, start: int, end: int) -> dict[str, float]:
         )
 
     last_day = end - DAY
+    last_hours = usage.Filter(start=last_day, end=end, tenant_id="ten_3")
+    everyones = usage.Filter(start=last_day)
     return {
+        "requests_of_a_tenant_last_day_ms": timed(lambda: database.read_sync(lambda c: usage.page(c, last_hours))),
+        "requests_since_a_day_ms": timed(lambda: database.read_sync(lambda c: usage.page(c, everyones))),
         "page_7_days_by_tenant_model_ms": timed(page("1d", ("tenant_id", "model"), 7, start)),
         "page_31_days_of_a_tenant_by_key_ms": timed(page("1d", ("key_id",), 31, start, tenant_ids=("ten_3",))),
         "page_24_hours_by_all_six_ms": timed(page("1h", reports.GROUPS, 24, last_day)),
