@@ -68,7 +68,7 @@ class Finance(Administration):
         self._record(connection, "period.close", invoice.period.id, tenant_id, after=invoice)
         return invoice
 
-    def correct_request(
+    def make_request_correction(
         self, connection: sa.Connection, *, request_id: str, meter: str, tokens: int, reason: str
     ) -> Correction:
         revision.bump(connection)
@@ -78,7 +78,7 @@ class Finance(Administration):
         self._record(connection, "correction.make", made.id, made.tenant_id, after=made)
         return made
 
-    def correct(
+    def make_correction(
         self,
         connection: sa.Connection,
         *,

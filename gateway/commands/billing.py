@@ -145,7 +145,7 @@ def correct_command(console: Console, request_id: str, meter: str, tokens: int, 
     finance = console.finance
     made = write(
         console,
-        lambda c: finance.correct_request(c, request_id=request_id, meter=meter, tokens=tokens, reason=reason),
+        lambda c: finance.make_request_correction(c, request_id=request_id, meter=meter, tokens=tokens, reason=reason),
     )
     show_row(msgspec.to_builtins(CorrectionView.of(made)), as_json=as_json)
 
@@ -171,7 +171,7 @@ def credit_command(
     signed = amount if charge else -amount
     made = write(
         console,
-        lambda c: finance.correct(c, tenant=tenant, picos=signed, reason=reason, **names),
+        lambda c: finance.make_correction(c, tenant=tenant, picos=signed, reason=reason, **names),
     )
     show_row(msgspec.to_builtins(CorrectionView.of(made)), as_json=as_json)
 

@@ -140,7 +140,9 @@ async def make_correction(services: Services, finance: Finance, data: NewCorrect
         assert tokens is not None
         request_id = data.request_id
         made = await services.database.keep(
-            lambda c: finance.correct_request(c, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason)
+            lambda c: finance.make_request_correction(
+                c, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason
+            )
         )
         return CorrectionView.of(made)
     tenant, picos = data.tenant, data.picos
@@ -152,7 +154,7 @@ async def make_correction(services: Services, finance: Finance, data: NewCorrect
         raise InvalidValue("a correction of tokens names the request_id that it is of", "tokens")
     names = {name: getattr(data, name) for name in (*others[2:], "meter")}
     made = await services.database.keep(
-        lambda c: finance.correct(c, tenant=tenant, picos=picos, reason=data.reason, **names)
+        lambda c: finance.make_correction(c, tenant=tenant, picos=picos, reason=data.reason, **names)
     )
     return CorrectionView.of(made)
 
