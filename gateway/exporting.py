@@ -80,6 +80,10 @@ class Exporter:
     def folder(self, export_id: str) -> Path:
         return self._directory / export_id
 
+    async def drop(self, export_id: str) -> None:
+        """Its files, if they are here."""
+        await asyncio.to_thread(shutil.rmtree, self.folder(export_id), ignore_errors=True)
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:
@@ -110,6 +114,7 @@ class Exporter:
             await asyncio.to_thread(label, self._database, job.spec, self._provider)
             status, words = await self._process(job, folder)
         except asyncio.CancelledError:
+            await self.drop(job.id)
             await self._database.write(lambda c: jobs.release(c, job.id, self._gateway_id))
             raise
         except BillingRefused as error:
@@ -121,7 +126,7 @@ class Exporter:
             _log.info("export.done", extra={"fields": fields})
             return
         _log.warning("export.ended", extra={"fields": fields})
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await self.drop(job.id)
         if status != EXIT_STOPPED:
             again = status < 0 or status == EXIT_AGAIN  # killed, or without its database
             reason = words or f"the process ended with {status}"
@@ -170,8 +175,8 @@ class Exporter:
             await self._database.write(lambda c: jobs.remove(c, gone))
         # What is there first, then whose it is: a folder is made after its export.
         there = await asyncio.to_thread(os.listdir, self._directory)
-        for export_id in await self._database.read(lambda c: jobs.dropped(c, there)):
-            await asyncio.to_thread(shutil.rmtree, self.folder(export_id), ignore_errors=True)
+        for export_id in await self._database.read(lambda c: jobs.dropped(c, there, self._host)):
+            await self.drop(export_id)
 
 
 def _make_empty(folder: Path) -> None:

@@ -231,10 +231,11 @@ def on_host(connection: sa.Connection, host: str) -> list[tuple[str, int]]:
     return [(row.id, row.size_bytes or 0) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
 
 
-def dropped(connection: sa.Connection, names: Sequence[str]) -> set[str]:
-    """Those of `names` that are ids of no export that waits, runs or is done: their files are nobody's."""
-    kept = (*ACTIVE, "done")
-    query = sa.select(_exports.c.id).where(_exports.c.id.in_(names), _exports.c.state.in_(kept))
+def dropped(connection: sa.Connection, names: Sequence[str], host: str) -> set[str]:
+    """Those of `names` that are ids of no export that waits, runs, or is done on `host`: their files are nobody's."""
+    done_here = sa.and_(_exports.c.state == "done", _exports.c.host == host)
+    kept = sa.or_(_exports.c.state.in_(ACTIVE), done_here)
+    query = sa.select(_exports.c.id).where(_exports.c.id.in_(names), kept)
     return set(names) - set(connection.execute(query).scalars())
 
 

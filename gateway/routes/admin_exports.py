@@ -71,7 +71,9 @@ class ExportController(Controller):
     @delete("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
     async def end_export(self, services: Services, administration: Administration, export_id: str) -> None:
         """Cancel it, or give up its file when it is done."""
-        await services.database.write(lambda c: administration.end_export(c, export_id))
+        job = await services.database.write(lambda c: administration.end_export(c, export_id))
+        if job.state == "removed":  # on another host its next export sees to it
+            await services.exporter.drop(job.id)
 
     @get("/{export_id:str}/file", opt={"route": "/v1/admin/exports/{export_id}/file"}, status_code=200)
     async def download(self, services: Services, export_id: str) -> File:

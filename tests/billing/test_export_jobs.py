@@ -220,6 +220,7 @@ async def test_a_gateway_that_stops_leaves_its_job_to_the_next(
         async with turning(worker):
             await asyncio.to_thread(wait_begun, worker.folder(job.id))
     assert set(children()) <= before
+    assert os.listdir(tmp_path / "exports") == []
     assert (get(books, job).state, get(books, job).attempts) == ("queued", 0)
 
 

@@ -62,6 +62,7 @@ def test_an_export_is_asked_for_watched_downloaded_and_given_up(
     assert answer.headers["content-type"].startswith("text/csv")
     assert job["file"] in answer.headers["content-disposition"]
     assert len(answer.content) == job["size_bytes"]
+    assert (stack.config.exports_dir / job["id"] / job["file"]).read_bytes() == answer.content
     (tmp_path / job["file"]).write_bytes(answer.content)
     manifest = operator.get(f"exports/{job['id']}/manifest")
     (tmp_path / f"{job['file']}.manifest.json").write_bytes(manifest.content)
@@ -74,6 +75,7 @@ def test_an_export_is_asked_for_watched_downloaded_and_given_up(
 
     assert operator.delete(f"exports/{job['id']}").status_code == 204
     assert operator.get(f"exports/{job['id']}").json()["state"] == "removed"
+    assert not (stack.config.exports_dir / job["id"]).exists()
     answer = operator.get(f"exports/{job['id']}/file")
     assert (answer.status_code, answer.json()["error"]["message"]) == (409, "The export is removed, so it has no file.")
 
