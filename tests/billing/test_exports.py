@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 import threading
 from decimal import Decimal
 from pathlib import Path
@@ -19,8 +20,8 @@ from finance_books import at, close, fold, use
 from billing import invoices, tables, tenants
 from billing.errors import InvalidValue, NotFound
 from billing.exports import export, writers
-from billing.exports.export import BooksDiffer, Cancelled, Spec, TooLarge
-from billing.focus.checker import check
+from billing.exports.export import BooksDiffer, Cancelled, MissingLibrary, Spec, TooLarge
+from billing.focus.checker import CannotRead, check
 
 FORMATS = [("focus", "csv"), ("focus", "parquet"), ("focus", "jsonl"), ("events", "jsonl")]
 
@@ -341,6 +342,21 @@ def test_what_cannot_be_exported_is_refused(sqlite_books: Books, tmp_path: Path)
         spec(books, "csv", kind="events").check()
     with pytest.raises(InvalidValue, match="no month"):
         spec(books, month="January").check()
+
+
+def test_parquet_without_its_library_is_refused(
+    sqlite_books: Books, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books = sqlite_books
+    january(books, second_tenant(books))
+    made = run(books, tmp_path / "out", spec(books, "parquet"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as where it is not installed
+    with pytest.raises(MissingLibrary, match=r"install laneway\[exports\]"):
+        run(books, tmp_path / "again", spec(books, "parquet"))
+    assert list((tmp_path / "again").iterdir()) == []
+    with pytest.raises(CannotRead, match=r"install laneway\[exports\]"):
+        check(tmp_path / "out" / made.file)
+    assert check(tmp_path / "again" / run(books, tmp_path / "again", spec(books)).file).sound
 
 
 def test_parquet_holds_numbers_of_64_bits(tmp_path: Path) -> None:

@@ -127,6 +127,11 @@ def test_the_command_writes_the_same_file(stack: Stack, month: str, tmp_path: Pa
     assert (shown["provisional"], shown["usage_rows"] >= 1) == (True, True)
     assert run("check", shown["file"]).exit_code == 0
     assert json.loads(run(*asked, "--directory", str(tmp_path / "again")).stdout)["sha256"] == shown["sha256"]
+    other = tmp_path / "other.toml"  # a month that is open says what the configuration says now
+    other.write_text(stack.config_file.read_text() + '[exports]\nprovider_name = "Example Ltd"\n')
+    asked = ("--config", str(other), "billing", *asked, "--directory", str(tmp_path))
+    assert CliRunner().invoke(main, asked, catch_exceptions=False).exit_code == 0
+    assert ",Example Ltd," in Path(shown["file"]).read_text()
     done = run("export", "--month", "2001-01", "--directory", str(tmp_path))
     assert (done.exit_code, "no tenant has a period 2001-01" in done.stderr) == (2, True)
     done = run("export", "--month", month, "--kind", "events", "--format", "csv", "--directory", str(tmp_path))
