@@ -304,8 +304,10 @@ def _share(connection: sa.Connection, adapter_id: str, tenant_ids: Iterable[str]
 
 def _check_alone(connection: sa.Connection, adapter: Adapter) -> None:
     """Nobody has two adapters of this name shared with it. Raises AdapterNameTaken."""
-    for other in list_adapters(connection, active=True):
-        if other.id != adapter.id and other.name == adapter.name and (both := set(other.shared) & set(adapter.shared)):
+    same = sa.select(adapters.c.id).where(adapters.c.name == adapter.name, adapters.c.active.is_(True))
+    for adapter_id in connection.execute(same.where(adapters.c.id != adapter.id)).scalars().all():
+        other = adapter_by_id(connection, adapter_id)
+        if both := set(other.shared) & set(adapter.shared):
             who = "all tenants" if EVERYONE in both else ", ".join(sorted(both))
             raise AdapterNameTaken(f"{adapter.name!r} is shared with {who} already: {other.id}", "shared")
 

@@ -23,6 +23,7 @@ from billing.database import Database
 from billing.ledger import Held, Ledger
 from billing.requests import Recompute
 from billing.tables import metadata
+from gateway import adapter_rows
 from migrations.upgrade import _migrating, configuration, is_current, upgrade
 
 REPO = Path(__file__).resolve().parents[2]
@@ -160,3 +161,34 @@ def test_budgets_that_were_there_stay_as_they_are(database_url: str) -> None:
         database.write_sync(lambda c: c.execute(sa.delete(tables.budgets)))
     database.close()
     engine.dispose()
+
+
+def test_adapters_that_were_there_are_their_own_first_versions(database_url: str) -> None:
+    just_before(database_url, "0008")
+    engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+    names = "id, tenant_id, name, base_model, digest, active, created_at"
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO tenants (id, slug, name, tier, currency, status, created_at) "
+            "VALUES ('ten_1', 'acme', 'Acme', 'premium', 'USD', 'active', 7)"
+        )
+        for row in (
+            f"'ada_1', 'ten_1', 'own', 'm', '{'a' * 64}', true, 5000000",
+            f"'ada_2', NULL, 'everyones', 'm', '{'b' * 64}', true, 6000000",
+            f"'ada_3', NULL, 'gone', 'm', '{'c' * 64}', false, 7000000",
+        ):
+            connection.exec_driver_sql(f"INSERT INTO adapters ({names}) VALUES ({row})")
+    engine.dispose()
+    upgrade(database_url)
+    database = Database(database_url)
+    found = {row.name: row for row in database.read_sync(adapter_rows.list_adapters)}
+    assert {name: (row.shared, row.version, row.active) for name, row in found.items()} == {
+        "own": ((), 1, True),
+        "everyones": (("*",), 1, True),
+        "gone": (("*",), 1, False),
+    }
+    assert database.read_sync(adapter_rows.live_digests) == {"a" * 64, "b" * 64}
+    [version] = database.read_sync(lambda c: adapter_rows.versions(c, "ada_1"))
+    assert (version.number, version.digest, version.created_at, version.bytes) == (1, "a" * 64, 5, None)
+    assert database.read_sync(lambda c: adapter_rows.versions(c, "ada_3")) == []
+    database.close()
