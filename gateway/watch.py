@@ -41,6 +41,7 @@ class RevisionWatch:
         self._interval_s = interval_s
         self._stale_s = stale_s
         self._clock = clock
+        self._polling = asyncio.Lock()  # an older reading never overtakes a newer one
         self._read_at: float | None = None
         self._database_at_s = 0.0  # what the database's clock said then
         self._unread = Seldom(_log, "revision.unread", clock=clock)
@@ -74,14 +75,16 @@ class RevisionWatch:
             await asyncio.sleep(self._interval_s)
 
     async def poll(self) -> None:
-        """Read the revision once. Raises DatabaseUnavailable."""
-        started = self._clock()
-        seen, now = await self._database.read(_read)
-        if seen != self.revision:
-            await self._on_change()
-            self.revision = seen
-        self._read_at, self._database_at_s = started, now / SECOND
-        self._told_stale = self._told_stale and not self.fresh
+        """Read the revision once: what was committed before is known here when it returns. Raises
+        DatabaseUnavailable."""
+        async with self._polling:
+            started = self._clock()
+            seen, now = await self._database.read(_read)
+            if seen != self.revision:
+                await self._on_change()
+                self.revision = seen
+            self._read_at, self._database_at_s = started, now / SECOND
+            self._told_stale = self._told_stale and not self.fresh
 
 
 def _read(connection: sa.Connection) -> tuple[int, int]:

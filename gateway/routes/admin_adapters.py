@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +11,7 @@ from litestar import Controller, Request, delete, get, patch, post
 from msgspec import Meta
 
 from adapters.facts import Facts
+from billing.database import DatabaseUnavailable
 from gateway import adapter_rows
 from gateway.adapter_rows import Adapter, Registration, Version
 from gateway.administration import Administration, tenant_of
@@ -55,7 +57,7 @@ class AdapterController(Controller):
             made = await services.database.write(
                 lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep)
             )
-        await services.watch.poll()
+        await _follow(services)
         return AddedAdapterView.of(made)
 
     @post("/check", opt={"route": "/v1/admin/adapters/check"}, status_code=200)
@@ -109,7 +111,7 @@ class AdapterController(Controller):
         after = await services.database.write(
             lambda c: administration.promote_adapter(c, adapter_rows.adapter_of(c, adapter).id, data.version)
         )
-        await services.watch.poll()
+        await _follow(services)
         return after
 
     @post("/{adapter:str}/rollback", opt={"route": "/v1/admin/adapters/{adapter}/rollback"}, status_code=200)
@@ -118,7 +120,7 @@ class AdapterController(Controller):
         after = await services.database.write(
             lambda c: administration.roll_back_adapter(c, adapter_rows.adapter_of(c, adapter).id)
         )
-        await services.watch.poll()
+        await _follow(services)
         return after
 
     @patch("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
@@ -146,6 +148,12 @@ class AdapterController(Controller):
         await services.database.write(
             lambda c: administration.remove_adapter_version(c, adapter_rows.adapter_of(c, adapter).id, version)
         )
+
+
+async def _follow(services: Services) -> None:
+    """What was written holds here before it is answered. When the database goes away just then, it holds later."""
+    with contextlib.suppress(DatabaseUnavailable):
+        await services.watch.poll()
 
 
 def _registration(fields: Fields) -> Registration:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from billing import tenants
+from billing import revision, tenants
 from billing.database import Database, DatabaseUnavailable
 from gateway import allowances, keys
 from gateway import callers as module
@@ -244,6 +244,27 @@ async def test_the_log_says_once_an_episode_that_it_was_not_fresh(
             watch.note_refused()
     said = [record.fields for record in caplog.records if record.message == "admission.stale"]  # type: ignore[attr-defined]
     assert said == [{"revision_age_s": 1.5}, {"revision_age_s": 2.0}]
+
+
+async def test_an_older_reading_never_overtakes_a_newer_one(database: Database) -> None:
+    """Whoever polls after a write knows it, also while another poll takes its time."""
+    seen: list[int] = []
+    begun = asyncio.Event()
+
+    async def changed() -> None:
+        number = await database.read(revision.read)
+        begun.set()
+        await asyncio.sleep(0 if seen else 0.2)
+        seen.append(number)
+
+    watch = RevisionWatch(database, changed)
+    first = asyncio.create_task(watch.poll())
+    await begun.wait()
+    make_key(database)
+    await watch.poll()
+    await first
+    assert seen == sorted(seen)
+    assert seen[-1] == watch.revision == database.read_sync(revision.read)
 
 
 async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -> None:

@@ -367,10 +367,11 @@ READS = {
     *("tenants list", "projects list", "keys list", "budgets list", "webhooks list", "webhooks alerts", "prices list"),
     *("adapters list", "adapters versions", "adapters check", "audit", "config check", "limits list"),
     *("prices preview", "billing periods", "billing invoices", "billing invoice", "billing corrections"),
-    "billing margin",
+    *("billing margin", "billing check"),
 }
 ELSEWHERE = {
     *("billing close", "billing correct"),  # test_finance closes a month and corrects a request
+    "billing export",  # test_exports_cli makes one
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
     # test_adapters types them; administration's lines are in test_audit_log
     *("adapters add", "adapters promote", "adapters rollback", "adapters set", "adapters remove", "demo adapters"),
