@@ -25,7 +25,6 @@ from billing.clock import DAY, database_now
 from billing.database import Database
 from billing.errors import InvalidValue
 from billing.exports.export import Spec
-from billing.exports.jobs import Job
 from billing.group import Group
 from billing.prices import PriceBook
 from billing.requests import HoldRequest, Settlement
@@ -85,12 +84,14 @@ WRITES: dict[str, Write] = {
     "promote_adapter": lambda a, c, made: a.promote_adapter(
         c, registered(a, c, made["create_tenant"].id, "cd").id, "cd" * 32
     ),
-    "create_export": lambda a, c, made: exported(a, c, made["create_tenant"].id),
-    "end_export": lambda a, c, made: a.end_export(c, made["create_export"].id),
     "roll_back_adapter": lambda a, c, made: a.roll_back_adapter(c, made["register_adapter"].id),
     "remove_adapter_version": lambda a, c, made: a.remove_adapter_version(c, made["register_adapter"].id, 2),
     "remove_adapter": lambda a, c, made: a.remove_adapter(c, made["register_adapter"].id),
     "close_period": lambda a, c, made: a.close_period(c, tenant="acme", month=past_month(c, made["create_tenant"].id)),
+    "create_export": lambda a, c, made: a.create_export(
+        c, Spec(kind="focus", format="csv", month="2020-01", tenant_id=made["create_tenant"].id)
+    ),
+    "end_export": lambda a, c, made: a.end_export(c, made["create_export"].id),
     "make_correction": lambda a, c, made: a.make_correction(c, tenant="acme", picos=-5, reason="goodwill"),
     "make_request_correction": lambda a, c, made: a.make_request_correction(
         c, request_id=settled_request(c, made), meter="output", tokens=-1, reason="garbled"
@@ -98,13 +99,6 @@ WRITES: dict[str, Write] = {
 }
 IN_2031 = 1_925_000_000_000_000  # in January, a month to export
 OPERATORS_OWN = {"publish_price"}
-
-
-def exported(administration: Administration, connection: sa.Connection, tenant_id: str) -> Job:
-    """Of a month that is there."""
-    periods.ensure(connection, {tenant_id: (IN_2031, IN_2031)}, IN_2031)
-    spec = Spec(kind="focus", format="csv", month="2031-01", tenant_id=tenant_id)
-    return administration.create_export(connection, spec)
 
 
 def past_month(connection: sa.Connection, tenant_id: str) -> str:
