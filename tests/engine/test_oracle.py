@@ -95,6 +95,7 @@ def demo(model_dir: Path, committed: dict[str, Any], tmp_path_factory: pytest.Te
     for name in NAMES[1:]:
         stored = store.add_directory(oracle.EXAMPLES / name, shape)
         runner.load_adapter(stored.digest, MODEL, str(stored.path))
+        runner.adapters.bring(stored.digest)
         digests[name] = stored.digest
     return Demo(runner, prompts, committed["new_tokens"], tokenizer.eos_ids, digests, committed["ids"])
 
