@@ -496,10 +496,9 @@ class House:
             if not lost:
                 continue
             assert tier.preemptible, f"{tier.name} cannot be preempted"
-            # All but the last of them were gone, at most, when the last went.
-            grown = sum(1 for s in self.running() if s.tier == tier.name)
-            over_pages = held[tier.name] + grown - sum(lost[:-1]) > self.floor(tier, self.arena.pages)
+            # Each had grown by a page, at most, and all but the last of them were gone, when the last went.
             running = sum(1 for s in [*self.running(), *victims] if s.tier == tier.name)
+            over_pages = held[tier.name] + running - sum(lost[:-1]) > self.floor(tier, self.arena.pages)
             over_places = running - len(lost) + 1 > self.floor(tier, self.sequences_max)
             assert over_pages or over_places, f"{tier.name} was preempted within its floor"
 
@@ -552,6 +551,7 @@ class House:
             not waiting
             or any(self._in_flight(s) for s in waiting)
             or tokens >= self.step_tokens_max
+            or 0 in self.scheduler._plan.hungry  # it waits for tokens: a longer step would break a target
             or len({s.model for s in self.live()}) > 1
         ):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scheduler_auditor import STOP_ID, VOCAB, House, uninterrupted
 
@@ -271,6 +271,13 @@ def test_premium_leaves_the_floors_of_others_alone() -> None:
     ),
     pauses=st.lists(st.integers(0, 4), min_size=25, max_size=25),
     low_tokens=st.integers(1, 15),
+)
+# Who waits for tokens, not for pages; and one that outgrew its floor in the step that took it.
+@example([(1, 1, "premium"), (1, 38, "premium"), (129, 37, "premium"), (145, 21, "premium")], [0, 1, 0, 2], 1)
+@example(
+    [(1, 1, "premium"), (1, 38, "premium"), (129, 37, "premium"), (144, 22, "premium"), (8, 34, "standard")],
+    [0, 1, 1, 3, 0],
+    1,
 )
 def test_a_tier_within_its_floor_is_never_preempted_for_pages(
     flood: list[tuple[int, int, str]], pauses: list[int], low_tokens: int
