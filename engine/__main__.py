@@ -25,7 +25,7 @@ from engine.arena import Arena
 from engine.config import ConfigError, EngineConfig, load
 from engine.fake import FakeRunner, build_fake_runner
 from engine.inbox import Inbox, Progress, Stop
-from engine.probe import check_targets, shortest_step_s
+from engine.probe import check_targets, shortest_step_s, shortest_target_s
 from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo
 from engine.scheduler import ModelLimits, Scheduler
 from engine.server import Server, SocketInUse
@@ -160,7 +160,8 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
 
 def check_speed(config: EngineConfig, runner: ServedRunner) -> None:
     """Raises ConfigError when a tier's target is below what a step takes here. (The fake is as slow as it was told.)"""
-    step_s = shortest_step_s(runner, runner.models, runner.pages, runner.page_bytes)
+    enough_s = shortest_target_s(config.tiers)
+    step_s = shortest_step_s(runner, runner.models, runner.pages, runner.page_bytes, enough_s)
     _log.info("engine.probed", extra={"fields": {"shortest_step_ms": round(step_s * 1000, 2)}})
     try:
         check_targets(config.tiers, step_s)

@@ -31,6 +31,27 @@ def test_the_shortest_step_is_what_a_decode_takes(steps_ahead: int) -> None:
     assert shortest_step_s(tiny, tiny.models, tiny.pages, tiny.page_bytes) < 0.040
 
 
+def test_while_the_machine_is_busy_it_looks_again_for_a_while() -> None:
+    runner, asked, busy = fake(step_ms=0.0), [0], [0]
+
+    def clock() -> float:
+        """0.4 ms later at each look while the machine is busy, then 1 µs."""
+        asked[0] += 1
+        return 4e-4 * min(asked[0], busy[0]) + 1e-6 * asked[0]
+
+    def probed(enough_s: float) -> float:
+        asked[0] = 0
+        return shortest_step_s(runner, runner.models, runner.pages, runner.page_bytes, enough_s, clock)
+
+    assert probed(1.0) < 1e-4
+    busy[0] = asked[0]  # for as long as one round
+    assert probed(3e-4) < 1e-4
+    assert probed(1e-4 / 2) > 3e-4, "that is not because it is busy"
+    busy[0] = 1_000_000
+    assert 3e-4 < probed(3e-4) < 1e-3
+    assert asked[0] > 5.0 / 4.1e-4, "five seconds, by its clock"
+
+
 def test_a_target_below_a_steps_cost_is_refused_by_name() -> None:
     check_targets(SHIPPED_TIERS, 0.030)
     for field in ("inter_token_ms", "ttft_base_ms"):
