@@ -26,6 +26,7 @@ _periods = tables.billing_periods
 _corrections = tables.corrections
 _invoices = tables.invoices
 _lines = tables.invoice_lines
+_files = tables.export_invoices
 _unit = tables.unit_prices
 
 _SUMMED = ("requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "cost_picos")
@@ -194,6 +195,20 @@ def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:
     picos_only = {key: value for key, value in expected.items() if key[1] in ("usage", "correction")}
     found += _listed("invoice", picos_only, heads_say)
     return (found + _listed("invoice lines", expected, lines_say))[:FINDINGS_MAX]
+
+
+def exported(connection: sa.Connection, month: str | None) -> list[Imbalance]:
+    """What the rows of each finished export came to for an invoice = that invoice."""
+    done = tables.exports.c.state == "done"
+    query = _select(_files.c.export_id, _files.c.invoice_id, _invoices.c.total_picos, _files.c.picos)
+    query = query.join(tables.exports, tables.exports.c.id == _files.c.export_id)
+    query = query.join(_invoices, _invoices.c.id == _files.c.invoice_id)
+    query = _of(query.join(_periods, _periods.c.id == _invoices.c.period_id), month)
+    differ = query.where(done, _files.c.picos != _invoices.c.total_picos).limit(FINDINGS_MAX)
+    return [
+        Imbalance("export", f"{export_id} of {invoice_id}", int(owed), int(picos))
+        for export_id, invoice_id, owed, picos in connection.execute(differ)
+    ]
 
 
 def corrected(connection: sa.Connection, since: int = 0) -> list[Imbalance]:

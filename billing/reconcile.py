@@ -26,7 +26,12 @@ LIST_MAX = 1000
 Kind = Literal["minute", "month", "whole"]
 PeriodProof = Callable[[sa.Connection, str | None], list[Imbalance]]
 # Each equality over a month, or over all of them (None). What is derived from a period later adds its own here.
-PERIOD_PROOFS: tuple[PeriodProof, ...] = (proofs.rolled_up, proofs.entered, proofs.invoiced)
+PERIOD_PROOFS: tuple[PeriodProof, ...] = (
+    proofs.rolled_up,
+    proofs.entered,
+    proofs.invoiced,
+    proofs.exported,
+)
 
 _results = tables.reconciliations
 

@@ -529,3 +529,12 @@ export_names = sa.Table(
     sa.Column("subject_id", sa.String(64), primary_key=True),
     sa.Column("name", sa.String(200), nullable=False),
 )
+
+# What the rows of an export came to for each invoice of its closed periods: the last equality of the books.
+export_invoices = sa.Table(
+    "export_invoices",
+    metadata,
+    sa.Column("export_id", sa.ForeignKey("exports.id"), primary_key=True),
+    sa.Column("invoice_id", sa.ForeignKey("invoices.id"), primary_key=True),
+    sa.Column("picos", sa.BigInteger, nullable=False),
+)

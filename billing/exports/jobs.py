@@ -199,7 +199,13 @@ def finish(
         sha256=made.sha256,
         error=None,
     )
-    return connection.execute(change).rowcount == 1
+    if connection.execute(change).rowcount != 1:
+        return False
+    picos = {invoice_id: int(invoice.total.scaleb(12)) for invoice_id, invoice in made.invoices.items()}
+    rows = [{"export_id": export_id, "invoice_id": invoice_id, "picos": sum_} for invoice_id, sum_ in picos.items()]
+    if rows:
+        connection.execute(sa.insert(tables.export_invoices), rows)
+    return True
 
 
 def fail(

@@ -56,6 +56,15 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("period_id", "subject_id", name=op.f("pk_export_names")),
     )
+    op.create_table(
+        "export_invoices",
+        sa.Column("export_id", sa.String(length=64), nullable=False),
+        sa.Column("invoice_id", sa.String(length=64), nullable=False),
+        sa.Column("picos", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["export_id"], ["exports.id"], name=op.f("fk_export_invoices_export_id_exports")),
+        sa.ForeignKeyConstraint(["invoice_id"], ["invoices.id"], name=op.f("fk_export_invoices_invoice_id_invoices")),
+        sa.PrimaryKeyConstraint("export_id", "invoice_id", name=op.f("pk_export_invoices")),
+    )
 
 
 def downgrade() -> None:

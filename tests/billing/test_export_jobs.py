@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from billing_books import Books
 from export_books import BYTES_MAX, january, run, second_tenant
 
-from billing import leases, tables
+from billing import leases, proofs, reconcile, tables
 from billing.clock import database_now
 from billing.errors import InvalidValue, NotFound
 from billing.exports import jobs
@@ -119,6 +119,20 @@ async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, ask
     books.database.write_sync(lambda c: jobs.end(c, second.id))
     assert get(books, second).state == "removed"
     assert not await worker.turn()
+
+
+async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked: Spec, tmp_path: Path) -> None:
+    job, files = create(books, asked), tables.export_invoices
+
+    def proved() -> list[proofs.Imbalance]:
+        return books.database.read_sync(lambda c: reconcile.month(c, "2031-01").imbalances)
+
+    assert await exporter(books, tmp_path).turn()
+    [(export_id, invoice_id, picos)] = books.database.read_sync(lambda c: c.execute(sa.select(files)).all())
+    assert export_id == job.id
+    assert proved() == []
+    books.database.write_sync(lambda c: c.execute(sa.update(files).values(picos=picos - 1)))
+    assert proved() == [proofs.Imbalance("export", f"{job.id} of {invoice_id}", picos, picos - 1)]
 
 
 async def test_what_can_never_be_done_fails_at_once(books: Books, asked: Spec, tmp_path: Path) -> None:
