@@ -218,5 +218,5 @@ def test_a_number_that_the_runners_dtype_lacks_is_refused(tmp_path: Path) -> Non
     host = read(tmp_path, torch.bfloat16)
     cut = host.layout.cuts[0]
     assert all(part.isfinite().all() for part in tile(host.slab[: cut.bytes], cut, torch.bfloat16))
-    with pytest.raises(AdapterRefused, match=r"too large for torch\.float16"):
+    with pytest.raises(AdapterRefused, match="too large for float16"):
         read(tmp_path, torch.float16)
