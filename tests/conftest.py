@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from gateway_stack import Stack
 from redis_server import RedisServer
+from required import missing_service
 
 # Before any test loads torch, as `python -m engine` has it: threads that wait sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -28,13 +29,6 @@ POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://p
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 REDIS_URL = os.environ.get("LANEWAY_TEST_REDIS", f"redis://127.0.0.1:6379/{15 - WORKER % 8}")
 MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
-
-
-def missing_service(name: str, reason: str) -> None:
-    """Skip the test, or fail it where CI promised that the service is there."""
-    if os.environ.get("LANEWAY_REQUIRE_SERVICES") == "1":
-        pytest.fail(f"LANEWAY_REQUIRE_SERVICES=1, and {name} is not usable: {reason}", pytrace=False)
-    pytest.skip(f"!!! {name} NOT AVAILABLE, THIS TEST DID NOT RUN: {reason}")
 
 
 @contextmanager

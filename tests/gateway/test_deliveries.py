@@ -22,6 +22,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from gateway_stack import Stack, eventually, eventually_async
+from required import missing_service
 
 from billing import alerts, budgets, prices, tables, tenants, webhooks
 from billing.database import Database
@@ -290,7 +291,7 @@ def test_what_is_no_answer(line: bytes) -> None:
 def own_certificate(tmp_path: Path) -> Path:
     """Of localhost, signed by itself: a folder with cert.pem and key.pem."""
     if shutil.which("openssl") is None:
-        pytest.skip("!!! openssl NOT AVAILABLE, THIS TEST DID NOT RUN")
+        missing_service("openssl", "there is no such program to make a certificate with")
     argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     argv += ["-days", "1", "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"]
     subprocess.run(argv, cwd=tmp_path, capture_output=True, check=True)
