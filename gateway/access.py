@@ -21,7 +21,7 @@ async def admit(
     must be that tenant's, else the path does not exist. Raises LedgerAway while revocations cannot be seen,
     InvalidApiKey, InsufficientScope, NotFound."""
     line = line_of(request)
-    if not services.watch.fresh:
+    if not await services.watch.freshen():
         services.watch.note_refused()
         raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.")
     authorization = request.headers.get("authorization") if api_key is None else f"Bearer {api_key}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -63,6 +63,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     age: int  # of the cache when it was read; a change since may concern it
 
 
+async def _always() -> bool:
+    return True
+
+
 class Callers:
     """The cache. `clear` it when the revision moved."""
 
@@ -73,16 +77,16 @@ class Callers:
         defaults: Mapping[Scope, Allowance],
         *,
         wall_clock: Callable[[], float] = time.time,
-        fresh: Callable[[], bool] = lambda: True,
+        freshen: Callable[[], Awaitable[bool]] = _always,
         cache_max: int = CACHE_MAX,
     ) -> None:
-        """`tiers`: names from high to low. `defaults`: the limits of who has none of its own. `fresh`: whether a change
-        would be known here."""
+        """`tiers`: names from high to low. `defaults`: the limits of who has none of its own. `freshen`: whether a
+        change would be known here, if need be after a moment."""
         self._database = database
         self._defaults = defaults
         self._ranks = {name: rank for rank, name in enumerate(tiers)}
         self._wall_clock = wall_clock
-        self._fresh = fresh
+        self._freshen = freshen
         self._cache_max = cache_max
         self._known: dict[str, Caller] = {}  # by hash
         self._unusable: dict[str, None] = {}
@@ -111,7 +115,7 @@ class Callers:
     async def confirm(self, caller: Caller) -> None:
         """That somebody who was identified a while ago still may ask. Raises InvalidApiKey, and DatabaseUnavailable
         when that is not known."""
-        if not self._fresh():
+        if not await self._freshen():
             raise DatabaseUnavailable("the revision is unread")
         age = caller.age
         while age != self._age:  # it may move while this reads

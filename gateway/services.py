@@ -95,7 +95,7 @@ class Services:
             self.tiers.names,
             {"key": config.limits.allowance, "tenant": config.tenant_limits.allowance},
             wall_clock=lambda: self.watch.now_s(),
-            fresh=lambda: self.watch.fresh,
+            freshen=lambda: self.watch.freshen(),
         )
         self.registry = Registry(self.database, {name: model.created for name, model in self.models.items()})
         self.store = AdapterStore(config.adapters_dir)

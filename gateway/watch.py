@@ -6,6 +6,7 @@ While the row cannot be read the process does not know what was revoked, so it i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from gateway.log import Seldom
 
 INTERVAL_S = 0.25
 STALE_S = 1.0
+FRESHEN_S = 1.0  # whoever comes while it is not fresh waits so long for the next look
 
 _log = logging.getLogger(__name__)
 
@@ -46,11 +48,27 @@ class RevisionWatch:
         self._database_at_s = 0.0  # what the database's clock said then
         self._unread = Seldom(_log, "revision.unread", clock=clock)
         self._told_stale = False
+        self._unreadable = False  # by the last look
+        self._wanted = asyncio.Event()  # somebody waits for the next look
+        self._looked = asyncio.Event()  # set after the look that is next, or in flight
 
     @property
     def fresh(self) -> bool:
         """Whether what was revoked up to `stale_s` ago is known here."""
         return self._read_at is not None and self._clock() - self._read_at <= self._stale_s
+
+    async def freshen(self, wait_s: float = FRESHEN_S) -> bool:
+        """Whether it is fresh, if need be after the next look. A loop that stood still, for a thousand who came at
+        once say, finds its last look too old though the database is well. Where that is away it says so at once."""
+        deadline = self._clock() + wait_s
+        while not self.fresh:
+            left_s = deadline - self._clock()
+            if self._unreadable or left_s <= 0:
+                return False
+            self._wanted.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._looked.wait(), left_s)
+        return True
 
     def now_s(self) -> float:
         """Unix seconds by the database's clock, which is one for all gateways; to be asked once it was read."""
@@ -68,11 +86,17 @@ class RevisionWatch:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
+            self._wanted.clear()
             try:
                 await self.poll()
+                self._unreadable = False
             except DatabaseUnavailable as error:
+                self._unreadable = True
                 self._unread.warn(reason=str(error))
-            await asyncio.sleep(self._interval_s)
+            looked, self._looked = self._looked, asyncio.Event()
+            looked.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), self._interval_s)
 
     async def poll(self) -> None:
         """Read the revision once: what was committed before is known here when it returns. Raises

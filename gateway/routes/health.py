@@ -21,15 +21,15 @@ def live() -> dict[str, bool]:
     return {"live": True}
 
 
-@get("/health/ready", sync_to_thread=False)
-def ready(services: Services) -> Response[Health]:
+@get("/health/ready")
+async def ready(services: Services) -> Response[Health]:
     """Whether requests can be served now: 200, or 503 with what is wrong."""
     problems: dict[str, str] = {}
     if not services.engine.ready:
         problems["engine"] = "no engine is connected and loaded"
     elif services.engine.stuck:
         problems["engine"] = "the engine answers, and its loop does not move"
-    if not services.watch.fresh:
+    if not await services.watch.freshen():
         problems["database"] = "the revision row was not read within the last second"
     elif not services.leases.held:
         problems["lease"] = "this gateway's lease has run out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -112,7 +113,11 @@ async def test_who_was_identified_before_a_clear_is_asked_for_again(database: Da
 async def test_nobody_is_confirmed_while_a_revocation_would_not_be_seen(database: Database) -> None:
     """Its body took longer to arrive than the revision has been unread."""
     fresh = True
-    made, callers = make_key(database), Callers(database, TIERS, LIMITS, fresh=lambda: fresh)
+
+    async def freshen() -> bool:
+        return fresh
+
+    made, callers = make_key(database), Callers(database, TIERS, LIMITS, freshen=freshen)
     caller = await callers.identify(bearer(made))
     await callers.confirm(caller)
     fresh = False
@@ -279,5 +284,43 @@ async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -
     database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE away RENAME TO revision")))
     await asyncio.sleep(0.6)
     assert watch.fresh
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+
+async def test_who_comes_while_the_loop_stood_still_waits_for_the_next_look(database: Database) -> None:
+    """The database is well; only this process had no time to ask it."""
+
+    async def changed() -> None:
+        pass
+
+    watch = RevisionWatch(database, changed, interval_s=30.0)
+    run = asyncio.create_task(watch.run())
+    assert await watch.freshen()  # the first look
+    time.sleep(1.1)  # noqa: ASYNC251 - the loop stands still
+    assert not watch.fresh
+    assert all(await asyncio.gather(*(watch.freshen() for _ in range(100))))
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+
+async def test_who_comes_while_the_database_is_away_is_told_at_once(database: Database) -> None:
+    now, changes = [100.0], []
+
+    async def changed() -> None:
+        changes.append(1)
+
+    watch = RevisionWatch(database, changed, clock=lambda: now[0], interval_s=0.05)
+    run = asyncio.create_task(watch.run())
+    assert await watch.freshen()
+    database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE revision RENAME TO away")))
+    await asyncio.sleep(0.3)
+    now[0] += 1.1
+    began = time.monotonic()
+    assert not await watch.freshen(wait_s=60.0)
+    assert time.monotonic() - began < 10
+    database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE away RENAME TO revision")))
+    await asyncio.sleep(0.3)
+    assert await watch.freshen()
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
