@@ -1,0 +1,61 @@
+"""The gateway whose console the tests look at, and sessions of every role in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from gateway_stack import Stack
+from history import History
+
+from gateway import keys
+
+ROLES = ("owner", "operator", "finance", "tenant_admin", "read_only")
+COOKIE = "laneway_session"
+
+
+@dataclass
+class Console:
+    stack: Stack
+    secrets: dict[str, str]  # of admin keys, by role
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def started(cls, directory: Path, model_dir: Path, **history: Any) -> Console:
+        """SQLite: the pages' reads on PostgreSQL are the API's tests' part."""
+        stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir, fake={"step_ms": 8.0})
+        stack.prepare()
+        History(stack, **history).write()
+        console = cls(stack, {})
+        stack.write(console._admins)
+        stack.start_engine()
+        stack.start_gateway()
+        stack.wait_ready()
+        stack.urls.append(stack.url)
+        return console
+
+    def _admins(self, connection: Any) -> None:
+        for role in ROLES:
+            tenant_id = self.stack.tenants["hooli"] if role == "tenant_admin" else None
+            made = keys.create(connection, tenant_id=tenant_id, name=f"the {role}", kind="admin", role=role)
+            self.secrets[role] = made.secret
+
+    def cookie(self, role: str) -> Any:
+        if role not in self.cookies:
+            answer = httpx.post(f"{self.stack.url}/v1/admin/session", json={"key": self.secrets[role]})
+            assert answer.status_code in (200, 201), answer.text
+            self.cookies[role] = answer.cookies[COOKIE]
+        return {
+            "name": COOKIE,
+            "value": self.cookies[role],
+            "url": self.stack.url,
+            "httpOnly": True,
+            "sameSite": "Strict",
+        }
+
+    def api(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """As the owner, by bearer."""
+        headers = {"Authorization": f"Bearer {self.secrets['owner']}"}
+        return httpx.request(method, f"{self.stack.url}{path}", headers=headers, timeout=60, **options)
