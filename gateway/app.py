@@ -39,7 +39,12 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
 def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
     """The application over `services`, which whoever serves it starts and stops. `routes`: those of the operator's
     side. A handler asks for `services: Services` by that name."""
-    app = Litestar(
+    return Front(framework(services, routes), services.metrics)
+
+
+def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> Litestar:
+    """The routes over `services`, without the front: what the description of the API is made from."""
+    return Litestar(
         route_handlers=[*ROUTES, *routes],
         dependencies={"services": Provide(lambda: services, sync_to_thread=False)},
         logging_config=None,
@@ -48,7 +53,6 @@ def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = (
             title="Laneway", version="1", path="/schema", render_plugins=[SchemaPlugin(path=["/", "/openapi.json"])]
         ),
     )
-    return Front(app, services.metrics)
 
 
 def _to_the_front(_: Request[Any, Any, Any], error: Exception) -> NoReturn:

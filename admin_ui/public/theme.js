@@ -1,0 +1,5 @@
+// The stored theme, before the first paint. A file of its own: the CSP allows no inline script.
+try {
+  const theme = localStorage.getItem("laneway.theme");
+  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+} catch {}

@@ -1,0 +1,110 @@
+// How pages ask: one resource, a keyset list, a write that makes others stale. Keys begin with the API's path, so that
+// a write says what it changes by path alone.
+import {
+  QueryClient,
+  keepPreviousData,
+  useInfiniteQuery,
+  useMutation,
+  useQuery,
+  useQueryClient,
+} from "@tanstack/react-query";
+import { type AnswerOf, type Call, type PathsOf, type PlaceOf, type QueryOf, address, api } from "./client";
+import { ApiError, apiError } from "./errors";
+
+export const queries = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: 10_000,
+      refetchOnWindowFocus: true,
+      // A refusal is an answer; only silence and a server's fault are worth asking once more.
+      retry: (count, error) => count < 1 && (!(error instanceof ApiError) || error.status === 0 || error.status >= 500),
+    },
+  },
+});
+
+/** What one resource is asked with beside its path and query. */
+interface Asking {
+  /** False: not asked yet. */
+  enabled?: boolean;
+  /** Asked again so often, while the page is looked at. */
+  everyMs?: number;
+}
+
+/** One resource: `const tenant = useGet("/v1/admin/tenants/{tenant_id}", { path: { tenant_id } })`. */
+export function useGet<P extends PathsOf<"get">>(path: P, call?: Omit<Call<P, "get">, "signal">, asking: Asking = {}) {
+  return useQuery<AnswerOf<P>, ApiError>({
+    queryKey: [path, call?.path ?? null, call?.query ?? null],
+    queryFn: ({ signal }) => ask<P>(path, { ...call, signal }),
+    enabled: asking.enabled ?? true,
+    ...(asking.everyMs === undefined ? {} : { refetchInterval: asking.everyMs }),
+    placeholderData: keepPreviousData,
+  });
+}
+
+/** The paths whose answer is a page of a list, and what a row of it is. */
+export type RowOf<P extends PathsOf<"get">> = AnswerOf<P> extends { data: (infer R)[] } ? R : never;
+
+export interface List<Row> {
+  rows: readonly Row[];
+  /** Nothing is there yet. */
+  loading: boolean;
+  /** What is there was asked for with other filters, or more is on its way. */
+  busy: boolean;
+  error: ApiError | null;
+  hasMore: boolean;
+  more: () => void;
+  again: () => void;
+}
+
+/** A keyset list: the first page, and `more()` for the next. */
+export function useList<P extends PathsOf<"get">>(
+  path: P,
+  call: { path?: PlaceOf<P>; query?: Partial<QueryOf<P>> } = {},
+  asking: Asking & { limit?: number } = {},
+): List<RowOf<P>> {
+  const query = { limit: asking.limit ?? 50, ...call.query };
+  const found = useInfiniteQuery<Answered<RowOf<P>>, ApiError, { pages: Answered<RowOf<P>>[] }, unknown[], string | null>({
+    queryKey: [path, call.path ?? null, query, "list"],
+    queryFn: async ({ pageParam, signal }) =>
+      (await ask<P>(path, { path: call.path, query: { ...query, page: pageParam }, signal })) as Answered<RowOf<P>>,
+    initialPageParam: null,
+    getNextPageParam: (last) => last.next_page ?? null,
+    enabled: asking.enabled ?? true,
+    ...(asking.everyMs === undefined ? {} : { refetchInterval: asking.everyMs }),
+    placeholderData: keepPreviousData,
+  });
+  return {
+    rows: found.data?.pages.flatMap((page) => page.data) ?? [],
+    loading: found.isPending,
+    busy: found.isPlaceholderData || found.isFetchingNextPage,
+    error: found.error === null ? null : apiError(found.error),
+    hasMore: found.hasNextPage,
+    more: () => void found.fetchNextPage(),
+    again: () => void found.refetch(),
+  };
+}
+
+interface Answered<Row> {
+  data: Row[];
+  next_page?: string | null;
+}
+
+function ask<P extends PathsOf<"get">>(path: P, call: object): Promise<AnswerOf<P>> {
+  // The call's shape was checked where the hook was called; through the generic it cannot be seen again.
+  return (api.get as (path: string, call: object) => Promise<AnswerOf<P>>)(path, call);
+}
+
+/** A write. `changes`: beginnings of paths whose answers are stale afterwards. `mutateAsync` throws an ApiError. */
+export function useWrite<A, V = void>(write: (value: V) => Promise<A>, changes: readonly string[]) {
+  const client = useQueryClient();
+  return useMutation<A, ApiError, V>({
+    mutationFn: write,
+    onSuccess: () =>
+      client.invalidateQueries({
+        predicate: ({ queryKey }) => changes.some((path) => String(queryKey[0]).startsWith(path)),
+      }),
+  });
+}
+
+/** The address of a file to download, for an `<a href download>`. */
+export const fileAddress = address;

@@ -1,0 +1,130 @@
+// Who is signed in. The cookie is the browser's alone; this knows the role, the permissions and the CSRF token.
+import { useSyncExternalStore } from "react";
+import { errorOf } from "./errors";
+import { parseJson } from "./json";
+
+export interface Session {
+  role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only";
+  /** Whose side one sees: null is the operator's, all tenants. */
+  tenant: { id: string; slug: string; name: string } | null;
+  key: { id: string; name: string; last_four: string };
+  /** `area:read` and `area:write`. What the API allows; the console hides the rest. */
+  permissions: readonly string[];
+  csrf_token: string;
+  expires_at: number;
+}
+
+/** `session` null with `state` "out": nobody; with "expired": one was signed in, and the page is still there. */
+export interface Standing {
+  state: "unknown" | "out" | "in" | "expired";
+  session: Session | null;
+  /** Why it could not be asked. */
+  error: Error | null;
+}
+
+const PATH = "/v1/admin/session";
+let standing: Standing = { state: "unknown", session: null, error: null };
+let waiting: ((again: boolean) => void)[] = [];
+const watchers = new Set<() => void>();
+
+function become(next: Standing): void {
+  standing = next;
+  for (const watcher of watchers) watcher();
+}
+
+export function useStanding(): Standing {
+  return useSyncExternalStore(
+    (watcher) => {
+      watchers.add(watcher);
+      return () => watchers.delete(watcher);
+    },
+    () => standing,
+  );
+}
+
+/** The session of a page that is shown only to those who have one. */
+export function useSession(): Session {
+  const { session } = useStanding();
+  if (session === null) throw new Error("useSession outside the signed-in console");
+  return session;
+}
+
+/** Whether this session may: `useMay()("people:write")`. */
+export function useMay(): (permission: string) => boolean {
+  const { session } = useStanding();
+  return (permission) => session?.permissions.includes(permission) ?? false;
+}
+
+export function csrfToken(): string | null {
+  return standing.session?.csrf_token ?? null;
+}
+
+/** The first call at load. */
+export async function askSession(): Promise<void> {
+  try {
+    const answer = await fetch(PATH, { credentials: "same-origin" });
+    if (answer.status === 401) become({ state: "out", session: null, error: null });
+    else become({ state: "in", session: await sessionOf(answer), error: null });
+  } catch (error) {
+    become({ state: "unknown", session: null, error: error instanceof Error ? error : new Error(String(error)) });
+  }
+}
+
+/** Throws the API's refusal of a wrong key. */
+export async function signIn(key: string): Promise<void> {
+  const headers = { "content-type": "application/json" };
+  const answer = await fetch(PATH, { method: "POST", headers, body: JSON.stringify({ key }), credentials: "same-origin" });
+  const session = await sessionOf(answer);
+  const before = standing.session;
+  // Someone else's pages must not be seen by whoever signs in now: nothing of theirs is asked again or shown.
+  if (before !== null && !sameReach(before, session)) {
+    location.reload();
+    return;
+  }
+  become({ state: "in", session, error: null });
+  settle(true);
+}
+
+export async function signOut(): Promise<void> {
+  const headers = { "x-csrf-token": csrfToken() ?? "" };
+  await fetch(PATH, { method: "DELETE", headers, credentials: "same-origin" });
+  location.assign("/admin/");
+}
+
+/** Opens the sign-in over the page. True once one is signed in again; false when one would rather not. */
+export function signInAgain(): Promise<boolean> {
+  if (standing.session === null) {
+    become({ state: "out", session: null, error: null });
+    return Promise.resolve(false);
+  }
+  become({ ...standing, state: "expired" });
+  return new Promise((resolve) => waiting.push(resolve));
+}
+
+/** One closed the sign-in: the page stays to be read, and its calls fail with the API's words. */
+export function stayExpired(): void {
+  become({ ...standing, state: "in" });
+  settle(false);
+}
+
+function settle(again: boolean): void {
+  const told = waiting;
+  waiting = [];
+  for (const resolve of told) resolve(again);
+}
+
+function sameReach(a: Session, b: Session): boolean {
+  return a.role === b.role && a.tenant?.id === b.tenant?.id;
+}
+
+async function sessionOf(answer: Response): Promise<Session> {
+  const text = await answer.text();
+  let body: unknown = null;
+  try {
+    body = parseJson(text);
+  } catch {
+    // A proxy's page; the status is said instead.
+  }
+  if (!answer.ok || body === null) throw errorOf(answer.status, body, answer.headers.get("x-request-id"));
+  return body as Session;
+}

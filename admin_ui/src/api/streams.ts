@@ -1,0 +1,111 @@
+// What is not one question and one answer: events as they happen, an answer as it is made, a file as it goes up.
+import { useEffect, useRef, useState } from "react";
+import { respond } from "./client";
+import { ApiError, errorOf } from "./errors";
+import { parseJson } from "./json";
+import { askSession, csrfToken } from "./session";
+
+/** Watches an event stream while the page is looked at. `on` has a handler for each event's name. The answer says how
+ * the stream stands. It is opened again after it broke, and closed while the tab is hidden. */
+export function useEvents(url: string, on: Record<string, (data: unknown) => void>): "opening" | "open" | "broken" {
+  const [state, setState] = useState<"opening" | "open" | "broken">("opening");
+  const handlers = useRef(on);
+  useEffect(() => {
+    handlers.current = on;
+  });
+  const names = Object.keys(on).sort().join(" ");
+  useEffect(() => {
+    let source: EventSource | null = null;
+    let later: ReturnType<typeof setTimeout> | undefined;
+    const close = () => {
+      clearTimeout(later);
+      source?.close();
+      source = null;
+    };
+    const open = () => {
+      close();
+      const made = new EventSource(url);
+      source = made;
+      made.onopen = () => setState("open");
+      made.onerror = () => {
+        setState("broken");
+        if (made.readyState !== EventSource.CLOSED) return; // it tries again by itself
+        void askSession(); // an event stream does not say its status: was it the session?
+        later = setTimeout(open, 5_000);
+      };
+      for (const name of names.split(" ")) {
+        made.addEventListener(name, (event) => handlers.current[name]?.(parseJson((event as MessageEvent<string>).data)));
+      }
+    };
+    const seen = () => (document.hidden ? close() : open());
+    seen();
+    document.addEventListener("visibilitychange", seen);
+    return () => {
+      document.removeEventListener("visibilitychange", seen);
+      close();
+    };
+  }, [url, names]);
+  return state;
+}
+
+/** One answer as it is made: POSTs `body` and yields each event's data, until `[DONE]`. `key`: a bearer to call with
+ * instead of the session (the playground calls as a tenant). Throws ApiError, also for an error event. */
+export async function* streamed(url: string, body: unknown, key: string | null, signal: AbortSignal): AsyncGenerator<unknown> {
+  const headers: Record<string, string> = { "content-type": "application/json" };
+  if (key !== null) headers.authorization = `Bearer ${key}`;
+  const init = { method: "POST", headers, body: JSON.stringify(body), signal };
+  const answer = key === null ? await respond(url, init) : await fetch(url, { ...init, credentials: "omit" });
+  if (!answer.ok || answer.body === null) throw await refusedBy(answer);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let kept = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const events = (kept + value).split("\n\n");
+    kept = events.pop() ?? "";
+    for (const event of events) {
+      const data = event.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trim()).join("\n");
+      if (data === "") continue;
+      if (data === "[DONE]") return;
+      const chunk = parseJson(data);
+      if (typeof chunk === "object" && chunk !== null && "error" in chunk) throw errorOf(answer.status, chunk, null);
+      yield chunk;
+    }
+  }
+}
+
+async function refusedBy(answer: Response): Promise<ApiError> {
+  const text = await answer.text();
+  try {
+    return errorOf(answer.status, parseJson(text), answer.headers.get("x-request-id"));
+  } catch {
+    return errorOf(answer.status, null, answer.headers.get("x-request-id"));
+  }
+}
+
+/** Sends a form with files. `progress` from 0 to 1. Throws ApiError. */
+export function upload(url: string, form: FormData, progress: (share: number) => void, signal?: AbortSignal): Promise<unknown> {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", url);
+    const token = csrfToken();
+    if (token !== null) request.setRequestHeader("x-csrf-token", token);
+    request.upload.onprogress = (event) => {
+      if (event.lengthComputable) progress(event.loaded / event.total);
+    };
+    request.onload = () => {
+      let body: unknown = null;
+      try {
+        body = parseJson(request.responseText);
+      } catch {
+        // A proxy's page; the status is said instead.
+      }
+      if (request.status >= 200 && request.status < 300) resolve(body);
+      else reject(errorOf(request.status, body, request.getResponseHeader("x-request-id")));
+    };
+    request.onerror = () => reject(new ApiError(0, null, null, "The connection broke before the file was there. Try again."));
+    request.onabort = () => reject(new ApiError(0, null, null, "The upload was stopped."));
+    signal?.addEventListener("abort", () => request.abort());
+    request.send(form);
+  });
+}

@@ -1,0 +1,18 @@
+// How the console is built: static files under /admin/, which the gateway serves under a strict CSP.
+import { fileURLToPath } from "node:url";
+import react from "@vitejs/plugin-react";
+import { defineConfig } from "vite";
+
+const gateway = process.env.LANEWAY_URL ?? "http://127.0.0.1:8080";
+
+export default defineConfig({
+  base: "/admin/",
+  plugins: [react()],
+  resolve: {
+    // Radix locks the page's scroll with a <style> element, which style-src 'self' refuses; ours locks by a class.
+    alias: { "react-style-singleton": fileURLToPath(new URL("src/kit/noStyles.ts", import.meta.url)) },
+  },
+  // Nothing inlined: the CSP has no data: for scripts or styles.
+  build: { target: "es2022", assetsInlineLimit: 0, sourcemap: false, modulePreload: { polyfill: false } },
+  server: { proxy: { "/v1": gateway, "/health": gateway, "/schema": gateway } },
+});
