@@ -17,7 +17,9 @@ type Part<A, N extends string> = A extends { [K in N]?: infer V } ? Exclude<V, u
 export type QueryOf<P extends keyof paths, M extends Method = "get"> = Part<Parameters<Operation<P, M>>, "query">;
 export type PlaceOf<P extends keyof paths, M extends Method = "get"> = Part<Parameters<Operation<P, M>>, "path">;
 export type BodyOf<P extends keyof paths, M extends Method> =
-  Operation<P, M> extends { requestBody?: { content: { "application/json": infer B } } } ? B : never;
+  Part<Operation<P, M>, "requestBody"> extends { content: { "application/json": infer B } }
+    ? [Part<Operation<P, M>, "requestBody">] extends [never] ? never : B
+    : never;
 type Answers<O> = O extends { responses: infer R } ? R[keyof R & (200 | 201 | 202 | 204)] : never;
 export type AnswerOf<P extends keyof paths, M extends Method = "get"> =
   Answers<Operation<P, M>> extends { content: { "application/json": infer B } } ? B : void;

@@ -44,6 +44,12 @@ export function useGet<P extends PathsOf<"get">>(path: P, call?: Omit<Call<P, "g
 /** The paths whose answer is a page of a list, and what a row of it is. */
 export type RowOf<P extends PathsOf<"get">> = AnswerOf<P> extends { data: (infer R)[] } ? R : never;
 
+/** What a list is narrowed by. Values of an address are texts, and go as they are; blank ones are left out. */
+type Narrowed<P extends PathsOf<"get">> = { [N in keyof QueryOf<P>]?: QueryOf<P>[N] | string | undefined } & {
+  search?: string;
+  sort?: string;
+};
+
 export interface List<Row> {
   rows: readonly Row[];
   /** Nothing is there yet. */
@@ -59,7 +65,7 @@ export interface List<Row> {
 /** A keyset list: the first page, and `more()` for the next. */
 export function useList<P extends PathsOf<"get">>(
   path: P,
-  call: { path?: PlaceOf<P>; query?: Partial<QueryOf<P>> } = {},
+  call: { path?: PlaceOf<P>; query?: Narrowed<P> } = {},
   asking: Asking & { limit?: number } = {},
 ): List<RowOf<P>> {
   const query = { limit: asking.limit ?? 50, ...call.query };

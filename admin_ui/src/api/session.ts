@@ -59,13 +59,14 @@ export function csrfToken(): string | null {
   return standing.session?.csrf_token ?? null;
 }
 
-/** The first call at load. */
+/** The first call at load, and after a stream broke that cannot say why. */
 export async function askSession(): Promise<void> {
   try {
     const answer = await fetch(PATH, { credentials: "same-origin" });
-    if (answer.status === 401) become({ state: "out", session: null, error: null });
+    if (answer.status === 401) become({ ...standing, state: standing.session === null ? "out" : "expired", error: null });
     else become({ state: "in", session: await sessionOf(answer), error: null });
   } catch (error) {
+    if (standing.session !== null) return; // the page stays; what it asks will say that nothing answers
     become({ state: "unknown", session: null, error: error instanceof Error ? error : new Error(String(error)) });
   }
 }
@@ -127,4 +128,9 @@ async function sessionOf(answer: Response): Promise<Session> {
   }
   if (!answer.ok || body === null) throw errorOf(answer.status, body, answer.headers.get("x-request-id"));
   return body as Session;
+}
+
+/** The session outside a component. */
+export function currentSession(): Session | null {
+  return standing.session;
 }

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "react";
 import { respond } from "./client";
 import { ApiError, errorOf } from "./errors";
 import { parseJson } from "./json";
-import { askSession, csrfToken } from "./session";
+import { askSession, csrfToken, signInAgain } from "./session";
 
 /** Watches an event stream while the page is looked at. `on` has a handler for each event's name. The answer says how
  * the stream stands. It is opened again after it broke, and closed while the tab is hidden. */
@@ -83,8 +83,18 @@ async function refusedBy(answer: Response): Promise<ApiError> {
   }
 }
 
-/** Sends a form with files. `progress` from 0 to 1. Throws ApiError. */
-export function upload(url: string, form: FormData, progress: (share: number) => void, signal?: AbortSignal): Promise<unknown> {
+/** Sends a form with files. `progress` from 0 to 1. Throws ApiError; an ended session is signed in again, as elsewhere. */
+export async function upload(url: string, form: FormData, progress: (share: number) => void, signal?: AbortSignal): Promise<unknown> {
+  try {
+    return await sendForm(url, form, progress, signal);
+  } catch (error) {
+    const expired = error instanceof ApiError && error.status === 401 && error.code === "session_expired";
+    if (!expired || !(await signInAgain())) throw error;
+    return sendForm(url, form, progress, signal);
+  }
+}
+
+function sendForm(url: string, form: FormData, progress: (share: number) => void, signal?: AbortSignal): Promise<unknown> {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", url);

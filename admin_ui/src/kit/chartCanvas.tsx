@@ -1,0 +1,129 @@
+// uPlot, loaded only where a chart is: it draws what chart.tsx says, in the theme's colours.
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import type { ChartProps } from "./chart";
+import type { Zone } from "./settings";
+
+type Values = (number | null)[];
+
+interface Props extends ChartProps {
+  /** Which of the eight colours each series has: it keeps its own while others are hidden. */
+  colours: readonly number[];
+  zone: Zone;
+  shade: string;
+  onCursor: (index: number | null) => void;
+}
+
+export default function Canvas(props: Props) {
+  const { at, series, colours, kind, mark, zone, shade, height = 240, title, say, brief, onCursor } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const words = useRef({ say, brief, onCursor });
+  useEffect(() => {
+    words.current = { say, brief, onCursor };
+  });
+  useEffect(() => {
+    const element = box.current;
+    if (element === null) return;
+    const style = getComputedStyle(element);
+    const colour = (name: string) => style.getPropertyValue(name).trim();
+    const made = new uPlot(
+      {
+        width: element.clientWidth,
+        height,
+        legend: { show: false },
+        cursor: { y: false, points: { show: kind === "lines" } },
+        tzDate: (seconds) => (zone === "utc" ? uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC") : new Date(seconds * 1e3)),
+        scales: { x: { time: true }, y: { range: (_, __, highest) => [0, Math.max(highest, mark?.at ?? 0) * 1.06 || 1] } },
+        axes: axes(colour, (value) => (words.current.brief ?? ((one: number) => (words.current.say ?? String)(Math.round(one))))(value)),
+        series: [
+          {},
+          // Stacked: the highest sum is drawn first, and those below it over it.
+          ...order(series.length, kind).map((index) => ({
+            stroke: colour(`--chart-${colours[index]}`),
+            ...(kind === "bars"
+              ? { fill: colour(`--chart-${colours[index]}`), width: 0, paths: uPlot.paths.bars!({ size: [0.8, 48], align: at.length > 1 ? 1 : 0 }), points: { show: false } }
+              : { width: 2, points: { show: at.length < 2 } }),
+          })),
+        ],
+        hooks: {
+          setCursor: [(one) => words.current.onCursor(one.cursor.idx ?? null)],
+          draw: mark === undefined ? [] : [(one) => drawMark(one, mark, colour("--warn"))],
+        },
+      },
+      data(at, series, kind),
+      element,
+    );
+    plot.current = made;
+    const size = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height }));
+    size.observe(element);
+    return () => {
+      size.disconnect();
+      made.destroy();
+    };
+  }, [at, series, colours.join(), kind, mark?.at, mark?.name, zone, shade, height]); // eslint-disable-line
+  const step = (by: number) => {
+    const made = plot.current;
+    if (made === null) return;
+    const next = Math.max(0, Math.min(at.length - 1, (made.cursor.idx ?? (by > 0 ? -1 : at.length)) + by));
+    made.setCursor({ left: made.valToPos(at[next]!, "x"), top: 10 });
+  };
+  return (
+    <div
+      className="chart-canvas"
+      ref={box}
+      role="group"
+      tabIndex={0}
+      aria-label={`${title}: a chart. Left and right arrows read it; the table has the same numbers.`}
+      onKeyDown={(event) => {
+        if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+        event.preventDefault();
+        step(event.key === "ArrowRight" ? 1 : -1);
+      }}
+    />
+  );
+}
+
+function order(length: number, kind: "bars" | "lines"): number[] {
+  const all = Array.from({ length }, (_, index) => index);
+  return kind === "bars" ? all.reverse() : all;
+}
+
+/** What is drawn: with bars the sums up to each series, the highest first. */
+function data(at: readonly number[], series: Props["series"], kind: "bars" | "lines"): uPlot.AlignedData {
+  const plain = series.map((one) => one.values.map((value) => (value === null ? null : Number(value))));
+  if (kind === "lines") return [[...at], ...plain] as [number[], ...Values[]];
+  const sums = at.map(() => 0);
+  const stacked = plain.map((values) => values.map((value, row) => (sums[row] = (sums[row] ?? 0) + (value ?? 0))));
+  return [[...at], ...stacked.reverse()] as [number[], ...Values[]];
+}
+
+function axes(colour: (name: string) => string, say: (value: number) => string): uPlot.Axis[] {
+  const common = {
+    stroke: colour("--faint"),
+    font: `11px ${colour("--sans")}`,
+    grid: { stroke: colour("--rule"), width: 1 },
+    ticks: { show: false },
+  };
+  return [
+    { ...common, grid: { show: false } },
+    { ...common, size: 64, values: (_, splits) => splits.map(say) },
+  ];
+}
+
+function drawMark(plot: uPlot, mark: { at: number; name: string }, colour: string): void {
+  const { ctx, bbox } = plot;
+  const y = plot.valToPos(mark.at, "y", true);
+  ctx.save();
+  ctx.strokeStyle = ctx.fillStyle = colour;
+  ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
+  ctx.beginPath();
+  ctx.moveTo(bbox.left, y);
+  ctx.lineTo(bbox.left + bbox.width, y);
+  ctx.stroke();
+  ctx.font = `${11 * devicePixelRatio}px sans-serif`;
+  ctx.textAlign = "right";
+  ctx.fillText(mark.name, bbox.left + bbox.width - 4, y - 5 * devicePixelRatio);
+  ctx.restore();
+}

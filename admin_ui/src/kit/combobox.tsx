@@ -1,0 +1,134 @@
+// One of many, found by typing: tenants, keys, models. The API searches; the list shows what it found.
+import { type KeyboardEvent, useEffect, useId, useRef, useState } from "react";
+import type { PathsOf } from "../api/client";
+import { type RowOf, useList } from "../api/query";
+import { Field, type FieldProps, type FormState } from "./form";
+
+export interface Choice {
+  value: string;
+  said: string;
+  note?: string;
+}
+
+interface Props {
+  id?: string;
+  label?: string;
+  value: string;
+  onChange: (value: string) => void;
+  /** The choices for what is typed. A hook's answer: it is called with every change. */
+  choices: readonly Choice[];
+  onSearch: (text: string) => void;
+  busy?: boolean;
+  placeholder?: string;
+  "aria-describedby"?: string | undefined;
+  "aria-invalid"?: boolean | undefined;
+}
+
+/** The control alone, over choices of one's own. */
+export function Combobox({ id, label, value, onChange, choices, onSearch, busy, placeholder, ...aria }: Props) {
+  const [text, setText] = useState<string | null>(null); // null: not being typed in
+  const [at, setAt] = useState(0);
+  const box = useRef<HTMLDivElement>(null);
+  const own = useId();
+  const open = text !== null;
+  const pick = (choice: string) => {
+    onChange(choice);
+    setText(null);
+    onSearch("");
+  };
+  useEffect(() => {
+    box.current?.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
+  }, [at, open]);
+  const key = (event: KeyboardEvent) => {
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      if (!open) setText("");
+      else setAt(Math.max(0, Math.min(choices.length - 1, at + (event.key === "ArrowDown" ? 1 : -1))));
+    } else if (event.key === "Enter" && open) {
+      event.preventDefault();
+      const choice = choices[at];
+      if (choice !== undefined) pick(choice.value);
+      else if (text === "") pick("");
+    } else if (event.key === "Escape" && open) {
+      event.stopPropagation();
+      setText(null);
+    }
+  };
+  const said = choices.find((choice) => choice.value === value)?.said ?? value;
+  return (
+    <div className="combobox" ref={box} onBlur={(event) => !event.currentTarget.contains(event.relatedTarget) && setText(null)}>
+      <input
+        id={id}
+        role="combobox"
+        aria-label={label}
+        aria-expanded={open}
+        aria-controls={`${own}-list`}
+        aria-autocomplete="list"
+        aria-activedescendant={open && choices[at] !== undefined ? `${own}-${at}` : undefined}
+        {...aria}
+        value={text ?? said}
+        placeholder={placeholder}
+        autoComplete="off"
+        spellCheck={false}
+        onClick={() => text === null && setText("")}
+        onChange={(event) => {
+          setText(event.target.value);
+          setAt(0);
+          onSearch(event.target.value);
+        }}
+        onKeyDown={key}
+      />
+      {value !== "" && !open && <button type="button" className="close" aria-label={`Clear ${label ?? "the choice"}`} onClick={() => pick("")}>×</button>}
+      <ul id={`${own}-list`} role="listbox" aria-label={label ?? "Choices"} hidden={!open}>
+        {open && choices.map((choice, index) => (
+          <li key={choice.value} id={`${own}-${index}`} role="option" aria-selected={index === at} onPointerDown={(event) => event.preventDefault()} onClick={() => pick(choice.value)}>
+            <span>{choice.said}</span>
+            {choice.note !== undefined && <span className="faint">{choice.note}</span>}
+          </li>
+        ))}
+        {open && choices.length === 0 && <li role="option" aria-selected={false} aria-disabled="true" className="faint">{busy ? "Searching…" : "Nothing is called so"}</li>}
+      </ul>
+    </div>
+  );
+}
+
+/** Over a list of the API, which searches: `<Lookup path="/v1/admin/tenants" choice={(t) => ({ value: t.slug, said: t.slug })} …/>`. */
+export function Lookup<P extends PathsOf<"get">>({ path, query, choice, ...control }: {
+  path: P;
+  query?: Record<string, string>;
+  choice: (row: RowOf<P>) => Choice;
+} & Omit<Props, "choices" | "onSearch" | "busy">) {
+  const [search, setSearch] = useState("");
+  const late = useLate(search);
+  const list = useList(path, { query: { ...query, search: late } as never }, { limit: 20 });
+  const words = search.toLowerCase();
+  const choices = list.rows.map(choice).filter((one) => `${one.value} ${one.said} ${one.note ?? ""}`.toLowerCase().includes(words));
+  return <Combobox {...control} choices={choices} onSearch={setSearch} busy={list.loading || list.busy} />;
+}
+
+/** A tenant, by slug. */
+export function TenantLookup(control: Omit<Props, "choices" | "onSearch" | "busy">) {
+  return <Lookup path="/v1/admin/tenants" placeholder="All tenants" label="Tenant" {...control} choice={(tenant) => ({ value: tenant.slug, said: tenant.slug, note: tenant.name })} />;
+}
+
+/** A field of a form with any of the lookups in it. */
+export function LookupField<V extends Record<string, string | boolean>>({ form, control, ...field }: FieldProps & {
+  form: FormState<V>;
+  control: (props: { id: string; value: string; onChange: (value: string) => void; placeholder: string }) => React.ReactNode;
+}) {
+  return (
+    <Field {...field}>
+      {(wired) => control({ ...wired, value: String(form.values[field.name] ?? ""), onChange: (value) => form.set(field.name, value as V[string]), placeholder: "Type to find" })}
+    </Field>
+  );
+}
+
+/** `value`, once it has rested for `ms`. */
+export function useLate<T>(value: T, ms = 200): T {
+  const [late, setLate] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(value), ms);
+    return () => clearTimeout(timer);
+  }, [value, ms]);
+  return late;
+}

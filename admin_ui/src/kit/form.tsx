@@ -1,0 +1,226 @@
+// Forms: what is wrong is said beside its field, in the API's words; a failed save loses nothing that was typed.
+import { type ReactNode, createContext, useContext, useEffect, useId, useRef, useState } from "react";
+import { ApiError, apiError } from "../api/errors";
+import { Problem } from "./parts";
+
+type Values = Record<string, string | boolean>;
+
+export interface FormState<V extends Values> {
+  values: V;
+  set: <N extends keyof V>(name: N, value: V[N]) => void;
+  error: ApiError | null;
+  busy: boolean;
+  /** Runs `save`; a refusal stays here, beside its field. */
+  submit: (save: (values: V) => Promise<unknown>) => Promise<void>;
+  reset: (values?: V) => void;
+}
+
+/** Text and checks of a form by name: `useForm({ slug: "", shared: false })`. Names are those of the API's fields, for
+ * that is how a refusal finds its field. */
+export function useForm<V extends Values>(initial: V): FormState<V> {
+  const [values, setValues] = useState(initial);
+  const [error, setError] = useState<ApiError | null>(null);
+  const [busy, setBusy] = useState(false);
+  return {
+    values,
+    error,
+    busy,
+    set: (name, value) => {
+      setValues((now) => ({ ...now, [name]: value }));
+      if (fieldOf(error?.param ?? null) === name) setError(null);
+    },
+    reset: (next) => {
+      setValues(next ?? initial);
+      setError(null);
+    },
+    submit: async (save) => {
+      setBusy(true);
+      setError(null);
+      try {
+        await save(values);
+      } catch (thrown) {
+        setError(apiError(thrown));
+      } finally {
+        setBusy(false);
+      }
+    },
+  };
+}
+
+/** A refusal of one field, made here because the API could not be asked: `throw wrong("limit", "…")` in a save. */
+export function wrong(param: string, message: string): ApiError {
+  return new ApiError(400, null, param, message);
+}
+
+/** The field that `param` names: "thresholds[0]" and "body.thresholds" are `thresholds`. */
+function fieldOf(param: string | null): string | null {
+  return param === null ? null : (/^(?:body\.)?(\w+)/.exec(param)?.[1] ?? null);
+}
+
+const Fields = createContext<{ error: ApiError | null; known: Set<string>; bump: () => void }>({
+  error: null,
+  known: new Set(),
+  bump: () => undefined,
+});
+
+/** The form around its fields, with its buttons. `save` throws what the API refuses; after it `onDone`. */
+export function Form<V extends Values>({ form, save, verb, children, onCancel }: {
+  form: FormState<V>;
+  save: (values: V) => Promise<unknown>;
+  verb: string;
+  children: ReactNode;
+  onCancel?: () => void;
+}) {
+  const element = useRef<HTMLFormElement>(null);
+  const known = useRef(new Set<string>());
+  const [, bump] = useState(0);
+  const { error } = form;
+  useEffect(() => {
+    if (error !== null) element.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus();
+  }, [error]);
+  const placed = error !== null && known.current.has(fieldOf(error.param) ?? "");
+  return (
+    <Fields.Provider value={{ error, known: known.current, bump: () => bump((n) => n + 1) }}>
+      <form
+        ref={element}
+        className="form"
+        noValidate
+        onSubmit={(event) => {
+          event.preventDefault();
+          event.stopPropagation();
+          if (!form.busy) void form.submit(save);
+        }}
+      >
+        {children}
+        {error !== null && !placed && <Problem error={error} />}
+        <div className="form-end">
+          {onCancel !== undefined && <button type="button" className="button" onClick={onCancel}>Cancel</button>}
+          <button type="submit" className="button button-main" disabled={form.busy}>{form.busy ? "Saving…" : verb}</button>
+        </div>
+      </form>
+    </Fields.Provider>
+  );
+}
+
+export interface FieldProps {
+  /** The API's name of the field. */
+  name: string;
+  label: string;
+  hint?: ReactNode;
+  optional?: boolean;
+}
+
+interface Wired {
+  id: string;
+  "aria-describedby": string | undefined;
+  "aria-invalid": boolean | undefined;
+}
+
+/** A label, a hint, the refusal, and any control in between: for what is not among the fields below. */
+export function Field({ name, label, hint, optional, children }: FieldProps & { children: (wired: Wired) => ReactNode }) {
+  const id = useId();
+  const { error, known, bump } = useContext(Fields);
+  useEffect(() => {
+    known.add(name);
+    bump();
+    return () => void known.delete(name);
+  }, [known, name]);
+  const refused = error !== null && fieldOf(error.param) === name ? error.message : null;
+  const described = [hint === undefined ? null : `${id}-hint`, refused === null ? null : `${id}-error`].filter((one) => one !== null);
+  return (
+    <div className={refused === null ? "field" : "field field-bad"}>
+      <label htmlFor={id}>{label}{optional && <span className="optional"> optional</span>}</label>
+      {children({ id, "aria-describedby": described.join(" ") || undefined, "aria-invalid": refused === null ? undefined : true })}
+      {refused !== null && <p className="field-error" id={`${id}-error`} role="alert">{refused}</p>}
+      {hint !== undefined && <p className="hint" id={`${id}-hint`}>{hint}</p>}
+    </div>
+  );
+}
+
+type NamesOf<V, T> = { [N in keyof V]: V[N] extends T ? N : never }[keyof V] & string;
+type Of<V extends Values, T> = Omit<FieldProps, "name"> & { form: FormState<V>; name: NamesOf<V, T> };
+
+export function TextField<V extends Values>({ form, type = "text", placeholder, mono, unit, disabled, autoFocus, autoComplete = "off", ...field }: Of<V, string> & {
+  type?: "text" | "password" | "number" | "url" | "date" | "datetime-local";
+  placeholder?: string;
+  mono?: boolean;
+  /** Said behind the control: "USD", "tokens". */
+  unit?: string;
+  disabled?: boolean;
+  autoFocus?: boolean;
+  autoComplete?: string;
+}) {
+  return (
+    <Field {...field}>
+      {(wired) => (
+        <span className="control">
+          <input
+            {...wired}
+            type={type === "number" ? "text" : type}
+            inputMode={type === "number" ? "decimal" : undefined}
+            className={mono || type === "number" ? "mono" : undefined}
+            value={form.values[field.name] as string}
+            onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}
+            placeholder={placeholder}
+            disabled={disabled}
+            autoFocus={autoFocus}
+            autoComplete={autoComplete}
+            spellCheck={false}
+          />
+          {unit !== undefined && <span className="unit">{unit}</span>}
+        </span>
+      )}
+    </Field>
+  );
+}
+
+export function TextArea<V extends Values>({ form, rows = 4, placeholder, ...field }: Of<V, string> & { rows?: number; placeholder?: string }) {
+  return (
+    <Field {...field}>
+      {(wired) => (
+        <textarea {...wired} rows={rows} placeholder={placeholder} value={form.values[field.name] as string} onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])} />
+      )}
+    </Field>
+  );
+}
+
+/** What a choice can be: its value, or its value and what is said for it. */
+export type Option = string | readonly [value: string, said: string];
+
+export function Options({ options }: { options: readonly Option[] }) {
+  return options.map((option) => {
+    const [value, said] = typeof option === "string" ? [option, option] : option;
+    return <option key={value} value={value}>{said}</option>;
+  });
+}
+
+export function SelectField<V extends Values>({ form, options, ...field }: Of<V, string> & { options: readonly Option[] }) {
+  return (
+    <Field {...field}>
+      {(wired) => (
+        <select {...wired} value={form.values[field.name] as string} onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}>
+          <Options options={options} />
+        </select>
+      )}
+    </Field>
+  );
+}
+
+export function CheckField<V extends Values>({ form, name, label, hint }: Of<V, boolean>) {
+  const id = useId();
+  return (
+    <div className="field field-check">
+      <input id={id} type="checkbox" checked={form.values[name] as boolean} onChange={(event) => form.set(name, event.target.checked as V[typeof name])} aria-describedby={hint === undefined ? undefined : `${id}-hint`} />
+      <label htmlFor={id}>{label}</label>
+      {hint !== undefined && <p className="hint" id={`${id}-hint`}>{hint}</p>}
+    </div>
+  );
+}
+
+/** A number that may be left blank; throws the refusal of what is none. */
+export function numberOf(text: string, param: string): number | null {
+  if (text.trim() === "") return null;
+  const value = Number(text.replaceAll(",", ""));
+  if (!Number.isFinite(value)) throw wrong(param, `'${text}' is not a number.`);
+  return value;
+}

@@ -1,0 +1,13 @@
+// Everything a page is made of. README.md says how.
+export * from "./amounts";
+export * from "./chart";
+export * from "./combobox";
+export * from "./csv";
+export * from "./dialog";
+export * from "./form";
+export * from "./links";
+export * from "./numbers";
+export * from "./parts";
+export * from "./settings";
+export * from "./table";
+export * from "./tabs";

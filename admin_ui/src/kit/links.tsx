@@ -1,0 +1,74 @@
+// Links and the address: pages name places as text, `/tenants/acme`; what a list is narrowed to lives in the query.
+import { Link as RouterLink, useNavigate, useParams, useRouterState } from "@tanstack/react-router";
+import type { AnchorHTMLAttributes, ReactNode } from "react";
+import { useCallback, useMemo } from "react";
+
+type Values = Record<string, string>;
+
+/** A link within the console. `to` is a path, `query` what its list is narrowed to. */
+export function Link({ to, query, children, ...rest }: {
+  to: string;
+  query?: Values;
+  children: ReactNode;
+} & Omit<AnchorHTMLAttributes<HTMLAnchorElement>, "href">) {
+  return (
+    <RouterLink to={to} {...(query === undefined ? {} : { search: query as never })} {...rest}>
+      {children}
+    </RouterLink>
+  );
+}
+
+/** `place("/tenants", id)`: a path of escaped parts. */
+export function place(...parts: string[]): string {
+  const [first = "", ...rest] = parts;
+  return [first, ...rest.map(encodeURIComponent)].join("/");
+}
+
+export function useGo(): (to: string, query?: Values) => void {
+  const navigate = useNavigate();
+  return useCallback((to, query) => void navigate({ to, search: (query ?? {}) as never }), [navigate]);
+}
+
+export interface View<V extends Values> {
+  /** Every value, those of the address before the defaults. */
+  values: V;
+  set: (change: Partial<V>) => void;
+  /** Whether anything is narrowed beyond the defaults. */
+  narrowed: boolean;
+  clear: () => void;
+}
+
+/** What a page shows, kept in its address so that a link shows the same: `useView({ search: "", sort: "slug" })`. A
+ * value at its default is left out of the address. Typing replaces the entry of the history, it does not add one. */
+export function useView<V extends Values>(defaults: V): View<V> {
+  const search = useRouterState({ select: (state) => state.location.search as Values });
+  const navigate = useNavigate();
+  const given = JSON.stringify(defaults);
+  return useMemo(() => {
+    const base = JSON.parse(given) as V;
+    const values = { ...base };
+    for (const name of Object.keys(base)) if (typeof search[name] === "string") (values as Values)[name] = search[name];
+    const put = (change: Partial<V>) =>
+      void navigate({
+        to: ".",
+        replace: true,
+        resetScroll: false,
+        search: ((now: Values) => {
+          const next: Values = { ...now };
+          for (const [name, value] of Object.entries(change)) {
+            if (value === undefined || value === base[name]) delete next[name];
+            else next[name] = value as string;
+          }
+          return next;
+        }) as never,
+      });
+    const narrowed = Object.keys(base).some((name) => name !== "sort" && values[name] !== base[name]);
+    return { values, set: put, narrowed, clear: () => put(base) };
+  }, [search, navigate, given]);
+}
+
+/** A `$name` of the page's path. */
+export function useParam(name: string): string {
+  const params = useParams({ strict: false }) as Values;
+  return params[name] ?? "";
+}

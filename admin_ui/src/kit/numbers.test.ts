@@ -1,0 +1,51 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { parseJson, writeJson } from "../api/json";
+import { safeCell } from "./csv";
+import { brief, count, decimal, picosOf, rounded, sum } from "./numbers";
+
+const LARGEST = 9_223_372_036_854_775_807n;
+
+test("integers beyond 2^53 are read and written to the last digit, and texts are left alone", () => {
+  const text = `{"a":${LARGEST},"b":[-${LARGEST},9007199254740993],"c":"9007199254740993","d":1.5e300,"e":12345678901234567.5}`;
+  const value = parseJson(text) as Record<string, unknown>;
+  assert.equal(value.a, LARGEST);
+  assert.deepEqual(value.b, [-LARGEST, 9007199254740993n]);
+  assert.equal(value.c, "9007199254740993");
+  assert.equal(value.d, 1.5e300);
+  assert.equal(value.e, 12345678901234567.5);
+  assert.equal(writeJson({ a: LARGEST, b: [-LARGEST], c: 'a "quoted\\" 9007199254740993', n: null }),
+    `{"a":${LARGEST},"b":[-${LARGEST}],"c":"a \\"quoted\\\\\\" 9007199254740993","n":null}`);
+  assert.equal((parseJson("[42,9007199254740991]") as number[])[1], 9007199254740991);
+});
+
+test("picos are shown and read as exact decimals", () => {
+  assert.equal(decimal(1), "0.000000000001");
+  assert.equal(decimal(1_234_567_500_000_000_000n), "1,234,567.50");
+  assert.equal(decimal(-1_500_000_000_000), "−1.50");
+  assert.equal(decimal(LARGEST), "9,223,372.036854775807");
+  for (const picos of [0n, 1n, 10n ** 12n, LARGEST, -LARGEST]) assert.equal(picosOf(decimal(picos)), picos);
+  assert.equal(picosOf("12.5"), 12_500_000_000_000n);
+  assert.equal(picosOf("0.0000000000001"), null);
+  assert.equal(picosOf("1e3"), null);
+  assert.equal(picosOf(""), null);
+  assert.equal(rounded(1_005_000_000_000), "1.01");
+  assert.equal(rounded(-1), "0.00");
+  assert.equal(sum([LARGEST, 1]), LARGEST + 1n);
+});
+
+test("counts are grouped, and brief where they are glanced at", () => {
+  assert.equal(count(1234567), "1,234,567");
+  assert.equal(count(-1234), "−1,234");
+  assert.equal(brief(1_234_567), "1.23 M");
+  assert.equal(brief(999), "999");
+});
+
+test("a cell of a CSV is never a formula", () => {
+  assert.equal(safeCell("=1+1"), `"'=1+1"`);
+  assert.equal(safeCell("@cmd"), `"'@cmd"`);
+  assert.equal(safeCell('say "so", twice'), `"say ""so"", twice"`);
+  assert.equal(safeCell(-12), "-12");
+  assert.equal(safeCell("-12.5"), "-12.5");
+  assert.equal(safeCell("-12+cmd"), `"'-12+cmd"`);
+});

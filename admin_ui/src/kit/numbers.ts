@@ -1,0 +1,84 @@
+// Amounts as text and text as amounts, exactly: picos (10^-12 of a currency unit) are integers, and stay integers.
+
+/** An integer of the API that may exceed 2^53. */
+export type Exact = number | bigint;
+
+const PICOS = 1_000_000_000_000n;
+const PLACES = 12;
+
+export function exact(value: Exact): bigint {
+  return typeof value === "bigint" ? value : BigInt(value);
+}
+
+export function sum(values: Iterable<Exact>): bigint {
+  let total = 0n;
+  for (const value of values) total += exact(value);
+  return total;
+}
+
+/** Picos as a decimal without loss, grouped: 1234500000000n → "1.2345"; at least two places. */
+export function decimal(picos: Exact, group = true): string {
+  const value = exact(picos);
+  const size = value < 0n ? -value : value;
+  const whole = (size / PICOS).toString();
+  const rest = (size % PICOS).toString().padStart(PLACES, "0").replace(/0{0,10}$/, "");
+  return `${value < 0n ? "−" : ""}${group ? grouped(whole) : whole}.${rest}`;
+}
+
+/** The same, rounded half up to `places`, for where a number is read at a glance. */
+export function rounded(picos: Exact, places = 2): string {
+  const value = exact(picos);
+  const step = 10n ** BigInt(PLACES - places);
+  const size = ((value < 0n ? -value : value) + step / 2n) / step;
+  const scale = 10n ** BigInt(places);
+  const rest = places === 0 ? "" : `.${(size % scale).toString().padStart(places, "0")}`;
+  return `${value < 0n && size > 0n ? "−" : ""}${grouped((size / scale).toString())}${rest}`;
+}
+
+/** A decimal of currency units as picos; null when it is not one, or finer than a pico. */
+export function picosOf(text: string): bigint | null {
+  const match = /^([-−]?)(\d+)(?:\.(\d{0,12}))?$/.exec(text.trim().replaceAll(/[,\u2009\u202f ]/g, ""));
+  if (match === null) return null;
+  const value = BigInt(match[2]!) * PICOS + BigInt((match[3] ?? "").padEnd(PLACES, "0"));
+  return match[1] === "" ? value : -value;
+}
+
+export function grouped(digits: string): string {
+  return digits.replaceAll(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/** A count with its thousands: 1234567 → "1,234,567". */
+export function count(value: Exact): string {
+  const digits = exact(typeof value === "number" ? Math.round(value) : value).toString();
+  return digits.startsWith("-") ? `−${grouped(digits.slice(1))}` : grouped(digits);
+}
+
+/** A count at a glance: 1234567 → "1.23 M". */
+export function brief(value: Exact): string {
+  const size = Math.abs(Number(value));
+  for (const [unit, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const) {
+    if (size >= unit) return `${(Number(value) / unit).toPrecision(3)} ${name}`;
+  }
+  return Number.isInteger(Number(value)) ? String(value) : Number(value).toPrecision(3);
+}
+
+export function bytes(value: Exact): string {
+  const size = Number(value);
+  for (const [unit, name] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]] as const) {
+    if (size >= unit) return `${(size / unit).toPrecision(3)} ${name}`;
+  }
+  return `${size} B`;
+}
+
+/** Seconds as one reads them: 0.0421 → "42 ms", 95 → "1 min 35 s". */
+export function duration(seconds: number): string {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(1)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  if (seconds < 172_800) return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+  return `${Math.round(seconds / 86_400)} days`;
+}
+
+export function percent(part: Exact, whole: Exact): number {
+  return Number(whole) === 0 ? 0 : (Number(part) / Number(whole)) * 100;
+}

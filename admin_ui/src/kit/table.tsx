@@ -1,0 +1,202 @@
+// A list of the API as a table: search, sort and filters in the address, pages by keyset, rows that are links.
+import { tableFeatures, useTable } from "@tanstack/react-table";
+import { Fragment, type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import type { List } from "../api/query";
+import { useLate } from "./combobox";
+import { type Cell, saveCsv } from "./csv";
+import { Options, type Option } from "./form";
+import { Link, type View } from "./links";
+import { EmptyState, Problem } from "./parts";
+
+export interface Column<Row> {
+  id: string;
+  header: string;
+  cell: (row: Row) => ReactNode;
+  /** The name by which the API sorts this column, where it does. */
+  sort?: string;
+  /** Numbers are at the end, so that their digits stand below each other. */
+  end?: boolean;
+  /** Left out on a phone. */
+  wide?: boolean;
+  /** What this column is in the CSV; a column without is left out of it. */
+  csv?: (row: Row) => Cell;
+}
+
+interface Props<Row> {
+  /** What the list is, said to who cannot see it, and the CSV's name. */
+  label: string;
+  list: List<Row>;
+  columns: readonly Column<Row>[];
+  id: (row: Row) => string;
+  /** Where a row leads; its first cell is the link. */
+  to?: (row: Row) => string;
+  /** More on a row, below it. Which rows are open is in the address when `view` has `open`. */
+  detail?: (row: Row) => ReactNode;
+  /** The page's `useView`, with `search` and `sort` where the API has them. */
+  view?: View<Record<string, string>>;
+  /** What the search looks at: "Name or id". Without it there is no search box. */
+  search?: string;
+  /** More filters, beside the search. */
+  filters?: ReactNode;
+  /** What is said when there is nothing, and nothing was narrowed. */
+  empty: ReactNode;
+  csv?: boolean;
+}
+
+const features = tableFeatures({});
+
+export function DataTable<Row extends object>({ label, list, columns, id, to, detail, view, search, filters, empty, csv }: Props<Row>) {
+  const table = useTable({
+    features,
+    data: list.rows as Row[],
+    getRowId: id,
+    columns: useMemo(() => columns.map((column) => ({ id: column.id, header: column.header })), [columns]),
+  });
+  const open = view?.values.open?.split(",").filter(Boolean) ?? [];
+  const [opened, setOpened] = useState<string[]>([]);
+  const isOpen = (row: string) => (view?.values.open === undefined ? opened : open).includes(row);
+  const toggle = (row: string) => {
+    const next = (now: string[]) => (now.includes(row) ? now.filter((one) => one !== row) : [...now, row]);
+    if (view?.values.open === undefined) setOpened(next);
+    else view.set({ open: next(open).join(",") });
+  };
+  const save = () => {
+    const shown = columns.filter((column) => column.csv !== undefined);
+    saveCsv(label.toLowerCase().replaceAll(/\W+/g, "-"), shown.map((column) => column.header), list.rows.map((row) => shown.map((column) => column.csv?.(row))));
+  };
+  const span = columns.length + (detail === undefined ? 0 : 1);
+  const narrowed = view?.narrowed ?? false;
+  return (
+    <div className="table-block">
+      {(search !== undefined || filters !== undefined || csv) && (
+        <div className="table-bar" role="search" aria-label={`Filter ${label}`}>
+          {search !== undefined && view !== undefined && <SearchBox label={`${label}: ${search}`} hint={search} value={view.values.search ?? ""} onChange={(text) => view.set({ search: text })} />}
+          {filters}
+          {narrowed && <button type="button" className="button button-quiet" onClick={view?.clear}>Clear</button>}
+          <span className="table-count num" role="status">{list.loading ? "" : `${list.rows.length}${list.hasMore ? "+" : ""} ${list.rows.length === 1 && !list.hasMore ? "row" : "rows"}`}</span>
+          {csv && <button type="button" className="button" onClick={save} disabled={list.rows.length === 0}>CSV</button>}
+        </div>
+      )}
+      {list.error !== null && list.rows.length === 0 ? (
+        <Problem error={list.error} again={list.again} />
+      ) : !list.loading && list.rows.length === 0 ? (
+        narrowed ? (
+          <EmptyState title="Nothing matches these filters"><button type="button" className="button" onClick={view?.clear}>Clear the filters</button></EmptyState>
+        ) : empty
+      ) : (
+        <div className={list.busy ? "table-scroll table-busy" : "table-scroll"} aria-busy={list.loading || list.busy}>
+          <table className="table">
+            <caption className="sr-only">{label}</caption>
+            <thead>
+              <tr>
+                {detail !== undefined && <th scope="col" className="fold"><span className="sr-only">More</span></th>}
+                {columns.map((column) => <Head key={column.id} column={column} view={view} />)}
+              </tr>
+            </thead>
+            <tbody onKeyDown={moveByArrows}>
+              {list.loading
+                ? Array.from({ length: 6 }, (_, row) => (
+                    <tr key={row} className="skeleton">{Array.from({ length: span }, (_, cell) => <td key={cell}><i className={`w${(row + cell) % 4}`} /></td>)}</tr>
+                  ))
+                : table.getRowModel().rows.map((row) => (
+                    <Fragment key={row.id}>
+                      <tr className={to === undefined ? undefined : "row-link"}>
+                        {detail !== undefined && (
+                          <td className="fold"><button type="button" className="fold-button" aria-expanded={isOpen(row.id)} aria-label={`More on ${row.id}`} onClick={() => toggle(row.id)}>›</button></td>
+                        )}
+                        {columns.map((column, index) => (
+                          <td key={column.id} data-label={column.header} className={classOf(column)}>
+                            {index === 0 && to !== undefined ? <Link to={to(row.original)} className="row-to">{column.cell(row.original)}</Link> : column.cell(row.original)}
+                          </td>
+                        ))}
+                      </tr>
+                      {detail !== undefined && isOpen(row.id) && <tr className="row-detail"><td colSpan={span}>{detail(row.original)}</td></tr>}
+                    </Fragment>
+                  ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {list.error !== null && list.rows.length > 0 && <Problem error={list.error} again={list.again} />}
+      {list.hasMore && list.error === null && (
+        <div className="table-more"><button type="button" className="button" onClick={list.more} disabled={list.busy}>{list.busy ? "Loading…" : "Load more"}</button></div>
+      )}
+    </div>
+  );
+}
+
+function classOf<Row>(column: Column<Row>): string | undefined {
+  return [column.end && "end", column.wide && "wide-only"].filter(Boolean).join(" ") || undefined;
+}
+
+function Head<Row>({ column, view }: { column: Column<Row>; view: Props<Row>["view"] }) {
+  const { sort } = column;
+  if (sort === undefined || view?.values.sort === undefined) return <th scope="col" className={classOf(column)}>{column.header}</th>;
+  const now = view.values.sort === sort ? "ascending" : view.values.sort === `-${sort}` ? "descending" : "none";
+  return (
+    <th scope="col" className={classOf(column)} aria-sort={now}>
+      <button type="button" className="sorter" onClick={() => view.set({ sort: now === "ascending" ? `-${sort}` : sort })}>
+        {column.header}<span className="sort-mark" aria-hidden="true">{now === "ascending" ? "↑" : now === "descending" ? "↓" : "↕"}</span>
+      </button>
+    </th>
+  );
+}
+
+/** Arrow keys go from row to row. */
+function moveByArrows(event: KeyboardEvent<HTMLTableSectionElement>): void {
+  if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
+  const kind = (event.target as HTMLElement).closest(".row-to, .fold-button")?.classList.contains("row-to") ? ".row-to" : ".fold-button";
+  const all = [...event.currentTarget.querySelectorAll<HTMLElement>(kind)];
+  const at = all.indexOf(event.target as HTMLElement);
+  const next = all[at + (event.key === "ArrowDown" ? 1 : -1)];
+  if (at < 0 || next === undefined) return;
+  event.preventDefault();
+  next.focus();
+}
+
+/** The search of a list; `/` goes to it from anywhere. It asks once one rests. */
+export function SearchBox({ label, hint, value, onChange }: { label: string; hint: string; value: string; onChange: (text: string) => void }) {
+  const [text, setText] = useState(value);
+  const late = useLate(text, 250);
+  const told = useRef(value);
+  useEffect(() => {
+    if (late === told.current) return;
+    told.current = late;
+    onChange(late);
+  }, [late, onChange]);
+  useEffect(() => {
+    if (value === told.current) return; // our own change has come back
+    told.current = value;
+    setText(value);
+  }, [value]);
+  return <input type="search" className="search" aria-label={label} placeholder={`${hint}…  /`} value={text} onChange={(event) => setText(event.target.value)} spellCheck={false} data-search />;
+}
+
+/** A choice among few, as a filter: `<SelectFilter label="Status" view={view} name="status" options={[["", "Any"], "active"]} />`. */
+export function SelectFilter<V extends Record<string, string>>({ label, view, name, options }: { label: string; view: View<V>; name: keyof V & string; options: readonly Option[] }) {
+  return (
+    <label className="filter">
+      <span>{label}</span>
+      <select value={view.values[name]} onChange={(event) => view.set({ [name]: event.target.value } as Partial<V>)}><Options options={options} /></select>
+    </label>
+  );
+}
+
+/** A text that must match, as a filter. */
+export function TextFilter<V extends Record<string, string>>({ label, view, name, type = "text" }: { label: string; view: View<V>; name: keyof V & string; type?: "text" | "date" }) {
+  const value = view.values[name] ?? "";
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  const put = () => text !== value && view.set({ [name]: text } as Partial<V>);
+  return (
+    <label className="filter">
+      <span>{label}</span>
+      <input type={type} value={text} spellCheck={false} onChange={(event) => (type === "date" ? view.set({ [name]: event.target.value } as Partial<V>) : setText(event.target.value))} onBlur={put} onKeyDown={(event) => event.key === "Enter" && put()} />
+    </label>
+  );
+}
+
+/** A list that is already whole, for DataTable: what a report answered, say. */
+export function wholeList<Row>(rows: readonly Row[]): List<Row> {
+  return { rows, loading: false, busy: false, error: null, hasMore: false, more: () => undefined, again: () => undefined };
+}

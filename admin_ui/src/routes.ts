@@ -1,0 +1,23 @@
+// Every page of the console. A page is a line here and a file in pages/, loaded when it is first opened; the side
+// navigation, the command palette and the router are made from this list.
+import type { ComponentType } from "react";
+
+export const GROUPS = ["Now", "Serve", "People", "Money", "Record"] as const;
+
+export interface Page {
+  /** Below /admin; `$name` is a parameter, read with `useParam("name")`. */
+  path: string;
+  title: string;
+  /** Where it stands in the navigation, in this list's order; a page without is reached from another. */
+  group?: (typeof GROUPS)[number];
+  /** The permission without which it is neither shown nor opened. */
+  needs?: string;
+  /** Its module's default export. */
+  load: () => Promise<{ default: ComponentType }>;
+}
+
+export const PAGES: readonly Page[] = [
+  { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/tenants") },
+  { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/tenant") },
+  { path: "/audit", title: "Audit log", group: "Record", needs: "audit:read", load: () => import("./pages/audit") },
+];
