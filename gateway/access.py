@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from litestar import Request
 
-from gateway import errors
+from gateway import errors, roles
 from gateway.callers import Caller
 from gateway.endpoints import not_found
 from gateway.http import line_of
-from gateway.keys import INFERENCE
+from gateway.keys import ADMIN, INFERENCE
+from gateway.roles import Access
 from gateway.services import Services
+from gateway.sessions import Session, is_csrf_token
+from gateway.writes import Actor
+
+COOKIE = "laneway_session"
+CSRF_HEADER = "x-csrf-token"
+READING = ("GET", "HEAD")
 
 
 async def admit(
@@ -21,9 +30,7 @@ async def admit(
     must be that tenant's, else the path does not exist. Raises LedgerAway while revocations cannot be seen,
     InvalidApiKey, InsufficientScope, NotFound."""
     line = line_of(request)
-    if not await services.watch.freshen():
-        services.watch.note_refused()
-        raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.")
+    await check_fresh(services)
     authorization = request.headers.get("authorization") if api_key is None else f"Bearer {api_key}"
     caller = await services.callers.identify(authorization)
     line.record.tenant, line.record.key = caller.tenant_id, caller.key_id
@@ -33,3 +40,54 @@ async def admit(
     if scope not in caller.scopes or (scope == INFERENCE and caller.tenant_id is None):
         raise errors.InsufficientScope(f"This key lacks the scope {scope!r}.")
     return caller
+
+
+async def admit_operator(services: Services, request: Request[Any, Any, Any], opt: Mapping[str, Any]) -> Actor:
+    """Whoever may use this admin route, by a bearer, or by the cookie of a session where no bearer came. `opt` is the
+    route's: its `area`, its `access` where its method does not say it, and `everyones` when it is about no one tenant.
+    Raises as `admit`; SessionExpired, CsrfTokenInvalid, InsufficientRole."""
+    cookie = request.cookies.get(COOKIE)
+    if cookie is None or "authorization" in request.headers:
+        caller = await admit(services, request, ADMIN)
+    else:
+        caller, _ = await admit_session(services, request, cookie)
+    if caller.role is None:
+        raise errors.InsufficientScope("This key has no role: an admin key has one.")
+    access: Access = opt.get("access") or ("read" if request.method in READING else "write")
+    if not roles.may(caller.role, opt["area"], access):
+        raise errors.InsufficientRole(f"The role {caller.role} lacks the permission {opt['area']}:{access}.")
+    if opt.get("everyones") and caller.tenant_id is not None:
+        raise errors.InsufficientRole(f"The role {caller.role} lacks this: it is about all tenants.")
+    return Actor(caller.key_id, line_of(request).record.request_id, caller.role, caller.tenant_id)
+
+
+async def admit_session(services: Services, request: Request[Any, Any, Any], cookie: str) -> tuple[Caller, Session]:
+    """By a session's cookie, which browsers send by themselves: a write must come from our own page, and show it.
+    Raises LedgerAway, SessionExpired, CsrfTokenInvalid."""
+    await check_fresh(services)
+    request.state.by_cookie = True
+    caller, session = await services.sessions.identify(cookie)
+    record = line_of(request).record
+    record.tenant, record.key = caller.tenant_id, caller.key_id
+    if request.method not in READING:
+        check_own_page(request)
+        if not is_csrf_token(cookie, request.headers.get(CSRF_HEADER, "")):
+            raise errors.CsrfTokenInvalid(f"A write by cookie needs the header {CSRF_HEADER} of its session.")
+    return caller, session
+
+
+def check_own_page(request: Request[Any, Any, Any]) -> None:
+    """That no page of another site makes a browser ask this. Raises CsrfTokenInvalid."""
+    site = request.headers.get("sec-fetch-site", "none")
+    origin = request.headers.get("origin")
+    # The scheme may be another here: whoever ends TLS before us leaves only the host as it was.
+    foreign = origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+    if foreign or site not in ("same-origin", "none"):
+        raise errors.CsrfTokenInvalid("A page of another site may not do this.")
+
+
+async def check_fresh(services: Services) -> None:
+    """That what was revoked is known here, if need be after a moment. Raises LedgerAway."""
+    if not await services.watch.freshen():
+        services.watch.note_refused()
+        raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.")

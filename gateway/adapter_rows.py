@@ -202,10 +202,12 @@ def adapter_by_id(connection: sa.Connection, adapter_id: str) -> Adapter:
     return _adapter(row, connection.execute(shares.order_by(adapter_shares.c.tenant_id)).scalars().all())
 
 
-def adapter_of(connection: sa.Connection, adapter: str, tenant_id: str | None = None) -> Adapter:
-    """An active one, by its id, or by its name where one alone has it (`tenant_id`: among that owner's). Raises
-    NotFound, InvalidValue."""
-    active = list_adapters(connection, active=True)
+def adapter_of(
+    connection: sa.Connection, adapter: str, tenant_id: str | None = None, *, seen_by: str | None = None
+) -> Adapter:
+    """An active one, by its id, or by its name where one alone has it (`tenant_id`: among that owner's). For
+    `seen_by`, a tenant, there is none but its own. Raises NotFound, InvalidValue."""
+    active = [one for one in list_adapters(connection, active=True) if seen_by in (None, one.tenant_id)]
     found = [one for one in active if one.id == adapter]
     found = found or [one for one in active if one.name == adapter and tenant_id in (None, one.tenant_id)]
     if not found:

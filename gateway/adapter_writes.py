@@ -15,7 +15,7 @@ from billing import revision
 from billing.errors import InvalidValue, NotFound
 from gateway import adapter_rows
 from gateway.adapter_rows import EVERYONE, Adapter, Registration, Version
-from gateway.writes import Writes, tenant_of
+from gateway.writes import Writes, narrowed, tenant_of
 
 
 class AdapterWrites(Writes):
@@ -27,7 +27,8 @@ class AdapterWrites(Writes):
         """Give a checked content its name, or its name a further version; the same content again is the version that it
         was. `keep` makes its files part of the store. Tenants by id or slug."""
         revision.bump(connection)
-        owner = None if wanted.tenant_id is None else tenant_of(connection, wanted.tenant_id).id
+        owner = narrowed(connection, self._actor, wanted.tenant_id)
+        self._check_pinned(wanted.pinned)
         wanted = Registration(
             name=wanted.name,
             tenant_id=owner,
@@ -50,7 +51,7 @@ class AdapterWrites(Writes):
     def promote_adapter(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Adapter:
         """Serve this version, by its number or its content's digest, to every request that comes from now on."""
         revision.bump(connection)
-        before = active(connection, adapter_id)
+        before = self._active(connection, adapter_id)
         number = _number(connection, before, version)
         after = adapter_rows.promote(connection, adapter_id, number, after=before)
         self._changed(connection, "adapter.promote", before, after)
@@ -59,7 +60,7 @@ class AdapterWrites(Writes):
     def roll_back_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
         """Serve again the version that the served one replaced."""
         revision.bump(connection)
-        before = active(connection, adapter_id)
+        before = self._active(connection, adapter_id)
         after = adapter_rows.roll_back(connection, before)
         self._changed(connection, "adapter.rollback", before, after)
         return after
@@ -75,7 +76,8 @@ class AdapterWrites(Writes):
     ) -> Adapter:
         """Change what is given. `shared`: tenants by id or slug, or "*"; it replaces the list."""
         revision.bump(connection)
-        before = active(connection, adapter_id)
+        before = self._active(connection, adapter_id)
+        self._check_pinned(pinned)
         after = adapter_rows.change(
             connection, adapter_id, shared=self._tenants(connection, shared), pinned=pinned, notes=notes
         )
@@ -86,7 +88,7 @@ class AdapterWrites(Writes):
         """Nobody may call it from now on; requests in flight end as they would have. Its files go once nothing runs
         on them and no other adapter has them."""
         revision.bump(connection)
-        before = active(connection, adapter_id)
+        before = self._active(connection, adapter_id)
         after = adapter_rows.remove(connection, adapter_id)
         self._changed(connection, "adapter.remove", before, after)
         return after
@@ -94,7 +96,7 @@ class AdapterWrites(Writes):
     def remove_adapter_version(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Version:
         """Forget one that is not served."""
         revision.bump(connection)
-        adapter = active(connection, adapter_id)
+        adapter = self._active(connection, adapter_id)
         before = adapter_rows.version_of(connection, adapter_id, _number(connection, adapter, version))
         removed = _as_logged(adapter_rows.remove_version(connection, adapter, before.number))
         self._record_version(connection, "adapter.remove_version", adapter, before=before, after=removed)
@@ -122,15 +124,20 @@ class AdapterWrites(Writes):
         """Their ids. Raises NotFound."""
         if shared is None:
             return None
-        return tuple(one if one == EVERYONE else tenant_of(connection, one).id for one in shared)
+        if EVERYONE in shared:
+            self._check_unbound("what everyone may call is")
+        return tuple(one if one == EVERYONE else tenant_of(connection, one, self._actor).id for one in shared)
 
+    def _check_pinned(self, pinned: bool | None) -> None:
+        if pinned:
+            self._check_unbound("what stays in memory is")
 
-def active(connection: sa.Connection, adapter_id: str) -> Adapter:
-    """Raises NotFound for one that was removed, too."""
-    adapter = adapter_rows.adapter_by_id(connection, adapter_id)
-    if not adapter.active:
-        raise NotFound(f"there is no adapter {adapter_id!r}", "adapter")
-    return adapter
+    def _active(self, connection: sa.Connection, adapter_id: str) -> Adapter:
+        """Raises NotFound for one that was removed, too."""
+        adapter = adapter_rows.adapter_by_id(connection, adapter_id)
+        if not adapter.active or not self._actor.sees(adapter.tenant_id):
+            raise NotFound(f"there is no adapter {adapter_id!r}", "adapter")
+        return adapter
 
 
 def _as_logged(version: Version) -> Version:

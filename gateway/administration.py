@@ -29,13 +29,23 @@ from gateway.adapter_writes import AdapterWrites
 from gateway.allowances import LimitsChange, OwnLimits
 from gateway.keys import Key, Kind, MadeKey
 from gateway.limits import Scope as LimitScope
-from gateway.writes import Actor, tenant_of
+from gateway.roles import TENANT_ADMIN, Role
+from gateway.writes import Actor, key_of, narrowed, project_of, tenant_of
 
-__all__ = ["Actor", "Administration", "budget_state", "key_of", "project_of", "tenant_of"]
+__all__ = [
+    "Actor",
+    "Administration",
+    "budget_state",
+    "export_of",
+    "key_of",
+    "narrowed",
+    "project_of",
+    "tenant_of",
+]
 
 
 class Administration(AdapterWrites):
-    """All of them."""
+    """All of them. A `tenant_id` may be a slug too; without one, it is the actor's."""
 
     def create_tenant(
         self,
@@ -50,6 +60,7 @@ class Administration(AdapterWrites):
         time_zone: str = "UTC",
     ) -> Tenant:
         revision.bump(connection)
+        self._check_unbound("tenants are")
         self._check_tier(tier)
         tenant = tenants.create(
             connection,
@@ -78,9 +89,11 @@ class Administration(AdapterWrites):
     ) -> Tenant:
         """Change what is given. A suspended tenant's keys are refused from then on."""
         revision.bump(connection)
+        before = tenant_of(connection, tenant_id, self._actor)
+        tenant_id = before.id
+        self._check_unbound("tenants are")
         if tier is not None:
             self._check_tier(tier)
-        before = tenant_of(connection, tenant_id)
         after = tenants.update(
             connection,
             tenant_id,
@@ -100,7 +113,7 @@ class Administration(AdapterWrites):
         self, connection: sa.Connection, *, tenant_id: str, name: str, default_max_tokens: int | None = None
     ) -> Project:
         revision.bump(connection)
-        tenant_of(connection, tenant_id)
+        tenant_id = tenant_of(connection, tenant_id, self._actor).id
         project = tenants.create_project(
             connection, tenant_id=tenant_id, name=name, default_max_tokens=default_max_tokens
         )
@@ -118,6 +131,8 @@ class Administration(AdapterWrites):
         """Change what is given."""
         revision.bump(connection)
         before = tenants.get_project(connection, project_id)
+        if before is None or not self._actor.sees(before.tenant_id):
+            raise NotFound(f"there is no project {project_id!r}")
         after = tenants.update_project(connection, project_id, name=name, default_max_tokens=default_max_tokens)
         self._record(connection, "project.update", project_id, after.tenant_id, before=before, after=after)
         return after
@@ -135,18 +150,19 @@ class Administration(AdapterWrites):
         expires_at: int | None = None,
         default_max_tokens: int | None = None,
         secret: str | None = None,
+        role: Role | None = None,
     ) -> MadeKey:
-        """`expires_at` in Unix seconds. An admin key belongs to the operator, every other key to a tenant, in a
-        project (by id or name) or its default one."""
+        """`expires_at` in Unix seconds. An admin key of the role tenant_admin and every key that is no admin key belong
+        to a tenant, in a project (by id or name) or its default one; the other admin keys to the operator. Without
+        `role` an admin key has its maker's."""
         revision.bump(connection)
-        if kind == "admin" and tenant_id is not None:
-            raise InvalidValue("an admin key is the operator's: it belongs to no tenant", "tenant")
+        tenant_id = narrowed(connection, self._actor, tenant_id)
+        role = self._checked_role(kind, role, tenant_id)
         if tier is not None:
             self._check_tier(tier)
         _check_default(default_max_tokens)
         project_id = None
         if tenant_id is not None:
-            tenant_of(connection, tenant_id)
             project_id = project_of(connection, tenant_id, project or tenants.DEFAULT_PROJECT).id
         made = keys.create(
             connection,
@@ -159,9 +175,27 @@ class Administration(AdapterWrites):
             expires_at=expires_at,
             default_max_tokens=default_max_tokens,
             secret=secret,
+            role=role,
         )
         self._record(connection, "key.create", made.key.id, tenant_id, after=made.key)
         return made
+
+    def _checked_role(self, kind: Kind, role: Role | None, tenant_id: str | None) -> Role | None:
+        if kind != "admin":
+            return role  # which `keys` refuses when there is one
+        role = role or self._actor.role
+        self._check_grant(role)
+        if role != TENANT_ADMIN and tenant_id is not None:
+            raise InvalidValue(f"an admin key of the role {role} is the operator's: it belongs to no tenant", "tenant")
+        if role == TENANT_ADMIN and tenant_id is None:
+            raise InvalidValue(f"a key of the role {TENANT_ADMIN} needs a tenant", "tenant")
+        return role
+
+    def _own_key(self, connection: sa.Connection, key_id: str) -> Key:
+        """One that the actor may change."""
+        key = key_of(connection, key_id, self._actor)
+        self._check_grant(key.role)
+        return key
 
     def update_key(
         self,
@@ -173,7 +207,7 @@ class Administration(AdapterWrites):
     ) -> Key:
         """Change what is given: `project` (by id or name) is whose budgets its requests count in from then on."""
         revision.bump(connection)
-        before = key_of(connection, key_id)
+        before = self._own_key(connection, key_id)
         if default_max_tokens is not msgspec.UNSET:
             _check_default(default_max_tokens)
         project_id = None
@@ -187,7 +221,7 @@ class Administration(AdapterWrites):
 
     def rotate_key(self, connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
         revision.bump(connection)
-        before = key_of(connection, key_id)
+        before = self._own_key(connection, key_id)
         made = keys.rotate(connection, key_id, overlap_s=overlap_s)
         after = key_of(connection, key_id)
         self._record(connection, "key.rotate", key_id, before.tenant_id, before=before, after=after)
@@ -208,7 +242,7 @@ class Administration(AdapterWrites):
 
     def revoke_key(self, connection: sa.Connection, key_id: str) -> Key:
         revision.bump(connection)
-        before = key_of(connection, key_id)
+        before = self._own_key(connection, key_id)
         after = keys.revoke(connection, key_id)
         self._record(connection, "key.revoke", key_id, before.tenant_id, before=before, after=after)
         return after
@@ -262,8 +296,10 @@ class Administration(AdapterWrites):
         """The one budget of this unit and period that a tenant, its project (by id or name) or its key has: made, or
         changed in what is given. Tokens or picos; thresholds in percent."""
         revision.bump(connection)
-        tenant_of(connection, tenant_id)
+        tenant_id = tenant_of(connection, tenant_id, self._actor).id
         scope, scope_id = self._scope(connection, tenant_id, project, key_id)
+        if scope == "tenant":
+            self._check_unbound("a tenant's own budgets are")
         same = [b for b in budgets.listing(connection, scope_id=scope_id) if (b.unit, b.period) == (unit, period)]
         if same:
             budget = budgets.change(connection, same[0].id, limit_amount=limit_amount, kind=kind, thresholds=thresholds)
@@ -291,24 +327,25 @@ class Administration(AdapterWrites):
             return "project", project_of(connection, tenant_id, project).id
         if key_id is None:
             return "tenant", tenant_id
-        if key_of(connection, key_id).tenant_id != tenant_id:
+        if key_of(connection, key_id, self._actor).tenant_id != tenant_id:
             raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
         return "key", key_id
 
     def remove_budget(self, connection: sa.Connection, budget_id: str) -> Budget:
         revision.bump(connection)
         before = budgets.get(connection, budget_id)
-        if before is None or not before.active:
+        if before is None or not before.active or not self._actor.sees(before.tenant_id):
             raise NotFound(f"there is no budget {budget_id!r}")
+        if before.scope == "tenant":
+            self._check_unbound("a tenant's own budgets are")
         after = budgets.remove(connection, budget_id)
         self._record(connection, "budget.remove", budget_id, before.tenant_id, before=before, after=after)
         return after
 
     def create_webhook(self, connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
-        """For the alerts of one tenant, or of all."""
+        """For the alerts of one tenant, or of all that the actor sees."""
         revision.bump(connection)
-        if tenant_id is not None:
-            tenant_of(connection, tenant_id)
+        tenant_id = narrowed(connection, self._actor, tenant_id)
         made = webhooks.create(connection, url=url, tenant_id=tenant_id)
         self._record(connection, "webhook.create", made.webhook.id, tenant_id, after=made.webhook.redacted())
         return made
@@ -316,7 +353,7 @@ class Administration(AdapterWrites):
     def remove_webhook(self, connection: sa.Connection, webhook_id: str) -> Webhook:
         revision.bump(connection)
         before = webhooks.get(connection, webhook_id)
-        if before is None or not before.active:
+        if before is None or not before.active or not self._actor.sees(before.tenant_id):
             raise NotFound(f"there is no webhook {webhook_id!r}")
         after = webhooks.remove(connection, webhook_id)
         shown = before.redacted(), after.redacted()
@@ -326,6 +363,7 @@ class Administration(AdapterWrites):
     def create_export(self, connection: sa.Connection, spec: Spec) -> Job:
         """A gateway works it off."""
         revision.bump(connection)
+        spec = msgspec.structs.replace(spec, tenant_id=narrowed(connection, self._actor, spec.tenant_id))
         job = jobs.create(connection, spec, actor=self._actor.id)
         self._record(connection, "export.create", job.id, spec.tenant_id, after=job)
         return job
@@ -333,7 +371,7 @@ class Administration(AdapterWrites):
     def end_export(self, connection: sa.Connection, export_id: str) -> Job:
         """Cancelled, or its file given up."""
         revision.bump(connection)
-        before = jobs.get(connection, export_id)
+        before = export_of(connection, export_id, self._actor)
         after = jobs.end(connection, export_id)
         self._record(connection, "export.end", export_id, before.tenant_id, before=before, after=after)
         return after
@@ -343,8 +381,10 @@ class Administration(AdapterWrites):
     ) -> OwnLimits:
         """Rate limits of the tenant's own, or of a key's of it."""
         revision.bump(connection)
-        tenant_of(connection, tenant_id)
-        if key_id is not None and key_of(connection, key_id).tenant_id != tenant_id:
+        tenant_id = tenant_of(connection, tenant_id, self._actor).id
+        if key_id is None:
+            self._check_unbound("a tenant's own limits are")
+        elif key_of(connection, key_id, self._actor).tenant_id != tenant_id:
             raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
         scope: LimitScope = "tenant" if key_id is None else "key"
         subject_id = key_id or tenant_id
@@ -357,6 +397,10 @@ class Administration(AdapterWrites):
         """The configuration's hold again."""
         revision.bump(connection)
         before = allowances.get(connection, limits_id)
+        if before is None or not self._actor.sees(before.tenant_id):
+            raise NotFound(f"there are no limits {limits_id!r}")
+        if before.scope == "tenant":
+            self._check_unbound("a tenant's own limits are")
         after = allowances.remove(connection, limits_id)
         self._record(connection, "limits.remove", limits_id, after.tenant_id, before=before, after=after)
         return after
@@ -376,20 +420,12 @@ def _check_default(default_max_tokens: int | None) -> None:
         raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
 
 
-def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Project:
-    """A tenant's, by id or by name. Raises NotFound."""
-    found = tenants.project_of(connection, tenant_id, project)
-    if found is None:
-        raise NotFound(f"the tenant has no project {project!r}", "project")
-    return found
-
-
-def key_of(connection: sa.Connection, key_id: str) -> Key:
-    """Raises NotFound."""
-    found = keys.get(connection, key_id)
-    if found is None:
-        raise NotFound(f"there is no key {key_id!r}", "key_id")
-    return found
+def export_of(connection: sa.Connection, export_id: str, actor: Actor) -> Job:
+    """Of those that `actor` sees. Raises NotFound."""
+    job = jobs.get(connection, export_id)
+    if not actor.sees(job.tenant_id):
+        raise NotFound(f"there is no export {export_id!r}")
+    return job
 
 
 def budget_state(connection: sa.Connection, budget: Budget) -> BudgetState:

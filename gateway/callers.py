@@ -21,6 +21,7 @@ from gateway import keys as key_rules
 from gateway.allowances import NAMES
 from gateway.errors import InvalidApiKey, Overloaded
 from gateway.limits import Allowance, Scope, Subject
+from gateway.roles import Role
 from gateway.tables import keys, rate_limits
 
 # Usable keys remembered, and as many unusable ones, apart: a flood of wrong keys pushes no right one out.
@@ -61,6 +62,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     subjects: tuple[Subject, ...]  # of rate limits: the key, and its tenant
     expires_at: int | None
     age: int  # of the cache when it was read; a change since may concern it
+    role: Role | None = None  # of an admin key
 
 
 async def _always() -> bool:
@@ -112,6 +114,15 @@ class Callers:
         self._used[caller.key_id] = now
         return caller
 
+    def of_key(self, connection: sa.Connection, key_id: str) -> Caller | None:
+        """The bearer of a key, as it is at this moment and not as it is remembered. None: it is not usable."""
+        caller = _load(connection, keys.c.id == key_id, self._ranks, self._defaults, self._age)
+        now = clock.database_now(connection) // clock.SECOND
+        return None if caller is None or (caller.expires_at is not None and caller.expires_at <= now) else caller
+
+    def note_used(self, caller: Caller) -> None:
+        self._used[caller.key_id] = int(self._wall_clock())
+
     async def confirm(self, caller: Caller) -> None:
         """That somebody who was identified a while ago still may ask. Raises InvalidApiKey, and DatabaseUnavailable
         when that is not known."""
@@ -158,7 +169,8 @@ class Callers:
     async def _read(self, digest: str) -> Caller | None:
         async with self._places:
             age = self._age
-            caller = await self._database.read(lambda c: _load(c, digest, self._ranks, self._defaults, age))
+            found = keys.c.hash == digest
+            caller = await self._database.read(lambda c: _load(c, found, self._ranks, self._defaults, age))
         if age == self._age:
             if caller is None:
                 self._remember(self._unusable, digest, None)
@@ -182,7 +194,11 @@ _OF_KEY, _OF_TENANT = rate_limits.alias("of_key"), rate_limits.alias("of_tenant"
 
 
 def _load(
-    connection: sa.Connection, digest: str, ranks: Mapping[str, int], defaults: Mapping[Scope, Allowance], age: int
+    connection: sa.Connection,
+    which: sa.ColumnElement[bool],
+    ranks: Mapping[str, int],
+    defaults: Mapping[Scope, Allowance],
+    age: int,
 ) -> Caller | None:
     row = connection.execute(
         sa.select(
@@ -202,7 +218,7 @@ def _load(
             .outerjoin(_OF_KEY, _OF_KEY.c.subject_id == keys.c.id)
             .outerjoin(_OF_TENANT, _OF_TENANT.c.subject_id == keys.c.tenant_id)
         )
-        .where(keys.c.hash == digest)
+        .where(which)
     ).one_or_none()
     if row is None or row.revoked_at is not None or row.tenant_status not in (None, "active"):
         return None
@@ -221,6 +237,7 @@ def _load(
         subjects=_subjects(row, defaults),
         expires_at=None if row.expires_at is None else row.expires_at // clock.SECOND,
         age=age,
+        role=row.role,
     )
 
 

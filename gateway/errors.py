@@ -97,6 +97,33 @@ class InsufficientScope(ApiError):
     code = "insufficient_scope"
 
 
+class InsufficientRole(ApiError):
+    """The message names the role and what it lacks."""
+
+    status = 403
+    type = "permission_error"
+    code = "insufficient_role"
+
+
+class CsrfTokenInvalid(ApiError):
+    """A write that a session's cookie alone speaks for."""
+
+    status = 403
+    type = "permission_error"
+    code = "csrf_token_invalid"
+
+
+class SessionExpired(ApiError):
+    """Of whoever comes with a session's cookie, or asks for the session: it is none, over, or signed out; or its key
+    is revoked."""
+
+    status = 401
+    code = "session_expired"
+
+    def __init__(self) -> None:
+        super().__init__("There is no session, or it has ended. Sign in again with an admin key.")
+
+
 class ModelNotFound(ApiError):
     """Also for a model that exists and this tenant may not see: the two must not be told apart."""
 

@@ -49,7 +49,7 @@ class Finance(Administration):
             subject_kind=subject_kind,
             currency=currency,
             tiers=prices.by_tier(UnitPrices(input, cached_input, output), tiers),
-            tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
+            tenant_id=None if tenant is None else tenant_of(connection, tenant, self._actor).id,
         )
 
     def margins(self, connection: sa.Connection, *, month: str | None = None, tenant: str | None = None) -> Margins:
@@ -58,12 +58,12 @@ class Finance(Administration):
             connection,
             month or margins.month_before(database_now(connection)),
             device_second_picos=self._config.billing.device_second_picos,
-            tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
+            tenant_id=None if tenant is None else tenant_of(connection, tenant, self._actor).id,
         )
 
     def close_period(self, connection: sa.Connection, *, tenant: str, month: str) -> Invoice:
         revision.bump(connection)
-        tenant_id = tenant_of(connection, tenant).id
+        tenant_id = tenant_of(connection, tenant, self._actor).id
         invoice = invoices.close(connection, tenant_id, month, actor=self._actor.id)
         self._record(connection, "period.close", invoice.period.id, tenant_id, after=invoice)
         return invoice
@@ -94,7 +94,7 @@ class Finance(Administration):
     ) -> Correction:
         """A free one. `adapter` by its id."""
         revision.bump(connection)
-        tenant_id = tenant_of(connection, tenant).id
+        tenant_id = tenant_of(connection, tenant, self._actor).id
         if tier is not None:
             self._check_tier(tier)
         if model is not None:

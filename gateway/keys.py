@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from billing import clock, revision
 from billing.bulk import BulkUpdate, Query, among
 from billing.ids import new_id
+from gateway.roles import ROLES, TENANT_ADMIN, Role
 from gateway.tables import keys
 
 Kind = Literal["live", "test", "admin"]
@@ -69,6 +70,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None
     revoked_at: int | None
     rotated_to: str | None
+    role: Role | None  # of an admin key
 
 
 class MadeKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,8 +120,10 @@ def create(
     expires_at: int | None = None,
     default_max_tokens: int | None = None,
     secret: str | None = None,
+    role: Role | None = None,
 ) -> MadeKey:
-    """Make a key. Without `scopes` an admin key gets the admin scope, another the inference scope. `secret` is one
+    """Make a key. Without `scopes` an admin key gets the admin scope, another the inference scope; without `role` it
+    is an owner's. A key of the role tenant_admin is a tenant's, every other admin key the operator's. `secret` is one
     from `make_secret` that was kept before it came here, so that no failure in between loses it. Raises KeyRefused."""
     if kind not in KINDS:
         raise KeyRefused(f"kind is {kind!r}; one of {', '.join(KINDS)} is needed")
@@ -133,6 +137,7 @@ def create(
             raise KeyRefused(f"scope {scope!r} is not known; there are {', '.join(SCOPES)}")
     if ADMIN in chosen and kind != "admin":
         raise KeyRefused("the admin scope needs a key of kind admin")
+    role = _checked_role(role, kind, tenant_id)
     secret = secret or make_secret(kind)
     assert is_well_formed(secret)
     assert secret.startswith(f"lw_{kind}_")
@@ -151,10 +156,25 @@ def create(
         "default_max_tokens": default_max_tokens,
         "created_at": clock.database_now(connection),
         "expires_at": None if expires_at is None else expires_at * clock.SECOND,
+        "role": role,
     }
     connection.execute(sa.insert(keys).values(row))
     revision.bump(connection)
     return MadeKey(key=_required(connection, key_id), secret=secret)
+
+
+def _checked_role(role: Role | None, kind: Kind, tenant_id: str | None) -> Role | None:
+    if kind != "admin":
+        if role is not None:
+            raise KeyRefused(f"a key of kind {kind} has no role: an admin key has one")
+        return None
+    role = role or "owner"
+    if role not in ROLES:
+        raise KeyRefused(f"role is {role!r}; one of {', '.join(ROLES)} is needed")
+    if (role == TENANT_ADMIN) != (tenant_id is not None):
+        needs = "needs a tenant" if tenant_id is None else "is the operator's: it belongs to no tenant"
+        raise KeyRefused(f"an admin key of the role {role} {needs}")
+    return role
 
 
 def get(connection: sa.Connection, key_id: str) -> Key | None:
@@ -233,6 +253,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
         scopes=old.scopes,
         expires_at=old.expires_at,
         default_max_tokens=old.default_max_tokens,
+        role=old.role,
     )
     ends = _now(connection) + overlap_s
     connection.execute(

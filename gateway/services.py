@@ -36,6 +36,7 @@ from gateway.loader import AdapterLoader
 from gateway.metrics import Metrics
 from gateway.registry import Registry
 from gateway.replays import Replays
+from gateway.sessions import Sessions, SignIns
 from gateway.siblings import ALONE, Place, Siblings
 from gateway.sweeper import Sweeper
 from gateway.tiers import Tiers
@@ -97,6 +98,8 @@ class Services:
             wall_clock=lambda: self.watch.now_s(),
             freshen=lambda: self.watch.freshen(),
         )
+        self.sessions = Sessions(self.database, self.callers)
+        self.sign_ins = SignIns()
         self.registry = Registry(self.database, {name: model.created for name, model in self.models.items()})
         self.store = AdapterStore(config.adapters_dir)
         self.uploads = Uploads(self.store, config.adapters, self.metrics)

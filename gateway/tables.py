@@ -1,5 +1,5 @@
-"""Tables of the gateway: API keys, rate limits, replays, the adapter registry and the audit log of administrative
-writes.
+"""Tables of the gateway: API keys, sessions, rate limits, replays, the adapter registry and the audit log of
+administrative writes.
 
 They share the metadata and the conventions of `billing.tables`: one database has one schema and one history, and
 moments (`…_at`) are integer microseconds UTC. Nothing about money lives here. Migrations alone alter tables.
@@ -30,10 +30,30 @@ keys = sa.Table(
     sa.Column("expires_at", sa.BigInteger, nullable=True),
     sa.Column("revoked_at", sa.BigInteger, nullable=True),
     sa.Column("rotated_to", sa.ForeignKey("keys.id"), nullable=True),
+    sa.Column("role", sa.String(16), nullable=True),  # of an admin key, see gateway.roles; null: may do nothing
     sa.CheckConstraint("kind IN ('live', 'test', 'admin')", name="kind"),
     sa.CheckConstraint("kind = 'admin' OR tenant_id IS NOT NULL", name="tenant"),
+    sa.CheckConstraint(
+        "role IS NULL OR (kind = 'admin' AND role IN ('owner', 'operator', 'finance', 'tenant_admin', 'read_only') "
+        "AND (role = 'tenant_admin') = (tenant_id IS NOT NULL))",
+        name="role",
+    ),
 )
 sa.Index("ix_keys_tenant_id", keys.c.tenant_id)
+
+# Somebody who signed in at the console with an admin key. What the cookie says is hashed, as keys are.
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # ses_…, for the audit log
+    sa.Column("hash", sa.String(64), nullable=False, unique=True),  # SHA-256 of the cookie's value, hex
+    sa.Column("key_id", sa.ForeignKey("keys.id"), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("seen_at", sa.BigInteger, nullable=False),  # its last use, as of a minute
+    sa.Column("expires_at", sa.BigInteger, nullable=False),  # however much it is used
+)
+sa.Index("ix_sessions_key_id", sessions.c.key_id)
+sa.Index("ix_sessions_expires_at", sessions.c.expires_at)
 
 # Of a key's or a tenant's own; null: the configuration's.
 rate_limits = sa.Table(

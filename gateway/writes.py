@@ -12,21 +12,30 @@ import sqlalchemy as sa
 
 from billing import tenants
 from billing.errors import InvalidValue, NotFound
-from billing.tenants import Tenant
-from gateway import audit, keys
+from billing.tenants import Project, Tenant
+from gateway import audit, keys, roles
 from gateway.config import Config
-from gateway.errors import InvalidApiKey
+from gateway.errors import InsufficientRole, InvalidApiKey
+from gateway.keys import Key
+from gateway.roles import Role
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who makes a change: a key's id and the request that it came with, or somebody on the host."""
+    """Who asks or makes a change: a key's id and the request that it came with, or somebody on the host. With a
+    `tenant_id`, nothing but this tenant's is there for it."""
 
     id: str
     request_id: str | None = None
+    role: Role = "owner"
+    tenant_id: str | None = None
 
     @property
     def is_key(self) -> bool:
         return self.id.startswith("key_")
+
+    def sees(self, tenant_id: str | None) -> bool:
+        """Whether what is this tenant's (None: the operator's) is there for it."""
+        return self.tenant_id is None or tenant_id == self.tenant_id
 
 
 class Writes:
@@ -58,6 +67,9 @@ class Writes:
         # A slow request may outlive its key. The revision row is locked by now: who was revoked before is seen to be.
         if self._actor.is_key and not keys.is_usable(connection, self._actor.id):
             raise InvalidApiKey()
+        # Each write has looked already, to say it as of what is not there. None that forgets gets through.
+        if not self._actor.sees(tenant_id):
+            raise NotFound(f"there is no {object_id!r}")
         audit.record(
             connection,
             actor=self._actor.id,
@@ -69,10 +81,42 @@ class Writes:
             request_id=self._actor.request_id,
         )
 
+    def _check_grant(self, key: Role | None) -> None:
+        """Nobody makes, changes, rotates or ends a key above his own. Raises InsufficientRole."""
+        if key is not None and not roles.may_grant(self._actor.role, key):
+            raise InsufficientRole(f"The role {self._actor.role} may not make, change or end a key of the role {key}.")
 
-def tenant_of(connection: sa.Connection, tenant: str) -> Tenant:
-    """By id, or by slug. Raises NotFound."""
+    def _check_unbound(self, what: str) -> None:
+        """That whoever it is belongs to no tenant. Raises InsufficientRole."""
+        if self._actor.tenant_id is not None:
+            raise InsufficientRole(f"The role {self._actor.role} lacks this: {what} the operator's to decide.")
+
+
+def tenant_of(connection: sa.Connection, tenant: str, actor: Actor | None = None) -> Tenant:
+    """By id, or by slug; of those that `actor` sees. Raises NotFound."""
     found = tenants.get(connection, tenant) or tenants.by_slug(connection, tenant)
-    if found is None:
+    if found is None or (actor is not None and not actor.sees(found.id)):
         raise NotFound(f"there is no tenant {tenant!r}", "tenant")
+    return found
+
+
+def narrowed(connection: sa.Connection, actor: Actor, tenant: str | None) -> str | None:
+    """The id of the tenant that is asked for by id or slug; without one, `actor`'s own, and None of all. Raises
+    NotFound."""
+    return actor.tenant_id if tenant is None else tenant_of(connection, tenant, actor).id
+
+
+def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Project:
+    """A tenant's, by id or by name. Raises NotFound."""
+    found = tenants.project_of(connection, tenant_id, project)
+    if found is None:
+        raise NotFound(f"the tenant has no project {project!r}", "project")
+    return found
+
+
+def key_of(connection: sa.Connection, key_id: str, actor: Actor | None = None) -> Key:
+    """Of those that `actor` sees. Raises NotFound."""
+    found = keys.get(connection, key_id)
+    if found is None or (actor is not None and not actor.sees(found.tenant_id)):
+        raise NotFound(f"there is no key {key_id!r}", "key_id")
     return found

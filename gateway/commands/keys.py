@@ -12,9 +12,22 @@ from gateway.administration import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
 from gateway.keys import Kind
+from gateway.roles import ROLES, Role
 from gateway.views import NewKeyView
 
-COLUMNS = ("id", "kind", "prefix", "last4", "tier", "created_at", "last_used_at", "expires_at", "revoked_at", "name")
+COLUMNS = (
+    "id",
+    "kind",
+    "role",
+    "prefix",
+    "last4",
+    "tier",
+    "created_at",
+    "last_used_at",
+    "expires_at",
+    "revoked_at",
+    "name",
+)
 DAY_S = 24 * 3600
 
 
@@ -28,6 +41,10 @@ def keys_group() -> None:
 @click.option("--project", help="Of the tenant, an id or a name; without it: its default one.")
 @click.option("--name", default="cli", show_default=True)
 @click.option("--kind", type=click.Choice(keys.KINDS), default="live", show_default=True)
+@click.option("--admin", is_flag=True, help="The same as --kind admin.")
+@click.option(
+    "--role", type=click.Choice(ROLES), help="Of an admin key; without it: owner. tenant_admin needs a tenant."
+)
 @click.option("--tier", help="Lower than the tenant's; without it: the tenant's.")
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(keys.SCOPES), help="May be given more than once.")
 @click.option("--expires-days", type=click.FloatRange(min=0, min_open=True, max=36500))
@@ -40,6 +57,8 @@ def create_command(
     project: str | None,
     name: str,
     kind: Kind,
+    admin: bool,
+    role: Role | None,
     tier: str | None,
     scopes: tuple[str, ...],
     expires_days: float | None,
@@ -55,7 +74,8 @@ def create_command(
             name=name,
             tenant_id=None if tenant is None else tenant_of(c, tenant).id,
             project=project,
-            kind=kind,
+            kind="admin" if admin else kind,
+            role=role,
             tier=tier,
             scopes=list(scopes) or None,
             expires_at=None if expires_days is None else int(time.time() + expires_days * DAY_S),

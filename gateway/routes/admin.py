@@ -1,4 +1,4 @@
-"""/v1/admin/*: the operator's routes, for keys with the admin scope, and how their refusals are said.
+"""/v1/admin/*: the operator's routes, for keys with the admin scope and their sessions, and how refusals are said.
 
 The guard comes before anything of the request is read. It must never do what the command line cannot: both are doors
 to `gateway.administration`.
@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import msgspec
 from litestar import Request, Router
 from litestar.connection import ASGIConnection
+from litestar.datastructures import CacheControlHeader
 from litestar.di import Provide
 from litestar.exceptions import ValidationException
 from litestar.handlers import BaseRouteHandler
@@ -18,11 +19,11 @@ from litestar.handlers import BaseRouteHandler
 from adapters.header import AdapterRefused
 from billing.errors import AlreadyExists, BillingRefused, NotFound, NotYet
 from gateway import errors
-from gateway.access import admit
+from gateway.access import admit_operator
 from gateway.administration import Actor, Administration
 from gateway.finance import Finance
-from gateway.http import line_of, read_body
-from gateway.keys import ADMIN, KeyRefused
+from gateway.http import read_body
+from gateway.keys import KeyRefused
 from gateway.routes.admin_adapters import AdapterController
 from gateway.routes.admin_alerts import WebhookController, list_alerts
 from gateway.routes.admin_exports import ExportController
@@ -48,6 +49,7 @@ from gateway.routes.admin_reports import (
     usage_requests,
     usage_totals,
 )
+from gateway.routes.admin_session import SessionController
 from gateway.routes.organization import organization_costs, organization_usage
 from gateway.services import Services
 
@@ -57,12 +59,9 @@ BODY_BYTES_MAX = 64 * 1024
 def admin_router(services: Services) -> Router:
     """Everything below /v1/admin and /v1/organization."""
 
-    async def operators_only(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    async def operators_only(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         assert isinstance(connection, Request)
-        caller = await admit(services, connection, ADMIN)
-        if caller.tenant_id is not None:
-            raise errors.InsufficientScope("This key is a tenant's; an operator's is needed.")
-        connection.state.actor = Actor(caller.key_id, line_of(connection).record.request_id)
+        connection.state.actor = await admit_operator(services, connection, handler.opt)
 
     below_admin = Router(
         path="/admin",
@@ -94,11 +93,16 @@ def admin_router(services: Services) -> Router:
             reconcile_now,
         ],
     )
-    return Router(
-        path="/v1",
+    guarded = Router(
+        path="/",
         route_handlers=[below_admin, organization_usage, organization_costs],
         guards=[operators_only],
+    )
+    return Router(
+        path="/v1",
+        route_handlers=[guarded, SessionController],
         dependencies={
+            "by": Provide(by, sync_to_thread=False),
             "administration": Provide(administration, sync_to_thread=False),
             "finance": Provide(finance, sync_to_thread=False),
         },
@@ -107,7 +111,9 @@ def admin_router(services: Services) -> Router:
             BillingRefused: _say_billing,
             KeyRefused: _say_key,
             AdapterRefused: _say_adapter,
+            errors.InvalidApiKey: _say_unauthorized,
         },
+        cache_control=CacheControlHeader(no_store=True),
         request_class=AdminRequest,
         tags=["admin"],
     )
@@ -130,6 +136,11 @@ class AdminRequest(Request[Any, Any, Any]):
             raise errors.InvalidRequest(f"The body is not JSON: {error}") from error
         except RecursionError as error:
             raise errors.InvalidRequest("The body is nested too deeply.") from error
+
+
+def by(request: Request[Any, Any, Any]) -> Actor:
+    found: Actor = request.state.actor
+    return found
 
 
 def administration(request: Request[Any, Any, Any], services: Services) -> Administration:
@@ -156,6 +167,11 @@ def _say_billing(_: Request[Any, Any, Any], error: BillingRefused) -> NoReturn:
     }
     kind = next((said for is_kind, said in kinds.items() if isinstance(error, is_kind)), errors.InvalidRequest)
     raise kind(error.message, param=error.param) from error
+
+
+def _say_unauthorized(request: Request[Any, Any, Any], error: errors.InvalidApiKey) -> NoReturn:
+    """Of a cookie, it is the session that is over."""
+    raise errors.SessionExpired() if request.state.get("by_cookie") else error
 
 
 def _say_key(_: Request[Any, Any, Any], error: KeyRefused) -> NoReturn:

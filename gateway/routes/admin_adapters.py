@@ -14,7 +14,7 @@ from adapters.facts import Facts
 from billing.database import DatabaseUnavailable
 from gateway import adapter_rows
 from gateway.adapter_rows import Adapter, Registration, Version
-from gateway.administration import Administration, tenant_of
+from gateway.administration import Actor, Administration, narrowed, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.form import Fields
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
@@ -42,17 +42,18 @@ class AdapterChange(msgspec.Struct, forbid_unknown_fields=True):
 
 class AdapterController(Controller):
     path = "/adapters"
+    opt = {"area": "adapters"}  # noqa: RUF012
 
     @post("/", opt={"route": "/v1/admin/adapters"})
     async def upload_adapter(
-        self, request: Request[Any, Any, Any], services: Services, administration: Administration
+        self, request: Request[Any, Any, Any], services: Services, by: Actor, administration: Administration
     ) -> AddedAdapterView:
         """Upload an adapter, as peft saves it, and give it a name; or, under a name that there is, a further version.
         Once answered, this gateway serves it, and every other within a second."""
         async with services.uploads.receive(request) as upload:
             wanted, base = _registration(upload.fields), base_of(services.config, _one(upload.fields, "base"))
             wanted = msgspec.structs.replace(wanted, base_model=base.name)
-            await services.database.read(lambda c: _check_tenants(c, wanted))  # before the work, not after it
+            await services.database.read(lambda c: _check_tenants(c, wanted, by))  # before the work, not after it
             staged = await upload.check(base)
             made = await services.database.write(
                 lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep)
@@ -66,19 +67,24 @@ class AdapterController(Controller):
         async with services.uploads.receive(request) as upload:
             return (await upload.check(base_of(services.config, _one(upload.fields, "base")))).facts
 
-    @get("/uploads", opt={"route": "/v1/admin/adapters/uploads"})
+    @get("/uploads", opt={"route": "/v1/admin/adapters/uploads", "everyones": True})
     async def list_uploads(self, services: Services) -> list[UploadView]:
         """Uploads that this gateway process receives or checks now, oldest first."""
         return services.uploads.running()
 
     @get("/", opt={"route": "/v1/admin/adapters"})
     async def list_adapters(
-        self, services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
     ) -> Page[Adapter]:
         """Adapters, by name; of all owners, or of one."""
 
         def query(connection: sa.Connection) -> list[Adapter]:
-            owner = None if tenant is None else tenant_of(connection, tenant).id
+            owner = narrowed(connection, by, tenant)
             found = adapter_rows.list_adapters(connection, active=True)
             return [adapter for adapter in found if owner in (None, adapter.tenant_id)]
 
@@ -86,16 +92,16 @@ class AdapterController(Controller):
         return page(after_id(found, after), limit, lambda adapter: adapter, lambda adapter: adapter.id)
 
     @get("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
-    async def get_adapter(self, services: Services, adapter: str) -> Adapter:
+    async def get_adapter(self, services: Services, by: Actor, adapter: str) -> Adapter:
         """One, by its id, or by its name where one alone has it; so in all paths below."""
-        return await services.database.read(lambda c: adapter_rows.adapter_of(c, adapter))
+        return await services.database.read(lambda c: _adapter(c, by, adapter))
 
     @get("/{adapter:str}/versions", opt={"route": "/v1/admin/adapters/{adapter}/versions"})
     async def list_versions(
-        self, services: Services, adapter: str, limit: Limit = PAGE_DEFAULT, after: After = None
+        self, services: Services, by: Actor, adapter: str, limit: Limit = PAGE_DEFAULT, after: After = None
     ) -> Page[Version]:
         """The contents that it has had, the newest first. The adapter's `version` is the one that is served."""
-        found = await services.database.read(lambda c: adapter_rows.versions(c, adapter_rows.adapter_of(c, adapter).id))
+        found = await services.database.read(lambda c: adapter_rows.versions(c, _adapter(c, by, adapter).id))
         if after is not None:
             numbers = [str(version.number) for version in found]
             if after not in numbers:
@@ -105,48 +111,48 @@ class AdapterController(Controller):
 
     @post("/{adapter:str}/promote", opt={"route": "/v1/admin/adapters/{adapter}/promote"}, status_code=200)
     async def promote_adapter(
-        self, services: Services, administration: Administration, adapter: str, data: Promotion
+        self, services: Services, by: Actor, administration: Administration, adapter: str, data: Promotion
     ) -> Adapter:
         """Serve this version to every request that comes from now on. Those in flight end on what they began with."""
         after = await services.database.write(
-            lambda c: administration.promote_adapter(c, adapter_rows.adapter_of(c, adapter).id, data.version)
+            lambda c: administration.promote_adapter(c, _adapter(c, by, adapter).id, data.version)
         )
         await _follow(services)
         return after
 
     @post("/{adapter:str}/rollback", opt={"route": "/v1/admin/adapters/{adapter}/rollback"}, status_code=200)
-    async def roll_back_adapter(self, services: Services, administration: Administration, adapter: str) -> Adapter:
+    async def roll_back_adapter(
+        self, services: Services, by: Actor, administration: Administration, adapter: str
+    ) -> Adapter:
         """Serve again the version that the served one replaced."""
         after = await services.database.write(
-            lambda c: administration.roll_back_adapter(c, adapter_rows.adapter_of(c, adapter).id)
+            lambda c: administration.roll_back_adapter(c, _adapter(c, by, adapter).id)
         )
         await _follow(services)
         return after
 
     @patch("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
     async def change_adapter(
-        self, services: Services, administration: Administration, adapter: str, data: AdapterChange
+        self, services: Services, by: Actor, administration: Administration, adapter: str, data: AdapterChange
     ) -> Adapter:
         """Change who may call it, whether it is pinned, and its notes."""
         fields = msgspec.structs.asdict(data)
         return await services.database.write(
-            lambda c: administration.update_adapter(c, adapter_rows.adapter_of(c, adapter).id, **fields)
+            lambda c: administration.update_adapter(c, _adapter(c, by, adapter).id, **fields)
         )
 
     @delete("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
-    async def remove_adapter(self, services: Services, administration: Administration, adapter: str) -> None:
+    async def remove_adapter(self, services: Services, by: Actor, administration: Administration, adapter: str) -> None:
         """Nobody may call it from now on. Its files go once nothing runs on them."""
-        await services.database.write(
-            lambda c: administration.remove_adapter(c, adapter_rows.adapter_of(c, adapter).id)
-        )
+        await services.database.write(lambda c: administration.remove_adapter(c, _adapter(c, by, adapter).id))
 
     @delete("/{adapter:str}/versions/{version:str}", opt={"route": "/v1/admin/adapters/{adapter}/versions/{version}"})
     async def remove_adapter_version(
-        self, services: Services, administration: Administration, adapter: str, version: str
+        self, services: Services, by: Actor, administration: Administration, adapter: str, version: str
     ) -> None:
         """Forget one that is not served."""
         await services.database.write(
-            lambda c: administration.remove_adapter_version(c, adapter_rows.adapter_of(c, adapter).id, version)
+            lambda c: administration.remove_adapter_version(c, _adapter(c, by, adapter).id, version)
         )
 
 
@@ -189,8 +195,13 @@ def _boolean(fields: Fields, name: str) -> bool | None:
     return BOOLEANS[text.lower()]
 
 
-def _check_tenants(connection: sa.Connection, wanted: Registration) -> None:
+def _adapter(connection: sa.Connection, by: Actor, adapter: str) -> Adapter:
+    """Of those that the asker sees. Raises NotFound, InvalidValue."""
+    return adapter_rows.adapter_of(connection, adapter, seen_by=by.tenant_id)
+
+
+def _check_tenants(connection: sa.Connection, wanted: Registration, by: Actor) -> None:
     """Raises NotFound."""
     for tenant in (wanted.tenant_id, *(wanted.shared or ())):
         if tenant not in (None, adapter_rows.EVERYONE):
-            tenant_of(connection, str(tenant))
+            tenant_of(connection, str(tenant), by)

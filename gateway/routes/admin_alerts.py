@@ -7,8 +7,7 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 
 from billing import alerts, webhooks
-from billing.webhooks import MadeWebhook
-from gateway.administration import Administration, tenant_of
+from gateway.administration import Actor, Administration, narrowed
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, sequence
 from gateway.services import Services
 from gateway.views import ListedAlertView, NewWebhookView, Page, WebhookView, page
@@ -23,27 +22,31 @@ class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
 
 class WebhookController(Controller):
     path = "/webhooks"
+    opt = {"area": "alerts"}  # noqa: RUF012
 
     @post("/", opt={"route": "/v1/admin/webhooks"})
     async def create_webhook(
         self, services: Services, administration: Administration, data: NewWebhook
     ) -> NewWebhookView:
         """Name a place that is told of alerts. The answer has the secret that deliveries are signed with, this once."""
-
-        def change(connection: sa.Connection) -> MadeWebhook:
-            tenant_id = None if data.tenant is None else tenant_of(connection, data.tenant).id
-            return administration.create_webhook(connection, url=data.url, tenant_id=tenant_id)
-
-        return NewWebhookView.made(await services.database.write(change))
+        made = await services.database.write(
+            lambda c: administration.create_webhook(c, url=data.url, tenant_id=data.tenant)
+        )
+        return NewWebhookView.made(made)
 
     @get("/", opt={"route": "/v1/admin/webhooks"})
     async def list_webhooks(
-        self, services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
     ) -> Page[WebhookView]:
         """Webhooks without their secrets, oldest first; of a tenant: those for its alerts alone."""
 
         def query(connection: sa.Connection) -> list[webhooks.Webhook]:
-            return webhooks.listing(connection, None if tenant is None else tenant_of(connection, tenant).id)
+            return webhooks.listing(connection, narrowed(connection, by, tenant))
 
         found = await services.database.read(query)
         return page(after_id(found, after), limit, WebhookView.of, lambda webhook: webhook.id)
@@ -54,15 +57,19 @@ class WebhookController(Controller):
         await services.database.write(lambda c: administration.remove_webhook(c, webhook_id))
 
 
-@get("/alerts", opt={"route": "/v1/admin/alerts"})
+@get("/alerts", opt={"route": "/v1/admin/alerts", "area": "alerts"})
 async def list_alerts(
-    services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
 ) -> Page[ListedAlertView]:
     """Thresholds that were reached, the newest first, each with its deliveries."""
     before = sequence(after)
 
     def query(connection: sa.Connection) -> Page[ListedAlertView]:
-        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        tenant_id = narrowed(connection, by, tenant)
         found = alerts.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
         told = alerts.deliveries(connection, [alert.id for alert in found])
         return page(

@@ -13,7 +13,7 @@ from billing.exports import jobs
 from billing.exports.export import Spec
 from billing.exports.jobs import Job
 from billing.focus import manifest
-from gateway.administration import Administration, tenant_of
+from gateway.administration import Actor, Administration, export_of, narrowed
 from gateway.errors import Conflict
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, sequence
 from gateway.services import Services
@@ -38,13 +38,16 @@ class NewExport(msgspec.Struct, forbid_unknown_fields=True):
 
 class ExportController(Controller):
     path = "/exports"
+    opt = {"area": "exports"}  # noqa: RUF012
 
     @post("/", opt={"route": "/v1/admin/exports"})
-    async def create_export(self, services: Services, administration: Administration, data: NewExport) -> ExportView:
+    async def create_export(
+        self, services: Services, by: Actor, administration: Administration, data: NewExport
+    ) -> ExportView:
         """Ask for a file. Of a closed month it is the same file each time; of an open one, what is there now."""
 
         def change(connection: sa.Connection) -> Job:
-            tenant_id = None if data.tenant is None else tenant_of(connection, data.tenant).id
+            tenant_id = narrowed(connection, by, data.tenant)
             spec = Spec(kind=data.kind, format=data.format, month=data.month, tenant_id=tenant_id)
             return administration.create_export(connection, spec)
 
@@ -52,21 +55,26 @@ class ExportController(Controller):
 
     @get("/", opt={"route": "/v1/admin/exports"})
     async def list_exports(
-        self, services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
     ) -> Page[ExportView]:
         """Exports with how far they are, the newest first."""
         before = sequence(after)
 
         def query(connection: sa.Connection) -> list[Job]:
-            tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+            tenant_id = narrowed(connection, by, tenant)
             return jobs.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
 
         return page(await services.database.read(query), limit, ExportView.of, lambda job: str(job.sequence))
 
     @get("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
-    async def get_export(self, services: Services, export_id: str) -> ExportView:
+    async def get_export(self, services: Services, by: Actor, export_id: str) -> ExportView:
         """One of them."""
-        return ExportView.of(await services.database.read(lambda c: jobs.get(c, export_id)))
+        return ExportView.of(await services.database.read(lambda c: export_of(c, export_id, by)))
 
     @delete("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
     async def end_export(self, services: Services, administration: Administration, export_id: str) -> None:
@@ -76,17 +84,17 @@ class ExportController(Controller):
             await services.exporter.drop(job.id)
 
     @get("/{export_id:str}/file", opt={"route": "/v1/admin/exports/{export_id}/file"}, status_code=200)
-    async def download(self, services: Services, export_id: str) -> File:
+    async def download(self, services: Services, by: Actor, export_id: str) -> File:
         """The file of an export that is done."""
-        return await self._file(services, export_id, "")
+        return await self._file(services, by, export_id, "")
 
     @get("/{export_id:str}/manifest", opt={"route": "/v1/admin/exports/{export_id}/manifest"}, status_code=200)
-    async def download_manifest(self, services: Services, export_id: str) -> File:
+    async def download_manifest(self, services: Services, by: Actor, export_id: str) -> File:
         """Its manifest: hash, rows, control totals, and what of the ledger it covers."""
-        return await self._file(services, export_id, manifest.SUFFIX)
+        return await self._file(services, by, export_id, manifest.SUFFIX)
 
-    async def _file(self, services: Services, export_id: str, suffix: str) -> File:
-        job = await services.database.read(lambda c: jobs.get(c, export_id))
+    async def _file(self, services: Services, by: Actor, export_id: str, suffix: str) -> File:
+        job = await services.database.read(lambda c: export_of(c, export_id, by))
         if job.state != "done" or job.file is None:
             raise Conflict(f"The export is {job.state}, so it has no file.")
         path = services.exporter.folder(job.id) / (job.file + suffix)

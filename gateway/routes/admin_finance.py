@@ -13,12 +13,12 @@ from msgspec import Meta, Struct
 from billing import corrections, invoices, periods, reconcile
 from billing.clock import database_now
 from billing.corrections import REASON_CHARS_MAX
-from billing.errors import InvalidValue
+from billing.errors import InvalidValue, NotFound
 from billing.margins import Margins
 from billing.prices import PICOS_MAX
 from billing.reconcile import Result
 from billing.requests import REQUEST_TOKENS_MAX
-from gateway.administration import tenant_of
+from gateway.administration import Actor, narrowed
 from gateway.errors import InvalidRequest
 from gateway.finance import Finance, adapter_names
 from gateway.finance_views import (
@@ -33,6 +33,7 @@ from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Name, TenantFilter
 from gateway.services import Services
 from gateway.views import Page, page
 
+EVERYONES = {"area": "billing", "everyones": True}  # the books as a whole
 Month = Annotated[str | None, Parameter(max_length=7, description="for example 2026-01")]
 PeriodState = Annotated[Literal["open", "closed"] | None, Parameter(query="state")]  # the framework keeps that name
 Tokens = Annotated[int, Meta(ge=-REQUEST_TOKENS_MAX, le=REQUEST_TOKENS_MAX)]
@@ -64,9 +65,10 @@ class NewCorrection(Struct, forbid_unknown_fields=True):
     meter: Literal["input", "cached_input", "output"] | None = None
 
 
-@get("/periods", opt={"route": "/v1/admin/periods"})
+@get("/periods", opt={"route": "/v1/admin/periods", "area": "billing"})
 async def list_periods(
     services: Services,
+    by: Actor,
     tenant: TenantFilter = None,
     month: Month = None,
     standing: PeriodState = None,
@@ -77,7 +79,7 @@ async def list_periods(
     begin = _place(after)
 
     def query(connection: sa.Connection) -> list[periods.Period]:
-        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        tenant_id = narrowed(connection, by, tenant)
         if month is not None:
             periods.check_month(month)
         return periods.listing(
@@ -88,16 +90,17 @@ async def list_periods(
     return page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
 
 
-@post("/periods/close", opt={"route": "/v1/admin/periods/close"}, status_code=200)
+@post("/periods/close", opt={"route": "/v1/admin/periods/close", "area": "billing"}, status_code=200)
 async def close_period(services: Services, finance: Finance, data: PeriodClosing) -> InvoiceView:
     """Close a month for ever and make its invoice. What comes later is in the next."""
     made = await services.database.keep(lambda c: finance.close_period(c, tenant=data.tenant, month=data.month))
     return InvoiceView.of(made)
 
 
-@get("/invoices", opt={"route": "/v1/admin/invoices"})
+@get("/invoices", opt={"route": "/v1/admin/invoices", "area": "billing"})
 async def list_invoices(
     services: Services,
+    by: Actor,
     tenant: TenantFilter = None,
     month: Month = None,
     limit: Limit = PAGE_DEFAULT,
@@ -107,25 +110,27 @@ async def list_invoices(
     begin = _place(after)
 
     def query(connection: sa.Connection) -> list[invoices.Invoice]:
-        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        tenant_id = narrowed(connection, by, tenant)
         return invoices.listing(connection, tenant_id=tenant_id, month=month, after=begin, limit=limit + 1)
 
     found = await services.database.read(query)
     return page(found, limit, InvoiceView.of, lambda one: f"{one.period.start_at}-{one.period.id}")
 
 
-@get("/invoices/{invoice_id:str}", opt={"route": "/v1/admin/invoices/{invoice_id}"})
-async def get_invoice(services: Services, invoice_id: str) -> WholeInvoiceView:
+@get("/invoices/{invoice_id:str}", opt={"route": "/v1/admin/invoices/{invoice_id}", "area": "billing"})
+async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeInvoiceView:
     """One invoice with its lines: usage by model or adapter, tier, meter and price, then corrections."""
 
     def query(connection: sa.Connection) -> WholeInvoiceView:
         found = invoices.get(connection, invoice_id)
+        if not by.sees(found.tenant_id):
+            raise NotFound(f"there is no invoice {invoice_id!r}")
         return WholeInvoiceView.whole(found, invoices.lines(connection, invoice_id), adapter_names(connection))
 
     return await services.database.read(query)
 
 
-@post("/corrections", opt={"route": "/v1/admin/corrections"})
+@post("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
 async def make_correction(services: Services, finance: Finance, data: NewCorrection) -> CorrectionView:
     """Add a correction to the period that is open now. Nothing that was written changes; budgets do not see it."""
     others = ("tenant", "picos", "project", "key_id", "model", "adapter", "tier")
@@ -159,9 +164,10 @@ async def make_correction(services: Services, finance: Finance, data: NewCorrect
     return CorrectionView.of(made)
 
 
-@get("/corrections", opt={"route": "/v1/admin/corrections"})
+@get("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
 async def list_corrections(
     services: Services,
+    by: Actor,
     tenant: TenantFilter = None,
     request_id: Name = None,
     limit: Limit = PAGE_DEFAULT,
@@ -171,14 +177,14 @@ async def list_corrections(
     begin = sequence(after) or 0
 
     def query(connection: sa.Connection) -> list[corrections.Correction]:
-        tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+        tenant_id = narrowed(connection, by, tenant)
         return corrections.listing(connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1)
 
     found = await services.database.read(query)
     return page(found, limit, CorrectionView.of, lambda one: str(one.sequence))
 
 
-@get("/margins", opt={"route": "/v1/admin/margins"})
+@get("/margins", opt={"route": "/v1/admin/margins", **EVERYONES})
 async def tier_margins(
     services: Services, finance: Finance, month: Month = None, tenant: TenantFilter = None
 ) -> Margins:
@@ -187,7 +193,7 @@ async def tier_margins(
     return await services.database.report(lambda c: finance.margins(c, month=month, tenant=tenant))
 
 
-@get("/reconciliations", opt={"route": "/v1/admin/reconciliations"})
+@get("/reconciliations", opt={"route": "/v1/admin/reconciliations", **EVERYONES})
 async def list_reconciliations(
     services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
 ) -> Page[ReconciliationView]:
@@ -197,13 +203,20 @@ async def list_reconciliations(
     return page(found, limit, ReconciliationView.of, lambda result: str(result.number))
 
 
-@get("/reconciliations/standing", opt={"route": "/v1/admin/reconciliations/standing"})
+@get(
+    "/reconciliations/standing",
+    opt={"route": "/v1/admin/reconciliations/standing", **EVERYONES},
+)
 async def reconciliation_standing(services: Services) -> StandingView:
     """What is known to be wrong, found since the last whole reconciling, and by it: 0 in sound books."""
     return StandingView.of(await services.database.read(reconcile.standing))
 
 
-@post("/reconciliations", opt={"route": "/v1/admin/reconciliations"}, status_code=200)
+@post(
+    "/reconciliations",
+    opt={"route": "/v1/admin/reconciliations", **EVERYONES},
+    status_code=200,
+)
 async def reconcile_now(services: Services, month: Month = None) -> ReconciliationView:
     """Reconcile a month, or the whole ledger, now. It reads every row of it."""
 

@@ -10,7 +10,7 @@ from litestar import Controller, delete, get, post
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway import allowances
-from gateway.administration import Administration, tenant_of
+from gateway.administration import Actor, Administration, narrowed
 from gateway.allowances import LimitsChange, OwnLimits
 from gateway.limits import LIMIT_MAX
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
@@ -32,6 +32,7 @@ class LimitsSetting(msgspec.Struct, forbid_unknown_fields=True):
 
 class LimitsController(Controller):
     path = "/limits"
+    opt = {"area": "limits"}  # noqa: RUF012
 
     @post("/", opt={"route": "/v1/admin/limits"}, status_code=200)
     async def set_limits(self, services: Services, administration: Administration, data: LimitsSetting) -> OwnLimits:
@@ -42,19 +43,22 @@ class LimitsController(Controller):
             concurrency=data.concurrency,
         )
         return await services.database.write(
-            lambda c: administration.set_limits(
-                c, tenant_id=tenant_of(c, data.tenant).id, key_id=data.key_id, change=change
-            )
+            lambda c: administration.set_limits(c, tenant_id=data.tenant, key_id=data.key_id, change=change)
         )
 
     @get("/", opt={"route": "/v1/admin/limits"})
     async def list_limits(
-        self, services: Services, tenant: TenantFilter = None, limit: Limit = PAGE_DEFAULT, after: After = None
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
     ) -> Page[OwnLimits]:
         """Tenants and keys with limits of their own, of all or of one tenant."""
 
         def query(connection: sa.Connection) -> list[OwnLimits]:
-            return allowances.listing(connection, None if tenant is None else tenant_of(connection, tenant).id)
+            return allowances.listing(connection, narrowed(connection, by, tenant))
 
         found = await services.database.read(query)
         return page(after_id(found, after), limit, lambda own: own, lambda own: own.id)

@@ -14,7 +14,7 @@ from billing.budgets import THRESHOLD_MAX, THRESHOLDS_MAX, BudgetState
 from billing.clock import SECOND
 from billing.margins import Preview
 from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
-from gateway.administration import Administration, budget_state, tenant_of
+from gateway.administration import Actor, Administration, budget_state, narrowed
 from gateway.finance import Finance
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
 from gateway.services import Services
@@ -63,8 +63,9 @@ class BudgetSetting(msgspec.Struct, forbid_unknown_fields=True):
 
 class PriceController(Controller):
     path = "/prices"
+    opt = {"area": "prices"}  # noqa: RUF012
 
-    @post("/", opt={"route": "/v1/admin/prices"})
+    @post("/", opt={"route": "/v1/admin/prices", "everyones": True})
     async def publish_price(self, services: Services, administration: Administration, data: NewPrice) -> PriceView:
         """Publish a price version. Versions never change; the newest in force holds."""
         fields = msgspec.structs.asdict(data)
@@ -74,7 +75,7 @@ class PriceController(Controller):
             fields["effective_from"] = data.effective_from * SECOND
         return PriceView.of(await services.database.write(lambda c: administration.publish_price(c, **fields)))
 
-    @post("/preview", opt={"route": "/v1/admin/prices/preview"}, status_code=200)
+    @post("/preview", opt={"route": "/v1/admin/prices/preview", "everyones": True, "access": "read"}, status_code=200)
     async def preview_price(self, services: Services, finance: Finance, data: PricePreview) -> Preview:
         """What these prices would have made of a month's usage, by tenant and in total. Publishes nothing."""
         fields = msgspec.structs.asdict(data)
@@ -83,7 +84,7 @@ class PriceController(Controller):
             fields["cached_input"] = data.input
         return await services.database.report(lambda c: finance.preview_price(c, **fields))
 
-    @get("/", opt={"route": "/v1/admin/prices"})
+    @get("/", opt={"route": "/v1/admin/prices", "everyones": True})
     async def list_prices(
         self, services: Services, subject: str | None = None, limit: Limit = PAGE_DEFAULT, after: After = None
     ) -> Page[PriceView]:
@@ -94,6 +95,7 @@ class PriceController(Controller):
 
 class BudgetController(Controller):
     path = "/budgets"
+    opt = {"area": "money"}  # noqa: RUF012
 
     @post("/", opt={"route": "/v1/admin/budgets"}, status_code=200)
     async def set_budget(self, services: Services, administration: Administration, data: BudgetSetting) -> BudgetView:
@@ -102,7 +104,7 @@ class BudgetController(Controller):
         def change(connection: sa.Connection) -> BudgetState:
             budget = administration.set_budget(
                 connection,
-                tenant_id=tenant_of(connection, data.tenant).id,
+                tenant_id=data.tenant,
                 unit=data.unit,
                 period=data.period,
                 limit_amount=data.limit_amount,
@@ -119,6 +121,7 @@ class BudgetController(Controller):
     async def list_budgets(
         self,
         services: Services,
+        by: Actor,
         tenant: TenantFilter = None,
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
@@ -126,7 +129,7 @@ class BudgetController(Controller):
         """Budgets with what is used, held and left of them in their present windows."""
 
         def query(connection: sa.Connection) -> list[BudgetView]:
-            tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+            tenant_id = narrowed(connection, by, tenant)
             return [BudgetView.of(state) for state in budgets.states(connection, tenant_id=tenant_id)]
 
         found = await services.database.read(query)

@@ -12,8 +12,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from billing import tenants
 from gateway import keys
-from gateway.administration import Administration, key_of, tenant_of
+from gateway.administration import Actor, Administration, key_of, narrowed, tenant_of
 from gateway.keys import OVERLAP_S_MAX, Key, Kind
+from gateway.roles import Role
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
 from gateway.services import Services
 from gateway.views import NewKeyView, Page, ProjectView, TenantView, page
@@ -65,8 +66,9 @@ class ProjectChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewKey(msgspec.Struct, forbid_unknown_fields=True):
-    """`tenant`: an id or a slug; an admin key is without. `project`: an id or a name; without it, the default one.
-    `tier` may only lower the tenant's. `expires_at`: Unix s."""
+    """`tenant`: an id or a slug; an admin key is without, but for one of the role tenant_admin. `project`: an id or a
+    name; without it, the default one. `tier` may only lower the tenant's. `expires_at`: Unix s. `role`: of an admin
+    key, at most its maker's; without it, its maker's."""
 
     tenant: str | None = None
     project: str | None = None
@@ -76,6 +78,7 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True):
     scopes: list[str] | None = None
     expires_at: Annotated[int, Meta(ge=0, le=2**40)] | None = None
     default_max_tokens: Tokens | None = None
+    role: Role | None = None
 
 
 class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,8 +98,9 @@ class Rotation(msgspec.Struct, forbid_unknown_fields=True):
 
 class TenantController(Controller):
     path = "/tenants"
+    opt = {"area": "people"}  # noqa: RUF012  # as the framework has it
 
-    @post("/", opt={"route": "/v1/admin/tenants"})
+    @post("/", opt={"route": "/v1/admin/tenants", "everyones": True})
     async def create_tenant(self, services: Services, administration: Administration, data: NewTenant) -> TenantView:
         """Make a tenant."""
         fields = msgspec.structs.asdict(data)
@@ -104,16 +108,22 @@ class TenantController(Controller):
 
     @get("/", opt={"route": "/v1/admin/tenants"})
     async def list_tenants(
-        self, services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
+        self, services: Services, by: Actor, limit: Limit = PAGE_DEFAULT, after: After = None
     ) -> Page[TenantView]:
         """Tenants in the order of their slugs."""
-        found = await services.database.read(lambda c: tenants.listing(c, after=after or "", limit=limit + 1))
+
+        def query(connection: sa.Connection) -> list[tenants.Tenant]:
+            if by.tenant_id is not None:
+                return [tenant_of(connection, by.tenant_id)]
+            return tenants.listing(connection, after=after or "", limit=limit + 1)
+
+        found = await services.database.read(query)
         return page(found, limit, TenantView.of, lambda tenant: tenant.slug)
 
     @get("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
-    async def get_tenant(self, services: Services, tenant_id: str) -> TenantView:
+    async def get_tenant(self, services: Services, by: Actor, tenant_id: str) -> TenantView:
         """One tenant, by id or slug."""
-        return TenantView.of(await services.database.read(lambda c: tenant_of(c, tenant_id)))
+        return TenantView.of(await services.database.read(lambda c: tenant_of(c, tenant_id, by)))
 
     @patch("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
     async def change_tenant(
@@ -122,14 +132,13 @@ class TenantController(Controller):
         """Change a tenant, suspend it or take it back."""
         fields = msgspec.structs.asdict(data)
         return TenantView.of(
-            await services.database.write(
-                lambda c: administration.update_tenant(c, tenant_of(c, tenant_id).id, **fields)
-            )
+            await services.database.write(lambda c: administration.update_tenant(c, tenant_id, **fields))
         )
 
 
 class ProjectController(Controller):
     path = "/projects"
+    opt = {"area": "people"}  # noqa: RUF012
 
     @post("/", opt={"route": "/v1/admin/projects"})
     async def create_project(self, services: Services, administration: Administration, data: NewProject) -> ProjectView:
@@ -137,21 +146,21 @@ class ProjectController(Controller):
         fields = msgspec.structs.asdict(data)
         tenant = fields.pop("tenant")
 
-        def change(connection: sa.Connection) -> tenants.Project:
-            return administration.create_project(connection, tenant_id=tenant_of(connection, tenant).id, **fields)
-
-        return ProjectView.of(await services.database.write(change))
+        return ProjectView.of(
+            await services.database.write(lambda c: administration.create_project(c, tenant_id=tenant, **fields))
+        )
 
     @get("/", opt={"route": "/v1/admin/projects"})
     async def list_projects(
         self,
         services: Services,
+        by: Actor,
         tenant: Annotated[str, Parameter(query="tenant", description="an id or a slug")],
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[ProjectView]:
         """A tenant's projects, by name."""
-        found = await services.database.read(lambda c: tenants.projects(c, tenant_of(c, tenant).id))
+        found = await services.database.read(lambda c: tenants.projects(c, tenant_of(c, tenant, by).id))
         return page(after_id(found, after), limit, ProjectView.of, lambda project: project.id)
 
     @patch("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
@@ -167,23 +176,21 @@ class ProjectController(Controller):
 
 class KeyController(Controller):
     path = "/keys"
+    opt = {"area": "keys"}  # noqa: RUF012
 
     @post("/", opt={"route": "/v1/admin/keys"})
     async def create_key(self, services: Services, administration: Administration, data: NewKey) -> NewKeyView:
         """Make a key. The answer has its secret, this once."""
         fields: dict[str, Any] = msgspec.structs.asdict(data)
         tenant = fields.pop("tenant")
-
-        def change(connection: sa.Connection) -> keys.MadeKey:
-            tenant_id = None if tenant is None else tenant_of(connection, tenant).id
-            return administration.create_key(connection, tenant_id=tenant_id, **fields)
-
-        return NewKeyView.of(await services.database.write(change))
+        made = await services.database.write(lambda c: administration.create_key(c, tenant_id=tenant, **fields))
+        return NewKeyView.of(made)
 
     @get("/", opt={"route": "/v1/admin/keys"})
     async def list_keys(
         self,
         services: Services,
+        by: Actor,
         tenant: TenantFilter = None,
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
@@ -191,15 +198,15 @@ class KeyController(Controller):
         """Keys without their secrets, oldest first; the revoked ones too."""
 
         def query(connection: sa.Connection) -> list[Key]:
-            tenant_id = None if tenant is None else tenant_of(connection, tenant).id
+            tenant_id = narrowed(connection, by, tenant)
             return keys.list_keys(connection, tenant_id, after=after, limit=limit + 1)
 
         return page(await services.database.read(query), limit, lambda key: key, lambda key: key.id)
 
     @get("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
-    async def get_key(self, services: Services, key_id: str) -> Key:
+    async def get_key(self, services: Services, by: Actor, key_id: str) -> Key:
         """One key, without its secret."""
-        return await services.database.read(lambda c: key_of(c, key_id))
+        return await services.database.read(lambda c: key_of(c, key_id, by))
 
     @patch("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
     async def change_key(self, services: Services, administration: Administration, key_id: str, data: KeyChange) -> Key:

@@ -12,7 +12,7 @@ from billing.clock import SECOND
 from billing.usage import Filter, Totals, UsageRow
 from engine.client import EngineUnavailable
 from gateway import audit as audit_log
-from gateway.administration import tenant_of
+from gateway.administration import Actor, narrowed
 from gateway.audit import AuditLine
 from gateway.errors import EngineAway
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Moment, Name, TenantFilter, sequence
@@ -20,9 +20,10 @@ from gateway.services import Services
 from gateway.views import AuditLineView, AuditView, EngineView, Page, UsageView, page
 
 
-@get("/usage", opt={"route": "/v1/admin/usage"})
+@get("/usage", opt={"route": "/v1/admin/usage", "area": "usage"})
 async def usage_totals(
     services: Services,
+    by: Actor,
     tenant: TenantFilter = None,
     project_id: Name = None,
     key_id: Name = None,
@@ -34,12 +35,13 @@ async def usage_totals(
 ) -> Totals:
     """Sums over settled requests; every given value must match; start_time ≤ finished < end_time. Cost in picos."""
     which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
-    return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, tenant)))
+    return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, by, tenant)))
 
 
-@get("/usage/requests", opt={"route": "/v1/admin/usage/requests"})
+@get("/usage/requests", opt={"route": "/v1/admin/usage/requests", "area": "usage"})
 async def usage_requests(
     services: Services,
+    by: Actor,
     tenant: TenantFilter = None,
     project_id: Name = None,
     key_id: Name = None,
@@ -56,22 +58,23 @@ async def usage_requests(
     which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
 
     def query(connection: sa.Connection) -> list[UsageRow]:
-        narrowed = _of_tenant(connection, which, tenant)
+        narrowed = _of_tenant(connection, which, by, tenant)
         return usage.page(connection, narrowed, after=begin, limit=limit + 1)
 
     found = await services.database.report(query)
     return page(found, limit, UsageView.of, lambda row: str(row.sequence))
 
 
-@get("/audit", opt={"route": "/v1/admin/audit"})
+@get("/audit", opt={"route": "/v1/admin/audit", "area": "billing", "everyones": True})
 async def audit_findings(services: Services) -> AuditView:
     """Compute every sum of the ledger again and say what differs."""
     return AuditView.of(await services.database.report(audit.reconcile))
 
 
-@get("/audit_log", opt={"route": "/v1/admin/audit_log"})
+@get("/audit_log", opt={"route": "/v1/admin/audit_log", "area": "audit"})
 async def list_audit_log(
     services: Services,
+    by: Actor,
     tenant: TenantFilter = None,
     actor: Name = None,
     action: Name = None,
@@ -86,7 +89,7 @@ async def list_audit_log(
 
     def query(connection: sa.Connection) -> list[AuditLine]:
         which = audit_log.Filter(
-            tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
+            tenant_id=narrowed(connection, by, tenant),
             actor=actor,
             action=action,
             object_id=object_id,
@@ -99,7 +102,7 @@ async def list_audit_log(
     return page(found, limit, AuditLineView.of, lambda line: str(line.id))
 
 
-@get("/engine", opt={"route": "/v1/admin/engine"})
+@get("/engine", opt={"route": "/v1/admin/engine", "area": "engine"})
 async def engine_status(services: Services) -> EngineView:
     """What the engine is doing now."""
     try:
@@ -128,8 +131,6 @@ def _filter(
     )
 
 
-def _of_tenant(connection: sa.Connection, which: Filter, tenant: str | None) -> Filter:
-    """Narrowed to a tenant given by id or slug. Raises NotFound."""
-    if tenant is None:
-        return which
-    return msgspec.structs.replace(which, tenant_id=tenant_of(connection, tenant).id)
+def _of_tenant(connection: sa.Connection, which: Filter, by: Actor, tenant: str | None) -> Filter:
+    """Narrowed to a tenant given by id or slug, or to the asker's own. Raises NotFound."""
+    return msgspec.structs.replace(which, tenant_id=narrowed(connection, by, tenant))

@@ -15,7 +15,7 @@ from billing import reports
 from billing.clock import SECOND, database_now
 from billing.prices import PICOS_PER_UNIT
 from billing.reports import VALUES_MAX, WIDTHS, Group, Place, Report, Sums, Which, Width
-from gateway.administration import tenant_of
+from gateway.administration import Actor, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.routes.pages import place_of, token_of
 from gateway.services import Services
@@ -129,10 +129,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     place: Place | None
 
 
-@get("/organization/usage/completions", opt={"route": "/v1/organization/usage/completions"})
+@get("/organization/usage/completions", opt={"route": "/v1/organization/usage/completions", "area": "usage"})
 async def organization_usage(
     request: Request[Any, Any, Any],
     services: Services,
+    by: Actor,
     start_time: Start,
     end_time: End = None,
     bucket_width: Width = "1d",
@@ -150,7 +151,7 @@ async def organization_usage(
     or without []."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
     asked = _asked(request, lists, start_time, end_time, bucket_width, group_by, limit, LIMITS[bucket_width], page)
-    report, which = await services.database.report(lambda c: _query(c, asked))
+    report, which = await services.database.report(lambda c: _query(c, asked, by))
     data = [
         UsageBucket(start_time=start, end_time=end, results=[_usage(services, row) for row in rows if row.requests])
         for start, end, rows in _buckets(report, which, asked)
@@ -159,10 +160,11 @@ async def organization_usage(
     return UsagePage(data=data, has_more=following is not None, next_page=following)
 
 
-@get("/organization/costs", opt={"route": "/v1/organization/costs"})
+@get("/organization/costs", opt={"route": "/v1/organization/costs", "area": "usage"})
 async def organization_costs(
     request: Request[Any, Any, Any],
     services: Services,
+    by: Actor,
     start_time: Start,
     end_time: End = None,
     bucket_width: Literal["1d"] = "1d",
@@ -179,7 +181,7 @@ async def organization_costs(
     """What usage and corrections cost, in days of UTC, by group and currency."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
     asked = _asked(request, lists, start_time, end_time, bucket_width, group_by, limit, COST_LIMITS, page)
-    report, which = await services.database.report(lambda c: _query(c, asked))
+    report, which = await services.database.report(lambda c: _query(c, asked, by))
     data = [
         CostBucket(start_time=start, end_time=end, results=[_cost(services, row) for row in rows])
         for start, end, rows in _buckets(report, which, asked)
@@ -240,8 +242,10 @@ def _asked(
     )
 
 
-def _query(connection: sa.Connection, asked: Asked) -> tuple[Report, Which]:
-    tenant_ids = tuple(tenant_of(connection, tenant).id for tenant in asked.tenants)
+def _query(connection: sa.Connection, asked: Asked, by: Actor) -> tuple[Report, Which]:
+    tenant_ids = tuple(tenant_of(connection, tenant, by).id for tenant in asked.tenants)
+    if not tenant_ids and by.tenant_id is not None:
+        tenant_ids = (by.tenant_id,)
     start = asked.which.start
     end = max(start, database_now(connection) + SECOND) if asked.end is None else asked.end
     which = msgspec.structs.replace(asked.which, tenant_ids=tenant_ids, end=end)

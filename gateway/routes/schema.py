@@ -12,6 +12,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from adapters.store import FILES
 from gateway import completions_wire, messages_wire, replays, wire
+from gateway.access import COOKIE, CSRF_HEADER
 from gateway.dialects import AnthropicError, speaks_anthropic
 from gateway.errors import ErrorBody
 from gateway.parsing import Neutral
@@ -20,6 +21,7 @@ from gateway.uploads import FIELDS
 
 _REFERENCE = "#/components/schemas/{name}"
 _STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
+_SESSION = f"Of POST /v1/admin/session. Writes carry its csrf_token as {CSRF_HEADER}."
 _EVENTS = "Server-sent events, named by their type, from message_start to message_stop; an error event ends it."
 
 
@@ -97,7 +99,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, operations in schema["paths"].items():
         error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
-        paths[path] = {method: _operation(path, operation, error) for method, operation in operations.items()}
+        paths[path] = {method: _operation(path, method, operation, error) for method, operation in operations.items()}
         if (form := _FORMS.get(path)) is not None:
             content = {"multipart/form-data": {"schema": form}}
             paths[path]["post"]["requestBody"] = {"required": True, "content": content}
@@ -107,6 +109,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     known = schema.get("components", {})
     keys = {"key": {"type": "http", "scheme": "bearer"}, "x-api-key": {"type": "apiKey", "in": "header"}}
     keys["x-api-key"]["name"] = "x-api-key"
+    keys["session"] = {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": _SESSION}
     return schema | {
         "paths": paths,
         "security": [{"key": []}],
@@ -123,12 +126,16 @@ def _describe_neutral(component: dict[str, Any], neutral: Neutral) -> None:
         }
 
 
-def _operation(path: str, operation: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
+def _operation(path: str, method: str, operation: dict[str, Any], error: dict[str, Any]) -> dict[str, Any]:
     refusal = {"description": "A refusal, with its reason", "content": {"application/json": {"schema": error}}}
     responses = {status: answer for status, answer in operation["responses"].items() if status < "400"}
     described = operation | {"responses": responses | {"4XX": refusal, "5XX": refusal}}
     if path.startswith(("/health", "/metrics")):
         described["security"] = []
+    elif path == "/v1/admin/session":
+        described["security"] = [] if method == "post" else [{"session": []}]
+    elif path.startswith(("/v1/admin", "/v1/organization")):
+        described["security"] = [{"key": []}, {"session": []}]
     elif speaks_anthropic(path):
         described["security"] = [{"x-api-key": []}, {"key": []}]
     return described

@@ -1,0 +1,134 @@
+"""/v1/admin/session: signing in to the console with an admin key, and out of it.
+
+The one admin route that no role guards: who has a key may ask what it may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, Request, Response, delete, get, post
+from litestar.datastructures import Cookie
+from msgspec import Meta
+
+from billing import tenants
+from billing.clock import SECOND
+from gateway import keys, roles
+from gateway.access import COOKIE, admit_session, check_fresh, check_own_page
+from gateway.callers import Caller
+from gateway.errors import InvalidApiKey, SessionExpired
+from gateway.http import line_of
+from gateway.roles import Role
+from gateway.services import Services
+from gateway.sessions import REFUSED_S, SESSION_S_MAX, Session, csrf_token
+
+OWN = {"route": "/v1/admin/session", "area": None}  # whoever has a session
+
+
+class SignIn(msgspec.Struct, forbid_unknown_fields=True):
+    """`key`: an admin key's secret."""
+
+    key: Annotated[str, Meta(max_length=200)]
+
+
+class SessionTenant(msgspec.Struct, frozen=True):
+    id: str
+    slug: str
+    name: str
+
+
+class SessionKey(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    last_four: str
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is signed in, and what he may do: `area:read` and `area:write`. `tenant`: the one whose things are there for
+    him; null: all. Writes carry `csrf_token` as x-csrf-token. It is over at `expires_at` (Unix seconds), or earlier
+    when it is not used for an hour."""
+
+    role: Role
+    tenant: SessionTenant | None
+    key: SessionKey
+    permissions: list[str]
+    csrf_token: str
+    expires_at: int
+
+
+class SessionController(Controller):
+    path = "/admin/session"
+
+    @post("/", opt=OWN, status_code=200)
+    async def sign_in(self, request: Request[Any, Any, Any], services: Services, data: SignIn) -> Response[SessionView]:
+        """Begin a session with an admin key. The answer sets its cookie."""
+        await check_fresh(services)
+        check_own_page(request)
+        address = request.client.host if request.client else ""
+        services.sign_ins.begin(address)
+        began = time.monotonic()
+        try:
+            caller = await services.callers.identify(f"Bearer {data.key}")
+            cookie, session = await services.sessions.sign_in(caller, line_of(request).record.request_id)
+        except InvalidApiKey:
+            await asyncio.sleep(began + REFUSED_S - time.monotonic())
+            raise
+        services.sign_ins.succeeded(address)
+        record = line_of(request).record
+        record.tenant, record.key = caller.tenant_id, caller.key_id
+        view = await services.database.read(lambda c: _view(c, caller, session, cookie))
+        return Response(view, cookies=[_cookie(request, cookie, SESSION_S_MAX)])
+
+    @get("/", opt=OWN)
+    async def get_session(self, request: Request[Any, Any, Any], services: Services) -> SessionView:
+        """The session of the cookie."""
+        caller, session = await admit_session(services, request, cookie := _sent(request))
+        return await services.database.read(lambda c: _view(c, caller, session, cookie))
+
+    @delete("/", opt=OWN)
+    async def sign_out(self, request: Request[Any, Any, Any], services: Services) -> Response[None]:
+        """End it, and take the cookie away."""
+        caller, session = await admit_session(services, request, _sent(request))
+        await services.sessions.sign_out(caller, session, line_of(request).record.request_id)
+        return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
+
+
+def _sent(request: Request[Any, Any, Any]) -> str:
+    cookie = request.cookies.get(COOKIE)
+    if cookie is None:
+        raise SessionExpired()
+    return cookie
+
+
+def _view(connection: sa.Connection, caller: Caller, session: Session, cookie: str) -> SessionView:
+    key = keys.get(connection, caller.key_id)
+    tenant = None if caller.tenant_id is None else tenants.get(connection, caller.tenant_id)
+    assert key is not None
+    assert caller.role is not None
+    return SessionView(
+        role=caller.role,
+        tenant=None if tenant is None else SessionTenant(tenant.id, tenant.slug, tenant.name),
+        key=SessionKey(key.id, key.name, key.last4),
+        permissions=roles.permissions(caller.role),
+        csrf_token=csrf_token(cookie),
+        expires_at=session.expires_at // SECOND,
+    )
+
+
+def _cookie(request: Request[Any, Any, Any], value: str, age_s: int) -> Cookie:
+    """Of no use to scripts and to other sites. Where TLS ends before us, a header says that there is some; whoever
+    writes it himself binds himself alone."""
+    proto = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return Cookie(
+        key=COOKIE,
+        value=value,
+        max_age=age_s,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=proto.split(",")[0].strip() == "https",
+    )

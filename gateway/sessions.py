@@ -1,0 +1,185 @@
+"""Sessions of the console: an admin key is signed in with once, and a cookie speaks for it until it is over.
+
+They are rows of the database, so every gateway knows them; of the cookie there is its hash alone. Nothing is cached: a
+session ends with its key, its tenant or its sign-out at the next request. Nothing here knows routes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import time
+from collections.abc import Callable
+
+import msgspec
+import sqlalchemy as sa
+
+from billing.clock import SECOND, database_now
+from billing.database import Database
+from billing.ids import new_id
+from gateway import audit, keys
+from gateway.callers import Caller, Callers
+from gateway.errors import InvalidApiKey, RateLimited, SessionExpired
+from gateway.keys import ADMIN
+from gateway.tables import sessions
+
+SESSION_S_MAX = 12 * 3600  # however much it is used
+SESSION_IDLE_S = 3600  # without a request
+SEEN_S = 60  # how exactly its last use is known
+SESSIONS_MAX = 100  # of one key; one more ends the oldest
+SECRET_BYTES = 32
+COOKIE_CHARS = 43  # of so many bytes in base64
+
+# Sign-ins with a wrong key from one address, by each gateway process.
+WRONG_SIGN_INS_MAX = 10
+WRONG_SIGN_INS_S = 60.0
+ADDRESSES_MAX = 10_000  # remembered; one more forgets the oldest
+REFUSED_S = 0.25  # every refusal of a key takes so long, whatever was wrong with it
+IPV6_PREFIX = 64  # what one caller has of IPv6
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the key `key_id`; moments in microseconds UTC."""
+
+    id: str
+    key_id: str
+    created_at: int
+    seen_at: int
+    expires_at: int
+
+
+class Sessions:
+    """Those of all gateways of one database."""
+
+    def __init__(self, database: Database, callers: Callers) -> None:
+        self._database = database
+        self._callers = callers
+
+    async def sign_in(self, caller: Caller, request_id: str) -> tuple[str, Session]:
+        """The cookie's value, this once, and its session. Raises InvalidApiKey when the key has ended meanwhile, or is
+        no admin key."""
+        if ADMIN not in caller.scopes or caller.role is None:
+            raise InvalidApiKey()
+        cookie = secrets.token_urlsafe(SECRET_BYTES)
+        return cookie, await self._database.keep(lambda c: _begin(c, caller, cookie, request_id))
+
+    async def identify(self, cookie: str) -> tuple[Caller, Session]:
+        """Raises SessionExpired, DatabaseUnavailable."""
+        if len(cookie) != COOKIE_CHARS:
+            raise SessionExpired()
+        now, session, caller = await self._database.read(lambda c: self._find(c, cookie))
+        if session is None or caller is None:
+            raise SessionExpired()
+        self._callers.note_used(caller)
+        if session.seen_at + SEEN_S * SECOND <= now:
+            seen = sa.update(sessions).where(sessions.c.id == session.id, sessions.c.seen_at < now)
+            await self._database.keep(lambda c: c.execute(seen.values(seen_at=now)))
+        return caller, session
+
+    async def sign_out(self, caller: Caller, session: Session, request_id: str) -> None:
+        await self._database.keep(lambda c: _end(c, caller, session, request_id))
+
+    def _find(self, connection: sa.Connection, cookie: str) -> tuple[int, Session | None, Caller | None]:
+        now = database_now(connection)
+        columns = (sessions.c[name] for name in Session.__struct_fields__)
+        row = connection.execute(sa.select(*columns).where(sessions.c.hash == _hash(cookie))).one_or_none()
+        if row is None or row.expires_at <= now or row.seen_at + SESSION_IDLE_S * SECOND <= now:
+            return now, None, None
+        return now, Session(**row._mapping), self._callers.of_key(connection, row.key_id)
+
+
+def csrf_token(cookie: str) -> str:
+    """What a write must carry beside the cookie. It is made from the cookie's value, so that whoever reads the database
+    learns neither."""
+    return hmac.new(cookie.encode(), b"laneway csrf token", hashlib.sha256).hexdigest()
+
+
+def is_csrf_token(cookie: str, token: str) -> bool:
+    return hmac.compare_digest(csrf_token(cookie).encode(), token.encode())
+
+
+class SignIns:
+    """Counts wrong sign-ins of each address: `begin` one, and say when it `succeeded`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._wrong: dict[str, tuple[float, int]] = {}  # since when, how many
+
+    def begin(self, address: str) -> None:
+        """Counted as wrong until it succeeded, so that many at once are counted too. Raises RateLimited."""
+        now, place = self._clock(), _place(address)
+        since, wrong = self._wrong.get(place, (now, 0))
+        if now - since >= WRONG_SIGN_INS_S:
+            since, wrong = now, 0
+        if wrong >= WRONG_SIGN_INS_MAX:
+            raise RateLimited(
+                f"{wrong} sign-ins with a wrong key came from this address within {WRONG_SIGN_INS_S:g} s, which is "
+                "the limit.",
+                retry_after_s=since + WRONG_SIGN_INS_S - now,
+            )
+        if place not in self._wrong and len(self._wrong) >= ADDRESSES_MAX:
+            del self._wrong[next(iter(self._wrong))]
+        self._wrong[place] = (since, wrong + 1)
+
+    def succeeded(self, address: str) -> None:
+        place = _place(address)
+        if place in self._wrong:
+            since, wrong = self._wrong[place]
+            self._wrong[place] = (since, max(0, wrong - 1))
+
+
+def _place(address: str) -> str:
+    """What one caller has: an IPv4 address, or a network of IPv6."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:  # a Unix socket's
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))
+    return address
+
+
+def _begin(connection: sa.Connection, caller: Caller, cookie: str, request_id: str) -> Session:
+    now = database_now(connection)
+    if not keys.is_usable(connection, caller.key_id):
+        raise InvalidApiKey()
+    ends = now + SESSION_S_MAX * SECOND
+    if caller.expires_at is not None:
+        ends = min(ends, caller.expires_at * SECOND)
+    session = Session(id=new_id("ses"), key_id=caller.key_id, created_at=now, seen_at=now, expires_at=ends)
+    _forget_old(connection, caller.key_id, now)
+    connection.execute(sa.insert(sessions).values(msgspec.structs.asdict(session) | {"hash": _hash(cookie)}))
+    _record(connection, "session.begin", caller, session, request_id)
+    return session
+
+
+def _forget_old(connection: sa.Connection, key_id: str, now: int) -> None:
+    """What is over, of every key, and of this one what is too much with one more."""
+    connection.execute(sa.delete(sessions).where(sessions.c.expires_at <= now))
+    newest = sa.select(sessions.c.id).where(sessions.c.key_id == key_id).order_by(sessions.c.created_at.desc())
+    surplus = connection.execute(newest.offset(SESSIONS_MAX - 1)).scalars().all()
+    if surplus:
+        connection.execute(sa.delete(sessions).where(sessions.c.id.in_(surplus)))
+
+
+def _end(connection: sa.Connection, caller: Caller, session: Session, request_id: str) -> None:
+    ended = connection.execute(sa.delete(sessions).where(sessions.c.id == session.id))
+    if ended.rowcount:
+        _record(connection, "session.end", caller, session, request_id)
+
+
+def _record(connection: sa.Connection, action: str, caller: Caller, session: Session, request_id: str) -> None:
+    audit.record(
+        connection,
+        actor=caller.key_id,
+        action=action,
+        object_id=session.id,
+        tenant_id=caller.tenant_id,
+        request_id=request_id,
+    )
+
+
+def _hash(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode()).hexdigest()
