@@ -1,22 +1,5 @@
 // Generated from the gateway's OpenAPI by `npm run types`; not edited by hand.
 export interface paths {
-    "/t/{tenant}/v1/chat/completions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** ChatCompletions */
-        post: operations["TTenantV1ChatCompletionsChatCompletions"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/chat/completions": {
         parameters: {
             query?: never;
@@ -34,7 +17,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/completions": {
+    "/t/{tenant}/v1/chat/completions": {
         parameters: {
             query?: never;
             header?: never;
@@ -43,8 +26,8 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Completions */
-        post: operations["V1CompletionsCompletions"];
+        /** ChatCompletions */
+        post: operations["TTenantV1ChatCompletionsChatCompletions"];
         delete?: never;
         options?: never;
         head?: never;
@@ -62,6 +45,23 @@ export interface paths {
         put?: never;
         /** Completions */
         post: operations["TTenantV1CompletionsCompletions"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Completions */
+        post: operations["V1CompletionsCompletions"];
         delete?: never;
         options?: never;
         head?: never;
@@ -136,23 +136,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/models": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListModels */
-        get: operations["V1ModelsListModels"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/t/{tenant}/v1/models": {
         parameters: {
             query?: never;
@@ -162,6 +145,23 @@ export interface paths {
         };
         /** ListModels */
         get: operations["TTenantV1ModelsListModels"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListModels */
+        get: operations["V1ModelsListModels"];
         put?: never;
         post?: never;
         delete?: never;
@@ -204,23 +204,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/usage": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** OwnUsage */
-        get: operations["V1UsageOwnUsage"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/t/{tenant}/v1/usage": {
         parameters: {
             query?: never;
@@ -230,6 +213,23 @@ export interface paths {
         };
         /** OwnUsage */
         get: operations["TTenantV1UsageOwnUsage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** OwnUsage */
+        get: operations["V1UsageOwnUsage"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1087,6 +1087,25 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetSession */
+        get: operations["V1AdminSessionGetSession"];
+        put?: never;
+        /** SignIn */
+        post: operations["V1AdminSessionSignIn"];
+        /** SignOut */
+        delete: operations["V1AdminSessionSignOut"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1359,6 +1378,8 @@ export interface components {
             expires_at: number | null;
             revoked_at: number | null;
             rotated_to: string | null;
+            /** @enum {null|string} */
+            role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
         };
         /** KeyChange */
         KeyChange: {
@@ -1483,6 +1504,8 @@ export interface components {
             scopes?: string[] | null;
             expires_at?: number | null;
             default_max_tokens?: number | null;
+            /** @enum {null|string} */
+            role?: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
         };
         /** NewKeyView */
         NewKeyView: {
@@ -1501,6 +1524,8 @@ export interface components {
             expires_at: number | null;
             revoked_at: number | null;
             rotated_to: string | null;
+            /** @enum {null|string} */
+            role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
             secret: string;
         };
         /** NewPrice */
@@ -1887,6 +1912,32 @@ export interface components {
         Rotation: {
             /** @default 86400 */
             overlap_s: number;
+        };
+        /** SessionKey */
+        SessionKey: {
+            id: string;
+            name: string;
+            last_four: string;
+        };
+        /** SessionTenant */
+        SessionTenant: {
+            id: string;
+            slug: string;
+            name: string;
+        };
+        /** SessionView */
+        SessionView: {
+            /** @enum {string} */
+            role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only";
+            tenant: components["schemas"]["SessionTenant"] | null;
+            key: components["schemas"]["SessionKey"];
+            permissions: string[];
+            csrf_token: string;
+            expires_at: number;
+        };
+        /** SignIn */
+        SignIn: {
+            key: string;
         };
         /** StandingView */
         StandingView: {
@@ -3045,6 +3096,52 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    V1ChatCompletionsChatCompletions: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChatRequest"];
+            };
+        };
+        responses: {
+            /** @description Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChatCompletion"];
+                    "text/event-stream": components["schemas"]["ChatCompletionChunk"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     TTenantV1ChatCompletionsChatCompletions: {
         parameters: {
             query?: never;
@@ -3093,60 +3190,16 @@ export interface operations {
             };
         };
     };
-    V1ChatCompletionsChatCompletions: {
+    TTenantV1CompletionsCompletions: {
         parameters: {
             query?: never;
             header?: {
                 /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
                 "Idempotency-Key"?: string;
             };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["ChatRequest"];
+            path: {
+                tenant: string;
             };
-        };
-        responses: {
-            /** @description Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ChatCompletion"];
-                    "text/event-stream": components["schemas"]["ChatCompletionChunk"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1CompletionsCompletions: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
-                "Idempotency-Key"?: string;
-            };
-            path?: never;
             cookie?: never;
         };
         requestBody: {
@@ -3185,16 +3238,14 @@ export interface operations {
             };
         };
     };
-    TTenantV1CompletionsCompletions: {
+    V1CompletionsCompletions: {
         parameters: {
             query?: never;
             header?: {
                 /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
                 "Idempotency-Key"?: string;
             };
-            path: {
-                tenant: string;
-            };
+            path?: never;
             cookie?: never;
         };
         requestBody: {
@@ -3413,11 +3464,13 @@ export interface operations {
             };
         };
     };
-    V1ModelsListModels: {
+    TTenantV1ModelsListModels: {
         parameters: {
             query?: never;
             header?: never;
-            path?: never;
+            path: {
+                tenant: string;
+            };
             cookie?: never;
         };
         requestBody?: never;
@@ -3451,13 +3504,11 @@ export interface operations {
             };
         };
     };
-    TTenantV1ModelsListModels: {
+    V1ModelsListModels: {
         parameters: {
             query?: never;
             header?: never;
-            path: {
-                tenant: string;
-            };
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -3572,7 +3623,7 @@ export interface operations {
             };
         };
     };
-    V1UsageOwnUsage: {
+    TTenantV1UsageOwnUsage: {
         parameters: {
             query?: {
                 /** @description Unix seconds */
@@ -3581,7 +3632,9 @@ export interface operations {
                 end_time?: number | null;
             };
             header?: never;
-            path?: never;
+            path: {
+                tenant: string;
+            };
             cookie?: never;
         };
         requestBody?: never;
@@ -3615,7 +3668,7 @@ export interface operations {
             };
         };
     };
-    TTenantV1UsageOwnUsage: {
+    V1UsageOwnUsage: {
         parameters: {
             query?: {
                 /** @description Unix seconds */
@@ -3624,9 +3677,7 @@ export interface operations {
                 end_time?: number | null;
             };
             header?: never;
-            path: {
-                tenant: string;
-            };
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -3868,6 +3919,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -3912,6 +3964,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -3954,6 +4007,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -3996,6 +4050,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4040,6 +4095,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4084,6 +4140,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4126,6 +4183,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4166,6 +4224,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4210,6 +4269,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4254,6 +4314,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4296,6 +4357,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4336,6 +4398,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4380,6 +4443,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4423,6 +4487,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4465,6 +4530,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4507,6 +4573,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4551,6 +4618,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4593,6 +4661,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4633,6 +4702,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -4675,6 +4745,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4717,6 +4788,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4757,6 +4829,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -4799,6 +4872,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4843,6 +4917,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4885,6 +4960,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4931,6 +5007,7 @@ export interface operations {
                     "last-modified"?: string;
                     /** @description Entity tag */
                     etag?: string;
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -4977,6 +5054,7 @@ export interface operations {
                     "last-modified"?: string;
                     /** @description Entity tag */
                     etag?: string;
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5017,6 +5095,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5057,6 +5136,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -5099,6 +5179,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5141,6 +5222,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5181,6 +5263,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -5219,6 +5302,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5259,6 +5343,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -5301,6 +5386,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5358,6 +5444,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5402,6 +5489,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5459,6 +5547,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5497,6 +5586,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5541,6 +5631,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5585,6 +5676,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5626,6 +5718,7 @@ export interface operations {
             /** @description Request fulfilled, nothing follows */
             204: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content?: never;
@@ -5664,6 +5757,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5714,6 +5808,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5767,6 +5862,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5805,6 +5901,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5856,6 +5953,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5894,6 +5992,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5941,6 +6040,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -5983,6 +6083,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6029,6 +6130,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6069,6 +6171,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6114,6 +6217,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6156,6 +6260,7 @@ export interface operations {
             /** @description Document created, URL follows */
             201: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6199,6 +6304,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6241,6 +6347,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6282,6 +6389,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6320,6 +6428,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6374,6 +6483,7 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6428,10 +6538,132 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
+                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
                     "application/json": components["schemas"]["CostPage"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionGetSession: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionSignIn: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignIn"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionSignOut: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": null;
                 };
             };
             /** @description A refusal, with its reason */
