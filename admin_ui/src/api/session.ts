@@ -2,17 +2,10 @@
 import { useSyncExternalStore } from "react";
 import { errorOf } from "./errors";
 import { parseJson } from "./json";
+import type { components } from "./schema";
 
-export interface Session {
-  role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only";
-  /** Whose side one sees: null is the operator's, all tenants. */
-  tenant: { id: string; slug: string; name: string } | null;
-  key: { id: string; name: string; last_four: string };
-  /** `area:read` and `area:write`. What the API allows; the console hides the rest. */
-  permissions: readonly string[];
-  csrf_token: string;
-  expires_at: number;
-}
+/** Who it is: role, tenant (null: the operator's side, all tenants), key, `area:read` and `area:write` permissions. */
+export type Session = components["schemas"]["SessionView"];
 
 /** `session` null with `state` "out": nobody; with "expired": one was signed in, and the page is still there. */
 export interface Standing {

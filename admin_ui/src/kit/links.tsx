@@ -29,6 +29,9 @@ export function useGo(): (to: string, query?: Values) => void {
   return useCallback((to, query) => void navigate({ to, search: (query ?? {}) as never }), [navigate]);
 }
 
+/** What does not narrow a list: its order, which rows and which tab are open. */
+const LOOKS = new Set(["sort", "open", "tab"]);
+
 export interface View<V extends Values> {
   /** Every value, those of the address before the defaults. */
   values: V;
@@ -62,7 +65,7 @@ export function useView<V extends Values>(defaults: V): View<V> {
           return next;
         }) as never,
       });
-    const narrowed = Object.keys(base).some((name) => name !== "sort" && values[name] !== base[name]);
+    const narrowed = Object.keys(base).some((name) => !LOOKS.has(name) && values[name] !== base[name]);
     return { values, set: put, narrowed, clear: () => put(base) };
   }, [search, navigate, given]);
 }

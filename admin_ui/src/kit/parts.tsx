@@ -149,6 +149,17 @@ export function Id({ value }: { value: string }) {
   );
 }
 
+/** An identifier in a cell: its ends, the whole as its title, with a button to copy it. */
+export function ShortId({ value }: { value: string }) {
+  const short = value.length > 20 ? `${value.slice(0, 9)}…${value.slice(-4)}` : value;
+  return (
+    <span className="id id-short">
+      <code title={value}>{short}</code>
+      {short !== value && <Copy text={value} />}
+    </span>
+  );
+}
+
 export function CodeBlock({ text, label = "Code" }: { text: string; label?: string }) {
   return (
     <div className="code-block">

@@ -182,6 +182,11 @@ export function SelectFilter<V extends Record<string, string>>({ label, view, na
   );
 }
 
+/** A lookup (it names itself) among the filters, with its name above it. */
+export function LookupFilter({ label, children }: { label: string; children: ReactNode }) {
+  return <div className="filter"><span aria-hidden="true">{label}</span>{children}</div>;
+}
+
 /** A text that must match, as a filter. */
 export function TextFilter<V extends Record<string, string>>({ label, view, name, type = "text" }: { label: string; view: View<V>; name: keyof V & string; type?: "text" | "date" }) {
   const value = view.values[name] ?? "";

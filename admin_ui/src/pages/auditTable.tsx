@@ -1,14 +1,14 @@
 // The audit log as a table: who changed what, from what to what. On its own page, and on that of an object.
 import { type RowOf, useList } from "../api";
-import { type Column, DataTable, EmptyState, Id, TenantLookup, TextFilter, Time, useView } from "../kit";
+import { type Column, DataTable, EmptyState, Id, LookupFilter, ShortId, TenantLookup, TextFilter, Time, useView } from "../kit";
 
 type Line = RowOf<"/v1/admin/audit_log">;
 
 const COLUMNS: readonly Column<Line>[] = [
   { id: "at", header: "When", cell: (line) => <Time at={line.at} absolute />, csv: (line) => new Date(line.at * 1000).toISOString() },
   { id: "action", header: "Action", cell: (line) => <b>{line.action}</b>, csv: (line) => line.action },
-  { id: "object", header: "Object", cell: (line) => <code>{line.object_id}</code>, csv: (line) => line.object_id },
-  { id: "actor", header: "By", cell: (line) => <code>{line.actor}</code>, csv: (line) => line.actor },
+  { id: "object", header: "Object", cell: (line) => <ShortId value={line.object_id} />, csv: (line) => line.object_id },
+  { id: "actor", header: "By", cell: (line) => <ShortId value={line.actor} />, csv: (line) => line.actor },
   { id: "changed", header: "Changed", wide: true, cell: (line) => <span className="faint">{changes(line).map(([name]) => name).join(", ")}</span>, csv: (line) => changes(line).map(([name]) => name).join(" ") },
 ];
 
@@ -21,7 +21,7 @@ export function AuditTable({ tenant }: { tenant?: string }) {
   });
   const filters = (
     <>
-      {tenant === undefined && <TenantLookup value={chosen} onChange={(value) => view.set({ tenant: value })} />}
+      {tenant === undefined && <LookupFilter label="Tenant"><TenantLookup value={chosen} onChange={(value) => view.set({ tenant: value })} /></LookupFilter>}
       <TextFilter label="Action" view={view} name="action" />
       <TextFilter label="Object" view={view} name="object_id" />
       <TextFilter label="By" view={view} name="actor" />

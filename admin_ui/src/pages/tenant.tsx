@@ -1,7 +1,7 @@
 // One tenant: what it is, its projects, keys and budgets, and who changed it.
 import { useState } from "react";
 import { type AnswerOf, type RowOf, useGet, useList, useMay } from "../api";
-import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, type Exact, Facts, Id, Link, Loaded, Meter, PageHead, Tabs, Time, brief, rounded, toast, useParam } from "../kit";
+import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, type Exact, Facts, Id, Link, Loaded, Meter, PageHead, ShortId, Tabs, Time, brief, rounded, toast, useParam } from "../kit";
 import { AuditTable } from "./auditTable";
 import { ProjectForm, TenantForm, useTenantChange } from "./tenantForms";
 import { Status } from "./tenants";
@@ -84,7 +84,7 @@ function Projects({ tenant }: { tenant: Tenant }) {
   const [edited, setEdited] = useState<Project | "new" | null>(null);
   const columns: Column<Project>[] = [
     { id: "name", header: "Project", cell: (project) => <b>{project.name}</b> },
-    { id: "id", header: "Id", wide: true, cell: (project) => <Id value={project.id} /> },
+    { id: "id", header: "Id", wide: true, cell: (project) => <ShortId value={project.id} /> },
     { id: "tokens", header: "Default max_tokens", end: true, cell: (project) => <Count value={project.default_max_tokens} /> },
     { id: "created", header: "Created", cell: (project) => <Time at={project.created_at} /> },
     ...(may ? [{ id: "edit", header: "Edit", end: true, cell: (project: Project) => <button type="button" className="button button-quiet" aria-label={`Edit ${project.name}`} onClick={() => setEdited(project)}>Edit</button> }] : []),

@@ -18,7 +18,7 @@ function KeyForm() {
         }
       }}
     >
-      <TextField form={form} name="key" label="Admin key" type="password" placeholder="lw_admin_…" mono autoFocus autoComplete="current-password" hint="It is exchanged for a session in this browser and not kept. laneway keys create --kind admin makes one." />
+      <TextField form={form} name="key" label="Admin key" type="password" placeholder="lw_admin_…" mono autoFocus autoComplete="current-password" hint={<>It is exchanged for a session of this browser, and not kept. <code>laneway keys create --kind admin</code> makes one.</>} />
     </Form>
   );
 }
