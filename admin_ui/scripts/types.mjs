@@ -1,4 +1,4 @@
-// src/api/schema.d.ts from the gateway's OpenAPI: npm run types [-- FILE]. Without a file it asks `python -m
+// src/api/schema.d.ts from the gateway's OpenAPI: npm run types [-- FILE [OUT]]. Without a file it asks `python -m
 // gateway.openapi` of the virtual environment in ../.venv, or of $PYTHON.
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
@@ -25,4 +25,4 @@ const ast = await openapiTS(JSON.parse(text), {
   },
 });
 const head = "// Generated from the gateway's OpenAPI by `npm run types`; not edited by hand.\n";
-writeFileSync(new URL("../src/api/schema.d.ts", import.meta.url), head + astToString(ast));
+writeFileSync(process.argv[3] ?? new URL("../src/api/schema.d.ts", import.meta.url), head + astToString(ast));

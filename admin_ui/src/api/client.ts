@@ -92,7 +92,8 @@ export async function respond(url: string, init: RequestInit): Promise<Response>
   let answer = await ask();
   if (answer.ok) return answer;
   let refused = await refusal(answer);
-  if (refused.status === 401 && refused.code === "session_expired" && (await signInAgain())) {
+  // By cookie every 401 means so: a cookie that is past its age is not even sent, and the API sees no key at all.
+  if (refused.status === 401 && (await signInAgain())) {
     answer = await ask();
     if (answer.ok) return answer;
     refused = await refusal(answer);

@@ -88,8 +88,8 @@ export async function upload(url: string, form: FormData, progress: (share: numb
   try {
     return await sendForm(url, form, progress, signal);
   } catch (error) {
-    const expired = error instanceof ApiError && error.status === 401 && error.code === "session_expired";
-    if (!expired || !(await signInAgain())) throw error;
+    const ended = error instanceof ApiError && error.status === 401;
+    if (!ended || !(await signInAgain())) throw error;
     return sendForm(url, form, progress, signal);
   }
 }

@@ -1,0 +1,78 @@
+"""The console's types are those of this gateway, and every path that it asks is one that there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.required import missing_service
+
+REPO = Path(__file__).resolve().parents[2]
+UI = REPO / "admin_ui"
+# A path of the API, written as the client takes it; an address with a query or a value in it is none.
+PATH = re.compile(r"""["'`](/v1/(?:admin|organization)/[a-z0-9_/{}:]*[a-z0-9_}])["'`]""")
+
+
+@pytest.fixture(scope="module")
+def description() -> dict[str, Any]:
+    """In a process of its own: as `npm run types` asks for it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway.openapi"], cwd=REPO, capture_output=True, text=True, timeout=60, check=True
+    )
+    described: dict[str, Any] = json.loads(done.stdout)
+    return described
+
+
+def test_every_path_that_the_console_asks_is_described(description: dict[str, Any]) -> None:
+    asked = {
+        (path, file.name)
+        for file in [*UI.glob("src/**/*.ts"), *UI.glob("src/**/*.tsx")]
+        if file.name != "schema.d.ts"
+        for path in PATH.findall(file.read_text())
+    }
+    assert len(asked) > 5  # the expression still finds them
+    known = set(description["paths"])
+    assert not sorted((path, name) for path, name in asked if path not in known)
+
+
+def test_the_types_are_made_from_every_path_there_is(description: dict[str, Any]) -> None:
+    """Without npm: what was added or removed shows. `npm run types` makes them anew."""
+    body = (UI / "src/api/schema.d.ts").read_text().split("export interface paths {", 1)[1].split("\n}\n", 1)[0]
+    typed = set(re.findall(r'^    "(/[^"]*)": \{$', body, re.MULTILINE))
+    assert typed == set(description["paths"])
+
+
+def test_the_types_are_fresh(description: dict[str, Any], tmp_path: Path) -> None:
+    if shutil.which("node") is None or not (UI / "node_modules/openapi-typescript").exists():
+        missing_service("npm", "admin_ui/node_modules is not installed: make admin-ui")
+    written, made = tmp_path / "openapi.json", tmp_path / "schema.d.ts"
+    written.write_text(json.dumps(description))
+    done = subprocess.run(
+        ["node", "scripts/types.mjs", str(written), str(made)],
+        cwd=UI,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert made.read_text() == (UI / "src/api/schema.d.ts").read_text(), "run: npm run types"
+
+
+def test_the_lockfile_names_no_registry() -> None:
+    packages = json.loads((UI / "package-lock.json").read_text())["packages"]
+    hosts = {package["resolved"] for package in packages.values() if "resolved" in package}
+    assert not {host for host in hosts if not host.startswith("https://registry.npmjs.org/")}
+    assert all("integrity" in package for path, package in packages.items() if path)
+
+
+@pytest.mark.parametrize("file", ["index.html", "public/icon.svg"])
+def test_nothing_inline_that_the_policy_refuses(file: str) -> None:
+    text = (UI / file).read_text()
+    assert not re.search(r"<style|\sstyle=|\son[a-z]+=|<script(?![^>]*\ssrc=)", text)
