@@ -29,7 +29,7 @@ console-if-npm:
 	echo "==> the console could not be built (see above); everything else runs"; \
 	elif [ ! -f admin_ui/dist/index.html ]; then echo "==> no npm here: the console at /admin is not built"; fi
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev console-if-npm
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(VENV)/.dev

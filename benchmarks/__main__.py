@@ -6,6 +6,7 @@ Each is a program of its own, which prints its figures and appends them to bench
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import subprocess
 import sys
@@ -47,8 +48,9 @@ def demo_model() -> str:
     return missing or ("" if (DEMO_MODEL / "model.safetensors").exists() else "the demo model: `make run` converts it")
 
 
+@functools.cache
 def cuda() -> str:
-    """Asked in a process of its own: loading torch takes seconds, and `--list` may not need it."""
+    """Asked once, in a process of its own: loading torch takes seconds, and `--list` may not need it."""
     lacking = modules("torch", "triton")()
     probe = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if lacking or subprocess.run([sys.executable, "-c", probe], check=False).returncode:
