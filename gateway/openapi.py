@@ -1,6 +1,6 @@
 """`python -m gateway.openapi`: the OpenAPI description on standard output, without a server, a database or an engine.
 
-It is what `GET /schema/openapi.json` answers; the console's types are made from it.
+In a fixed order, it is what `GET /schema/openapi.json` answers; the console's types are made from it.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ def describe() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(describe()), indent=1) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(describe(), order="sorted"), indent=1) + b"\n")

@@ -1,277 +1,5 @@
 // Generated from the gateway's OpenAPI by `npm run types`; not edited by hand.
 export interface paths {
-    "/v1/chat/completions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** ChatCompletions */
-        post: operations["V1ChatCompletionsChatCompletions"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/t/{tenant}/v1/chat/completions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** ChatCompletions */
-        post: operations["TTenantV1ChatCompletionsChatCompletions"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/t/{tenant}/v1/completions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Completions */
-        post: operations["TTenantV1CompletionsCompletions"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/completions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Completions */
-        post: operations["V1CompletionsCompletions"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/t/{tenant}/v1/messages": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Messages */
-        post: operations["TTenantV1MessagesMessages"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/messages": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Messages */
-        post: operations["V1MessagesMessages"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/messages/count_tokens": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** CountTokens */
-        post: operations["V1MessagesCountTokensCountTokens"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/t/{tenant}/v1/messages/count_tokens": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** CountTokens */
-        post: operations["TTenantV1MessagesCountTokensCountTokens"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/t/{tenant}/v1/models": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListModels */
-        get: operations["TTenantV1ModelsListModels"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/models": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListModels */
-        get: operations["V1ModelsListModels"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/models/{model}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** GetModel */
-        get: operations["V1ModelsGetModel"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/t/{tenant}/v1/models/{model}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** GetModel */
-        get: operations["TTenantV1ModelsGetModel"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/t/{tenant}/v1/usage": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** OwnUsage */
-        get: operations["TTenantV1UsageOwnUsage"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/usage": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** OwnUsage */
-        get: operations["V1UsageOwnUsage"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/t/{tenant}/v1/budget": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** OwnBudgets */
-        get: operations["TTenantV1BudgetOwnBudgets"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/budget": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** OwnBudgets */
-        get: operations["V1BudgetOwnBudgets"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/health/live": {
         parameters: {
             query?: never;
@@ -323,43 +51,24 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/tenants/{tenant_id}": {
+    "/t/{tenant}/v1/budget": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** GetTenant */
-        get: operations["V1AdminTenantsTenantIdGetTenant"];
+        /** OwnBudgets */
+        get: operations["TTenantV1BudgetOwnBudgets"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        /** ChangeTenant */
-        patch: operations["V1AdminTenantsTenantIdChangeTenant"];
-        trace?: never;
-    };
-    "/v1/admin/tenants": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListTenants */
-        get: operations["V1AdminTenantsListTenants"];
-        put?: never;
-        /** CreateTenant */
-        post: operations["V1AdminTenantsCreateTenant"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/projects/{project_id}": {
+    "/t/{tenant}/v1/chat/completions": {
         parameters: {
             query?: never;
             header?: never;
@@ -368,69 +77,15 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        /** ChangeProject */
-        patch: operations["V1AdminProjectsProjectIdChangeProject"];
-        trace?: never;
-    };
-    "/v1/admin/projects": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListProjects */
-        get: operations["V1AdminProjectsListProjects"];
-        put?: never;
-        /** CreateProject */
-        post: operations["V1AdminProjectsCreateProject"];
+        /** ChatCompletions */
+        post: operations["TTenantV1ChatCompletionsChatCompletions"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/keys/{key_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** GetKey */
-        get: operations["V1AdminKeysKeyIdGetKey"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        /** ChangeKey */
-        patch: operations["V1AdminKeysKeyIdChangeKey"];
-        trace?: never;
-    };
-    "/v1/admin/keys": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListKeys */
-        get: operations["V1AdminKeysListKeys"];
-        put?: never;
-        /** CreateKey */
-        post: operations["V1AdminKeysCreateKey"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/keys/{key_id}/revoke": {
+    "/t/{tenant}/v1/completions": {
         parameters: {
             query?: never;
             header?: never;
@@ -439,15 +94,15 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** RevokeKey */
-        post: operations["V1AdminKeysKeyIdRevokeRevokeKey"];
+        /** Completions */
+        post: operations["TTenantV1CompletionsCompletions"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/keys/{key_id}/rotate": {
+    "/t/{tenant}/v1/messages": {
         parameters: {
             query?: never;
             header?: never;
@@ -456,33 +111,15 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** RotateKey */
-        post: operations["V1AdminKeysKeyIdRotateRotateKey"];
+        /** Messages */
+        post: operations["TTenantV1MessagesMessages"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/prices": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListPrices */
-        get: operations["V1AdminPricesListPrices"];
-        put?: never;
-        /** PublishPrice */
-        post: operations["V1AdminPricesPublishPrice"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/prices/preview": {
+    "/t/{tenant}/v1/messages/count_tokens": {
         parameters: {
             query?: never;
             header?: never;
@@ -491,93 +128,23 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** PreviewPrice */
-        post: operations["V1AdminPricesPreviewPreviewPrice"];
+        /** CountTokens */
+        post: operations["TTenantV1MessagesCountTokensCountTokens"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/budgets": {
+    "/t/{tenant}/v1/models": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** ListBudgets */
-        get: operations["V1AdminBudgetsListBudgets"];
-        put?: never;
-        /** SetBudget */
-        post: operations["V1AdminBudgetsSetBudget"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/budgets/{budget_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        /** RemoveBudget */
-        delete: operations["V1AdminBudgetsBudgetIdRemoveBudget"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/webhooks": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListWebhooks */
-        get: operations["V1AdminWebhooksListWebhooks"];
-        put?: never;
-        /** CreateWebhook */
-        post: operations["V1AdminWebhooksCreateWebhook"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/webhooks/{webhook_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        /** RemoveWebhook */
-        delete: operations["V1AdminWebhooksWebhookIdRemoveWebhook"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/alerts": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListAlerts */
-        get: operations["V1AdminAlertsListAlerts"];
+        /** ListModels */
+        get: operations["TTenantV1ModelsListModels"];
         put?: never;
         post?: never;
         delete?: never;
@@ -586,33 +153,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/exports": {
+    "/t/{tenant}/v1/models/{model}": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** ListExports */
-        get: operations["V1AdminExportsListExports"];
-        put?: never;
-        /** CreateExport */
-        post: operations["V1AdminExportsCreateExport"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/exports/{export_id}/file": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Download */
-        get: operations["V1AdminExportsExportIdFileDownload"];
+        /** GetModel */
+        get: operations["TTenantV1ModelsGetModel"];
         put?: never;
         post?: never;
         delete?: never;
@@ -621,106 +170,17 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/exports/{export_id}/manifest": {
+    "/t/{tenant}/v1/usage": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** DownloadManifest */
-        get: operations["V1AdminExportsExportIdManifestDownloadManifest"];
+        /** OwnUsage */
+        get: operations["TTenantV1UsageOwnUsage"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/exports/{export_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** GetExport */
-        get: operations["V1AdminExportsExportIdGetExport"];
-        put?: never;
-        post?: never;
-        /** EndExport */
-        delete: operations["V1AdminExportsExportIdEndExport"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/limits": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** ListLimits */
-        get: operations["V1AdminLimitsListLimits"];
-        put?: never;
-        /** SetLimits */
-        post: operations["V1AdminLimitsSetLimits"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/limits/{limits_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        /** RemoveLimits */
-        delete: operations["V1AdminLimitsLimitsIdRemoveLimits"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/adapters/{adapter}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** GetAdapter */
-        get: operations["V1AdminAdaptersGetAdapter"];
-        put?: never;
-        post?: never;
-        /** RemoveAdapter */
-        delete: operations["V1AdminAdaptersRemoveAdapter"];
-        options?: never;
-        head?: never;
-        /** ChangeAdapter */
-        patch: operations["V1AdminAdaptersChangeAdapter"];
-        trace?: never;
-    };
-    "/v1/admin/adapters/check": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** CheckAdapter */
-        post: operations["V1AdminAdaptersCheckCheckAdapter"];
         delete?: never;
         options?: never;
         head?: never;
@@ -745,6 +205,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/adapters/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** CheckAdapter */
+        post: operations["V1AdminAdaptersCheckCheckAdapter"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/adapters/uploads": {
         parameters: {
             query?: never;
@@ -756,6 +233,59 @@ export interface paths {
         get: operations["V1AdminAdaptersUploadsListUploads"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/adapters/{adapter}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetAdapter */
+        get: operations["V1AdminAdaptersGetAdapter"];
+        put?: never;
+        post?: never;
+        /** RemoveAdapter */
+        delete: operations["V1AdminAdaptersRemoveAdapter"];
+        options?: never;
+        head?: never;
+        /** ChangeAdapter */
+        patch: operations["V1AdminAdaptersChangeAdapter"];
+        trace?: never;
+    };
+    "/v1/admin/adapters/{adapter}/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** PromoteAdapter */
+        post: operations["V1AdminAdaptersPromotePromoteAdapter"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/adapters/{adapter}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** RollBackAdapter */
+        post: operations["V1AdminAdaptersRollbackRollBackAdapter"];
         delete?: never;
         options?: never;
         head?: never;
@@ -779,23 +309,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/adapters/{adapter}/promote": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** PromoteAdapter */
-        post: operations["V1AdminAdaptersPromotePromoteAdapter"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/admin/adapters/{adapter}/versions/{version}": {
         parameters: {
             query?: never;
@@ -813,49 +326,15 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/adapters/{adapter}/rollback": {
+    "/v1/admin/alerts": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        get?: never;
-        put?: never;
-        /** RollBackAdapter */
-        post: operations["V1AdminAdaptersRollbackRollBackAdapter"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/usage": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** UsageTotals */
-        get: operations["V1AdminUsageUsageTotals"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/usage/requests": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** UsageRequests */
-        get: operations["V1AdminUsageRequestsUsageRequests"];
+        /** ListAlerts */
+        get: operations["V1AdminAlertsListAlerts"];
         put?: never;
         post?: never;
         delete?: never;
@@ -898,6 +377,59 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/budgets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListBudgets */
+        get: operations["V1AdminBudgetsListBudgets"];
+        put?: never;
+        /** SetBudget */
+        post: operations["V1AdminBudgetsSetBudget"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/budgets/{budget_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** RemoveBudget */
+        delete: operations["V1AdminBudgetsBudgetIdRemoveBudget"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/corrections": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListCorrections */
+        get: operations["V1AdminCorrectionsListCorrections"];
+        put?: never;
+        /** MakeCorrection */
+        post: operations["V1AdminCorrectionsMakeCorrection"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/engine": {
         parameters: {
             query?: never;
@@ -907,6 +439,232 @@ export interface paths {
         };
         /** EngineStatus */
         get: operations["V1AdminEngineEngineStatus"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/exports": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListExports */
+        get: operations["V1AdminExportsListExports"];
+        put?: never;
+        /** CreateExport */
+        post: operations["V1AdminExportsCreateExport"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/exports/{export_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetExport */
+        get: operations["V1AdminExportsExportIdGetExport"];
+        put?: never;
+        post?: never;
+        /** EndExport */
+        delete: operations["V1AdminExportsExportIdEndExport"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/exports/{export_id}/file": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Download */
+        get: operations["V1AdminExportsExportIdFileDownload"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/exports/{export_id}/manifest": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** DownloadManifest */
+        get: operations["V1AdminExportsExportIdManifestDownloadManifest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/invoices": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListInvoices */
+        get: operations["V1AdminInvoicesListInvoices"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/invoices/{invoice_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetInvoice */
+        get: operations["V1AdminInvoicesInvoiceIdGetInvoice"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListKeys */
+        get: operations["V1AdminKeysListKeys"];
+        put?: never;
+        /** CreateKey */
+        post: operations["V1AdminKeysCreateKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/keys/{key_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetKey */
+        get: operations["V1AdminKeysKeyIdGetKey"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** ChangeKey */
+        patch: operations["V1AdminKeysKeyIdChangeKey"];
+        trace?: never;
+    };
+    "/v1/admin/keys/{key_id}/revoke": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** RevokeKey */
+        post: operations["V1AdminKeysKeyIdRevokeRevokeKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/keys/{key_id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** RotateKey */
+        post: operations["V1AdminKeysKeyIdRotateRotateKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/limits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListLimits */
+        get: operations["V1AdminLimitsListLimits"];
+        put?: never;
+        /** SetLimits */
+        post: operations["V1AdminLimitsSetLimits"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/limits/{limits_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** RemoveLimits */
+        delete: operations["V1AdminLimitsLimitsIdRemoveLimits"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/margins": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** TierMargins */
+        get: operations["V1AdminMarginsTierMargins"];
         put?: never;
         post?: never;
         delete?: never;
@@ -949,73 +707,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/invoices": {
+    "/v1/admin/prices": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** ListInvoices */
-        get: operations["V1AdminInvoicesListInvoices"];
+        /** ListPrices */
+        get: operations["V1AdminPricesListPrices"];
         put?: never;
-        post?: never;
+        /** PublishPrice */
+        post: operations["V1AdminPricesPublishPrice"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/invoices/{invoice_id}": {
+    "/v1/admin/prices/preview": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** GetInvoice */
-        get: operations["V1AdminInvoicesInvoiceIdGetInvoice"];
+        get?: never;
         put?: never;
-        post?: never;
+        /** PreviewPrice */
+        post: operations["V1AdminPricesPreviewPreviewPrice"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/corrections": {
+    "/v1/admin/projects": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** ListCorrections */
-        get: operations["V1AdminCorrectionsListCorrections"];
+        /** ListProjects */
+        get: operations["V1AdminProjectsListProjects"];
         put?: never;
-        /** MakeCorrection */
-        post: operations["V1AdminCorrectionsMakeCorrection"];
+        /** CreateProject */
+        post: operations["V1AdminProjectsCreateProject"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/margins": {
+    "/v1/admin/projects/{project_id}": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** TierMargins */
-        get: operations["V1AdminMarginsTierMargins"];
+        get?: never;
         put?: never;
         post?: never;
         delete?: never;
         options?: never;
         head?: never;
-        patch?: never;
+        /** ChangeProject */
+        patch: operations["V1AdminProjectsProjectIdChangeProject"];
         trace?: never;
     };
     "/v1/admin/reconciliations": {
@@ -1053,15 +812,241 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/organization/usage/completions": {
+    "/v1/admin/session": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** OrganizationUsage */
-        get: operations["V1OrganizationUsageCompletionsOrganizationUsage"];
+        /** GetSession */
+        get: operations["V1AdminSessionGetSession"];
+        put?: never;
+        /** SignIn */
+        post: operations["V1AdminSessionSignIn"];
+        /** SignOut */
+        delete: operations["V1AdminSessionSignOut"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/tenants": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListTenants */
+        get: operations["V1AdminTenantsListTenants"];
+        put?: never;
+        /** CreateTenant */
+        post: operations["V1AdminTenantsCreateTenant"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/tenants/{tenant_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetTenant */
+        get: operations["V1AdminTenantsTenantIdGetTenant"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /** ChangeTenant */
+        patch: operations["V1AdminTenantsTenantIdChangeTenant"];
+        trace?: never;
+    };
+    "/v1/admin/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** UsageTotals */
+        get: operations["V1AdminUsageUsageTotals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/usage/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** UsageRequests */
+        get: operations["V1AdminUsageRequestsUsageRequests"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListWebhooks */
+        get: operations["V1AdminWebhooksListWebhooks"];
+        put?: never;
+        /** CreateWebhook */
+        post: operations["V1AdminWebhooksCreateWebhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/webhooks/{webhook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** RemoveWebhook */
+        delete: operations["V1AdminWebhooksWebhookIdRemoveWebhook"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/budget": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** OwnBudgets */
+        get: operations["V1BudgetOwnBudgets"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/chat/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** ChatCompletions */
+        post: operations["V1ChatCompletionsChatCompletions"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Completions */
+        post: operations["V1CompletionsCompletions"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Messages */
+        post: operations["V1MessagesMessages"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/messages/count_tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** CountTokens */
+        post: operations["V1MessagesCountTokensCountTokens"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListModels */
+        get: operations["V1ModelsListModels"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models/{model}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetModel */
+        get: operations["V1ModelsGetModel"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1087,20 +1072,35 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/session": {
+    "/v1/organization/usage/completions": {
         parameters: {
             query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
-        /** GetSession */
-        get: operations["V1AdminSessionGetSession"];
+        /** OrganizationUsage */
+        get: operations["V1OrganizationUsageCompletionsOrganizationUsage"];
         put?: never;
-        /** SignIn */
-        post: operations["V1AdminSessionSignIn"];
-        /** SignOut */
-        delete: operations["V1AdminSessionSignOut"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** OwnUsage */
+        get: operations["V1UsageOwnUsage"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1112,213 +1112,884 @@ export interface components {
     schemas: {
         /** Adapter */
         Adapter: {
-            id: string;
-            tenant_id: string | null;
-            name: string;
-            base_model: string;
-            digest: string;
-            version: number;
             active: boolean;
-            shared: string[];
-            pinned: boolean;
-            notes: string | null;
+            base_model: string;
             created_at: number;
+            digest: string;
+            id: string;
+            name: string;
+            notes: string | null;
+            pinned: boolean;
+            shared: string[];
+            tenant_id: string | null;
+            version: number;
         };
         /** AdapterChange */
         AdapterChange: {
-            shared?: string[] | null;
-            pinned?: boolean | null;
             notes?: string | null;
+            pinned?: boolean | null;
+            shared?: string[] | null;
         };
         /** AddedAdapterView */
         AddedAdapterView: {
-            id: string;
-            tenant_id: string | null;
-            name: string;
-            base_model: string;
-            digest: string;
-            version: number;
             active: boolean;
-            shared: string[];
-            pinned: boolean;
-            notes: string | null;
-            created_at: number;
             added: components["schemas"]["Version"];
+            base_model: string;
+            created_at: number;
+            digest: string;
+            id: string;
+            name: string;
+            notes: string | null;
+            pinned: boolean;
+            shared: string[];
+            tenant_id: string | null;
+            version: number;
+        };
+        /**
+         * Alternative
+         * @description An id by its text. `bytes` is exact where the text is not: a token may be a part of a character.
+         */
+        Alternative: {
+            bytes: number[];
+            logprob: number;
+            token: string;
         };
         /** Amount */
         Amount: {
-            value: number;
             currency: string;
             picos: number | bigint;
+            value: number;
+        };
+        /** AnswerMessage */
+        AnswerMessage: {
+            /** @default [] */
+            annotations: unknown[];
+            content: string;
+            /** @default null */
+            refusal: null;
+            /**
+             * @default assistant
+             * @enum {unknown}
+             */
+            role: "assistant";
+        };
+        /** AnthropicDetail */
+        AnthropicDetail: {
+            message: string;
+            type: string;
+        };
+        /**
+         * AnthropicError
+         * @description The body of every error answer below /v1/messages, and of an error event in its streams.
+         */
+        AnthropicError: {
+            error: components["schemas"]["AnthropicDetail"];
+            request_id: string;
+            /** @enum {unknown} */
+            type: "error";
+        };
+        /**
+         * AssistantMessage
+         * @description As a caller writes it, or as we returned it, with the empty fields that SDKs add.
+         */
+        AssistantMessage: {
+            /** @default null */
+            annotations: unknown[] | null;
+            /** @default null */
+            audio: null;
+            content: string | components["schemas"]["TextPart"][];
+            /** @default null */
+            function_call: null;
+            /** @default null */
+            name: null;
+            /** @default null */
+            provider_specific_fields: {
+                [key: string]: null;
+            } | null;
+            /** @default null */
+            refusal: null;
+            /** @enum {unknown} */
+            role: "assistant";
+            /** @default null */
+            tool_calls: unknown[] | null;
         };
         /** AuditLineView */
         AuditLineView: {
-            id: number;
-            at: number;
-            actor: string;
             action: string;
-            object_id: string;
-            tenant_id: string | null;
-            request_id: string | null;
-            before: unknown;
+            actor: string;
             after: unknown;
+            at: number;
+            before: unknown;
+            id: number;
+            object_id: string;
+            request_id: string | null;
+            tenant_id: string | null;
         };
         /** AuditView */
         AuditView: {
-            sound: boolean;
             findings: components["schemas"]["Findings"];
+            sound: boolean;
+        };
+        /** BlockDelta */
+        BlockDelta: {
+            delta: components["schemas"]["TextDelta"];
+            /** @default 0 */
+            index: number;
+            /** @enum {unknown} */
+            type: "content_block_delta";
+        };
+        /** BlockStart */
+        BlockStart: {
+            content_block: components["schemas"]["TextContent"];
+            /** @default 0 */
+            index: number;
+            /** @enum {unknown} */
+            type: "content_block_start";
+        };
+        /** BlockStop */
+        BlockStop: {
+            /** @default 0 */
+            index: number;
+            /** @enum {unknown} */
+            type: "content_block_stop";
         };
         /** BudgetSetting */
         BudgetSetting: {
-            tenant: string;
-            /** @enum {string} */
-            unit: "tokens" | "money";
-            /** @enum {string} */
-            period: "day" | "month" | "total";
-            limit_amount: number | bigint;
-            project?: string | null;
             key_id?: string | null;
             /** @enum {null|string} */
             kind?: "hard" | "soft" | null;
+            limit_amount: number | bigint;
+            /** @enum {string} */
+            period: "day" | "month" | "total";
+            project?: string | null;
+            tenant: string;
             thresholds?: number[] | null;
+            /** @enum {string} */
+            unit: "tokens" | "money";
         };
         /** BudgetView */
         BudgetView: {
+            created_at: number;
+            held: number | bigint;
             id: string;
-            tenant_id: string;
+            /** @enum {string} */
+            kind: "hard" | "soft";
+            left: number | bigint;
+            limit_amount: number | bigint;
+            /** @enum {string} */
+            period: "day" | "month" | "total";
+            resets_at: number | null;
             /** @enum {string} */
             scope: "tenant" | "project" | "key";
             scope_id: string;
+            tenant_id: string;
+            thresholds: number[];
             /** @enum {string} */
             unit: "tokens" | "money";
-            /** @enum {string} */
-            period: "day" | "month" | "total";
-            /** @enum {string} */
-            kind: "hard" | "soft";
-            thresholds: number[];
-            limit_amount: number | bigint;
             used: number | bigint;
-            held: number | bigint;
-            left: number | bigint;
-            resets_at: number | null;
-            created_at: number;
+        };
+        /**
+         * CacheControl
+         * @description A hint: every prompt is cached here, by its pages.
+         */
+        CacheControl: {
+            /** @default null */
+            ttl: ("1h" | "5m") | null;
+            /** @enum {unknown} */
+            type: "ephemeral";
+        };
+        /** ChatCompletion */
+        ChatCompletion: {
+            choices: components["schemas"]["Choice"][];
+            created: number;
+            id: string;
+            model: string;
+            /**
+             * @default chat.completion
+             * @enum {unknown}
+             */
+            object: "chat.completion";
+            service_tier: string;
+            system_fingerprint: string;
+            usage: components["schemas"]["Usage"];
+        };
+        /** ChatCompletionChunk */
+        ChatCompletionChunk: {
+            choices: components["schemas"]["ChunkChoice"][];
+            created: number;
+            id: string;
+            model: string;
+            /**
+             * @default chat.completion.chunk
+             * @enum {unknown}
+             */
+            object: "chat.completion.chunk";
+            service_tier: string;
+            system_fingerprint: string;
+            usage?: components["schemas"]["Usage"] | null;
+        };
+        /**
+         * ChatRequest
+         * @description What to answer, and how. A field typed Any must have one of its NEUTRAL values.
+         */
+        ChatRequest: {
+            /** @default null */
+            add_generation_prompt: boolean | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            allowed_token_ids: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            audio: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            bad_words: null | never[];
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            chat_template: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            chat_template_kwargs: null | Record<string, never>;
+            /** @default null */
+            continue_final_message: boolean | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            documents: null | never[];
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            echo: null | false;
+            /** @default null */
+            frequency_penalty: number | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            function_call: null | "none" | "auto";
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            functions: null | never[];
+            /** @default null */
+            ignore_eos: boolean | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            include_stop_str_in_output: null | false;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            length_penalty: null | 1;
+            /** @default null */
+            logit_bias: {
+                [key: string]: number;
+            } | null;
+            /** @default null */
+            logprobs: boolean | null;
+            /** @default null */
+            max_completion_tokens: number | null;
+            /** @default null */
+            max_tokens: number | null;
+            messages: (components["schemas"]["SystemMessage"] | components["schemas"]["DeveloperMessage"] | components["schemas"]["UserMessage"] | components["schemas"]["AssistantMessage"])[];
+            /** @default null */
+            metadata: {
+                [key: string]: string;
+            } | null;
+            /** @default null */
+            min_p: number | null;
+            /** @default null */
+            min_tokens: number | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            modalities: null | [
+                "text"
+            ];
+            model: string;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            moderation: null;
+            /** @default null */
+            n: number | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            parallel_tool_calls: null | true | false;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            prediction: null;
+            /** @default null */
+            presence_penalty: number | null;
+            /** @default null */
+            prompt_cache_key: string | null;
+            /** @default null */
+            prompt_cache_options: Record<string, never> | null;
+            /** @default null */
+            prompt_cache_retention: string | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            prompt_logprobs: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            reasoning_effort: null | "none";
+            /** @default null */
+            repetition_penalty: number | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            response_format: null | {
+                type: "text";
+            };
+            /** @default null */
+            safety_identifier: string | null;
+            /** @default null */
+            seed: number | null;
+            /** @default null */
+            service_tier: string | null;
+            /** @default null */
+            skip_special_tokens: boolean | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            spaces_between_special_tokens: null | true;
+            /** @default null */
+            stop: string | string[] | null;
+            /** @default null */
+            stop_token_ids: number[] | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            store: null | false;
+            /** @default null */
+            stream: boolean | null;
+            /** @default null */
+            stream_options: components["schemas"]["StreamOptions"] | null;
+            /** @default null */
+            temperature: number | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            tool_choice: null | "none" | "auto";
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            tools: null | never[];
+            /** @default null */
+            top_k: number | null;
+            /** @default null */
+            top_logprobs: number | null;
+            /** @default null */
+            top_p: number | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            use_beam_search: null | false;
+            /** @default null */
+            user: string | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            verbosity: null | "medium";
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            web_search_options: null;
+        };
+        /** Choice */
+        Choice: {
+            /** @enum {unknown} */
+            finish_reason: "length" | "stop";
+            /** @default 0 */
+            index: number;
+            /** @default null */
+            logprobs: components["schemas"]["ChoiceLogprobs"] | null;
+            message: components["schemas"]["AnswerMessage"];
+        };
+        /**
+         * ChoiceLogprobs
+         * @description One for each completion token, also for the one that ended the text and shows nothing.
+         */
+        ChoiceLogprobs: {
+            content: components["schemas"]["TokenLogprob"][];
+            /** @default null */
+            refusal: null;
+        };
+        /** ChunkChoice */
+        ChunkChoice: {
+            delta: components["schemas"]["Delta"];
+            /** @default null */
+            finish_reason: ("length" | "stop") | null;
+            /** @default 0 */
+            index: number;
+            /** @default null */
+            logprobs: components["schemas"]["ChoiceLogprobs"] | null;
+        };
+        /**
+         * Completion
+         * @description A whole answer, or one chunk of a stream: then `finish_reason` is null but in the last of a text.
+         */
+        Completion: {
+            choices: components["schemas"]["CompletionChoice"][];
+            created: number;
+            id: string;
+            model: string;
+            /**
+             * @default text_completion
+             * @enum {unknown}
+             */
+            object: "text_completion";
+            service_tier: string;
+            system_fingerprint: string;
+            usage?: components["schemas"]["Usage"] | null;
+        };
+        /**
+         * CompletionChoice
+         * @description Text j of prompt i has the index i × n + j.
+         */
+        CompletionChoice: {
+            finish_reason: ("length" | "stop") | null;
+            index: number;
+            /** @default null */
+            logprobs: components["schemas"]["CompletionLogprobs"] | null;
+            text: string;
+        };
+        /**
+         * CompletionLogprobs
+         * @description Lists of one length, an item for each completion token. `text_offset` counts characters from the text's
+         *         beginning; `top_logprobs` has the drawn token too. A token that is a part of a character is spelled
+         *         "bytes:\\xe2".
+         */
+        CompletionLogprobs: {
+            text_offset: number[];
+            token_logprobs: number[];
+            tokens: string[];
+            top_logprobs: {
+                [key: string]: number;
+            }[];
+        };
+        /**
+         * CompletionRequest
+         * @description What to go on from, and how. A field typed Any must have one of its NEUTRAL values.
+         */
+        CompletionRequest: {
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            add_special_tokens: null | true;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            allowed_token_ids: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            bad_words: null | never[];
+            /** @default null */
+            best_of: number | null;
+            /** @default null */
+            echo: boolean | null;
+            /** @default null */
+            frequency_penalty: number | null;
+            /** @default null */
+            ignore_eos: boolean | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            include_stop_str_in_output: null | false;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            length_penalty: null | 1;
+            /** @default null */
+            logit_bias: {
+                [key: string]: number;
+            } | null;
+            /** @default null */
+            logprobs: number | null;
+            /** @default null */
+            max_tokens: number | null;
+            /** @default null */
+            min_p: number | null;
+            /** @default null */
+            min_tokens: number | null;
+            model: string;
+            /** @default null */
+            n: number | null;
+            /** @default null */
+            presence_penalty: number | null;
+            /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 16 */
+            prompt: string | (string | number | number[])[];
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            prompt_logprobs: null;
+            /** @default null */
+            repetition_penalty: number | null;
+            /** @default null */
+            seed: number | null;
+            /** @default null */
+            service_tier: string | null;
+            /** @default null */
+            skip_special_tokens: boolean | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            spaces_between_special_tokens: null | true;
+            /** @default null */
+            stop: string | string[] | null;
+            /** @default null */
+            stop_token_ids: number[] | null;
+            /** @default null */
+            stream: boolean | null;
+            /** @default null */
+            stream_options: components["schemas"]["StreamOptions"] | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            suffix: null | "";
+            /** @default null */
+            temperature: number | null;
+            /** @default null */
+            top_k: number | null;
+            /** @default null */
+            top_p: number | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            truncate_prompt_tokens: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            use_beam_search: null | false;
+            /** @default null */
+            user: string | null;
+        };
+        /** CompletionTokensDetails */
+        CompletionTokensDetails: {
+            /** @default 0 */
+            accepted_prediction_tokens: number;
+            /** @default 0 */
+            audio_tokens: number;
+            /** @default 0 */
+            reasoning_tokens: number;
+            /** @default 0 */
+            rejected_prediction_tokens: number;
         };
         /** CorrectionView */
         CorrectionView: {
-            id: string;
-            period_id: string;
-            tenant_id: string;
-            project_id: string | null;
-            key_id: string | null;
-            request_id: string | null;
-            model: string | null;
-            adapter: string | null;
-            tier: string | null;
-            meter: string | null;
-            currency: string;
-            tokens: number;
-            picos: number | bigint;
-            reason: string;
             actor: string;
+            adapter: string | null;
             created_at: number;
+            currency: string;
+            id: string;
+            key_id: string | null;
+            meter: string | null;
+            model: string | null;
+            period_id: string;
+            picos: number | bigint;
+            project_id: string | null;
+            reason: string;
+            request_id: string | null;
+            tenant_id: string;
+            tier: string | null;
+            tokens: number;
         };
         /** CostBucket */
         CostBucket: {
+            end_time: number;
             /**
              * @default bucket
              * @constant
              */
             object: "bucket";
-            start_time: number;
-            end_time: number;
             results: components["schemas"]["CostResult"][];
+            start_time: number;
         };
         /** CostPage */
         CostPage: {
+            data: components["schemas"]["CostBucket"][];
+            has_more: boolean;
+            next_page: string | null;
             /**
              * @default page
              * @constant
              */
             object: "page";
-            data: components["schemas"]["CostBucket"][];
-            has_more: boolean;
-            next_page: string | null;
         };
         /** CostResult */
         CostResult: {
+            adapter?: string | null;
+            amount: components["schemas"]["Amount"];
+            api_key_id?: string | null;
+            correction_picos: number | bigint;
+            line_item?: null;
+            model?: string | null;
             /**
              * @default organization.costs.result
              * @constant
              */
             object: "organization.costs.result";
-            amount: components["schemas"]["Amount"];
-            line_item?: null;
-            correction_picos: number | bigint;
             project_id?: string | null;
-            api_key_id?: string | null;
-            model?: string | null;
             service_tier?: string | null;
             tenant_id?: string | null;
-            adapter?: string | null;
             tier?: string | null;
+        };
+        /**
+         * CountRequest
+         * @description A conversation. A last message of the assistant is the beginning of the answer. A field typed Any must have one
+         *         of its NEUTRAL values.
+         */
+        CountRequest: {
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            betas: null | never[];
+            /** @default null */
+            cache_control: components["schemas"]["CacheControl"] | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            context_management: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            mcp_servers: null | never[];
+            messages: components["schemas"]["Message"][];
+            model: string;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            output_config: null | Record<string, never>;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            output_format: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            speed: null | "standard";
+            /** @default null */
+            system: string | components["schemas"]["TextBlock"][] | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            thinking: null | {
+                type: "disabled";
+            };
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            tool_choice: null | {
+                type: "auto";
+            } | {
+                type: "none";
+            };
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            tools: null | never[];
+            /** @default null */
+            user_profile_id: string | null;
+            /** @default null */
+            workspace_id: string | null;
         };
         /** DeliveryView */
         DeliveryView: {
-            webhook_id: string;
-            /** @enum {string} */
-            state: "pending" | "delivered" | "failed";
             attempts: number;
-            next_attempt_at: number | null;
             delivered_at: number | null;
             last_error: string | null;
+            next_attempt_at: number | null;
+            /** @enum {string} */
+            state: "pending" | "delivered" | "failed";
+            webhook_id: string;
+        };
+        /** Delta */
+        Delta: {
+            content?: string;
+            /** @enum {unknown} */
+            role?: "assistant";
+        };
+        /**
+         * DeveloperMessage
+         * @description The newer name of a system message.
+         */
+        DeveloperMessage: {
+            content: string | components["schemas"]["TextPart"][];
+            /** @default null */
+            name: null;
+            /** @enum {unknown} */
+            role: "developer";
+        };
+        /** Ending */
+        Ending: {
+            /** @enum {unknown} */
+            stop_reason: "end_turn" | "max_tokens" | "stop_sequence";
+            stop_sequence: string | null;
         };
         /** EngineView */
         EngineView: {
+            adapters_resident: string[];
             epoch: string;
-            step: number;
+            pages_adapters: number;
+            pages_cached: number;
+            pages_free: number;
+            pages_total: number;
             running: number;
+            step: number;
+            tokens_lost: number;
+            tokens_made: number;
+            tokens_overrun: number;
             waiting: {
                 [key: string]: number;
             };
-            pages_total: number;
-            pages_free: number;
-            pages_cached: number;
-            pages_adapters: number;
-            adapters_resident: string[];
-            tokens_made: number;
-            tokens_overrun: number;
-            tokens_lost: number;
+        };
+        /**
+         * ErrorBody
+         * @description The body of every error answer, and of an error event in a stream.
+         */
+        ErrorBody: {
+            error: components["schemas"]["ErrorDetail"];
+        };
+        /** ErrorDetail */
+        ErrorDetail: {
+            code: string | null;
+            message: string;
+            param: string | null;
+            type: string;
         };
         /** ExportView */
         ExportView: {
-            id: string;
-            tenant_id: string | null;
-            month: string;
-            /** @enum {string} */
-            kind: "focus" | "events";
+            actor: string;
+            attempts: number;
+            created_at: number;
+            error: string | null;
+            file: string | null;
+            finished_at: number | null;
             /** @enum {string} */
             format: "csv" | "parquet" | "jsonl";
+            host: string | null;
+            id: string;
             /** @enum {string} */
-            state: "queued" | "running" | "done" | "failed" | "cancelled" | "removed";
+            kind: "focus" | "events";
+            month: string;
             progress: number;
             rows: number;
-            attempts: number;
-            host: string | null;
-            file: string | null;
-            size_bytes: number | null;
             sha256: string | null;
-            error: string | null;
-            actor: string;
-            created_at: number;
+            size_bytes: number | null;
             started_at: number | null;
-            finished_at: number | null;
+            /** @enum {string} */
+            state: "queued" | "running" | "done" | "failed" | "cancelled" | "removed";
+            tenant_id: string | null;
         };
         /** Facts */
         Facts: {
-            digest: string;
             bytes?: number | null;
-            rank_max?: number | null;
+            digest: string;
             parameters?: number | null;
+            rank_max?: number | null;
             /** @default [] */
             targets: string[];
             trained_for?: string | null;
@@ -1327,300 +1998,465 @@ export interface components {
         };
         /** Findings */
         Findings: {
-            unbalanced: string[];
             cost_difference_picos: number | bigint;
-            wrong_counters: string[];
-            overshot: string[];
-            oversettled: string[];
-            unrecorded: string[];
-            orphaned: string[];
             open_holds: number;
+            orphaned: string[];
+            oversettled: string[];
+            overshot: string[];
+            unbalanced: string[];
+            unrecorded: string[];
+            wrong_counters: string[];
         };
         /** Health */
         Health: {
-            ready: boolean;
             problems: {
                 [key: string]: string;
             };
+            ready: boolean;
         };
         /** Imbalance */
         Imbalance: {
-            what: string;
-            where: string;
             expected: number;
             found: number;
+            what: string;
+            where: string;
         };
         /** InvoiceView */
         InvoiceView: {
-            id: string;
-            tenant_id: string;
-            period: components["schemas"]["PeriodView"];
-            currency: string;
-            usage_picos: number | bigint;
             correction_picos: number | bigint;
-            total_picos: number | bigint;
+            currency: string;
+            id: string;
             issued_at: number;
+            period: components["schemas"]["PeriodView"];
+            tenant_id: string;
+            total_picos: number | bigint;
+            usage_picos: number | bigint;
         };
         /** Key */
         Key: {
-            id: string;
-            tenant_id: string | null;
-            project_id: string | null;
-            name: string;
-            kind: string;
-            prefix: string;
-            last4: string;
-            tier: string | null;
-            scopes: string[];
-            default_max_tokens: number | null;
             created_at: number;
-            last_used_at: number | null;
+            default_max_tokens: number | null;
             expires_at: number | null;
+            id: string;
+            kind: string;
+            last4: string;
+            last_used_at: number | null;
+            name: string;
+            prefix: string;
+            project_id: string | null;
             revoked_at: number | null;
-            rotated_to: string | null;
             /** @enum {null|string} */
             role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
+            rotated_to: string | null;
+            scopes: string[];
+            tenant_id: string | null;
+            tier: string | null;
         };
         /** KeyChange */
         KeyChange: {
-            project?: string | null;
             default_max_tokens?: number | null;
+            project?: string | null;
         };
         /** LimitsSetting */
         LimitsSetting: {
-            tenant: string;
+            concurrency?: number | null;
             key_id?: string | null;
             requests_per_minute?: number | null;
+            tenant: string;
             tokens_per_minute?: number | null;
-            concurrency?: number | null;
         };
         /** LineView */
         LineView: {
-            line: number;
-            /** @enum {string} */
-            kind: "usage" | "correction";
-            model: string | null;
             adapter: string | null;
             adapter_name: string | null;
-            tier: string | null;
-            meter: string | null;
-            price_version_id: string | null;
-            unit_price_picos: number | null;
-            tokens: number;
-            picos: number | bigint;
             correction_id: string | null;
+            /** @enum {string} */
+            kind: "usage" | "correction";
+            line: number;
+            meter: string | null;
+            model: string | null;
+            picos: number | bigint;
+            price_version_id: string | null;
+            tier: string | null;
+            tokens: number;
+            unit_price_picos: number | null;
         };
         /** ListedAlertView */
         ListedAlertView: {
-            id: string;
-            tenant_id: string;
             budget_id: string;
+            crossed_at: number;
+            deliveries: components["schemas"]["DeliveryView"][];
+            id: string;
             /** @enum {string} */
-            scope: "tenant" | "project" | "key";
-            scope_id: string;
-            /** @enum {string} */
-            unit: "tokens" | "money";
+            kind: "hard" | "soft";
+            limit_amount: number | bigint;
             /** @enum {string} */
             period: "day" | "month" | "total";
             /** @enum {string} */
-            kind: "hard" | "soft";
-            window_start: number;
+            scope: "tenant" | "project" | "key";
+            scope_id: string;
+            tenant_id: string;
             threshold: number;
-            limit_amount: number | bigint;
+            /** @enum {string} */
+            unit: "tokens" | "money";
             used: number | bigint;
-            crossed_at: number;
-            deliveries: components["schemas"]["DeliveryView"][];
+            window_start: number;
         };
         /** Margins */
         Margins: {
+            device_second_picos: number | bigint;
             month: string;
             sequence: number;
-            device_second_picos: number | bigint;
             tiers: components["schemas"]["TierMargin"][];
+        };
+        /** Message */
+        Message: {
+            content: string | components["schemas"]["TextBlock"][];
+            /** @enum {unknown} */
+            role: "assistant" | "system" | "user";
+        };
+        /** MessageAnswer */
+        MessageAnswer: {
+            content: components["schemas"]["TextContent"][];
+            id: string;
+            model: string;
+            /**
+             * @default assistant
+             * @enum {unknown}
+             */
+            role: "assistant";
+            stop_reason: ("end_turn" | "max_tokens" | "stop_sequence") | null;
+            stop_sequence: string | null;
+            /** @enum {unknown} */
+            type: "message";
+            usage: components["schemas"]["ServedUsage"];
+        };
+        /** MessageDelta */
+        MessageDelta: {
+            delta: components["schemas"]["Ending"];
+            /** @enum {unknown} */
+            type: "message_delta";
+            usage: components["schemas"]["MessagesUsage"];
+        };
+        /** MessageStart */
+        MessageStart: {
+            message: components["schemas"]["MessageAnswer"];
+            /** @enum {unknown} */
+            type: "message_start";
+        };
+        /** MessageStop */
+        MessageStop: {
+            /** @enum {unknown} */
+            type: "message_stop";
+        };
+        /**
+         * MessagesRequest
+         * @description What to answer, and how.
+         */
+        MessagesRequest: {
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            betas: null | never[];
+            /** @default null */
+            cache_control: components["schemas"]["CacheControl"] | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            container: null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            context_management: null;
+            /** @default null */
+            diagnostics: unknown;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            inference_geo: null | "global";
+            max_tokens: number;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            mcp_servers: null | never[];
+            messages: components["schemas"]["Message"][];
+            /** @default null */
+            metadata: components["schemas"]["Metadata"] | null;
+            model: string;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            output_config: null | Record<string, never>;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            output_format: null;
+            /** @default null */
+            service_tier: string | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            speed: null | "standard";
+            /** @default null */
+            stop_sequences: string[] | null;
+            /** @default null */
+            stream: boolean | null;
+            /** @default null */
+            system: string | components["schemas"]["TextBlock"][] | null;
+            /** @default null */
+            temperature: number | null;
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            thinking: null | {
+                type: "disabled";
+            };
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            tool_choice: null | {
+                type: "auto";
+            } | {
+                type: "none";
+            };
+            /**
+             * @description Not supported beyond these neutral values.
+             * @default null
+             * @enum {unknown}
+             */
+            tools: null | never[];
+            /** @default null */
+            top_k: number | null;
+            /** @default null */
+            top_p: number | null;
+            /** @default null */
+            user_profile_id: string | null;
+            /** @default null */
+            workspace_id: string | null;
+        };
+        /**
+         * MessagesUsage
+         * @description `input_tokens` are those that were not found in the cache. Nothing extra is charged for what goes into it.
+         */
+        MessagesUsage: {
+            /** @default 0 */
+            cache_creation_input_tokens: number;
+            /** @default 0 */
+            cache_read_input_tokens: number;
+            input_tokens: number;
+            output_tokens: number;
+        };
+        /**
+         * Metadata
+         * @description A hint.
+         */
+        Metadata: {
+            /** @default null */
+            user_id: string | null;
         };
         /** ModelCard */
         ModelCard: {
+            created: number;
             id: string;
             /**
              * @default model
              * @constant
              */
             object: "model";
-            created: number;
             owned_by: string;
             parent?: string | null;
         };
         /** ModelList */
         ModelList: {
+            data: components["schemas"]["ModelCard"][];
             /**
              * @default list
              * @constant
              */
             object: "list";
-            data: components["schemas"]["ModelCard"][];
         };
         /** NewCorrection */
         NewCorrection: {
-            reason: string;
-            request_id?: string | null;
-            tokens?: number | null;
-            tenant?: string | null;
-            picos?: number | null;
-            project?: string | null;
-            key_id?: string | null;
-            model?: string | null;
             adapter?: string | null;
-            tier?: string | null;
+            key_id?: string | null;
             /** @enum {null|string} */
             meter?: "input" | "cached_input" | "output" | null;
+            model?: string | null;
+            picos?: number | null;
+            project?: string | null;
+            reason: string;
+            request_id?: string | null;
+            tenant?: string | null;
+            tier?: string | null;
+            tokens?: number | null;
         };
         /** NewExport */
         NewExport: {
-            month: string;
-            /**
-             * @default focus
-             * @enum {string}
-             */
-            kind: "focus" | "events";
             /**
              * @default csv
              * @enum {string}
              */
             format: "csv" | "parquet" | "jsonl";
+            /**
+             * @default focus
+             * @enum {string}
+             */
+            kind: "focus" | "events";
+            month: string;
             tenant?: string | null;
         };
         /** NewKey */
         NewKey: {
-            tenant?: string | null;
-            project?: string | null;
-            /** @default api */
-            name: string;
+            default_max_tokens?: number | null;
+            expires_at?: number | null;
             /**
              * @default live
              * @enum {string}
              */
             kind: "live" | "test" | "admin";
-            tier?: string | null;
-            scopes?: string[] | null;
-            expires_at?: number | null;
-            default_max_tokens?: number | null;
+            /** @default api */
+            name: string;
+            project?: string | null;
             /** @enum {null|string} */
             role?: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
+            scopes?: string[] | null;
+            tenant?: string | null;
+            tier?: string | null;
         };
         /** NewKeyView */
         NewKeyView: {
-            id: string;
-            tenant_id: string | null;
-            project_id: string | null;
-            name: string;
-            kind: string;
-            prefix: string;
-            last4: string;
-            tier: string | null;
-            scopes: string[];
-            default_max_tokens: number | null;
             created_at: number;
-            last_used_at: number | null;
+            default_max_tokens: number | null;
             expires_at: number | null;
+            id: string;
+            kind: string;
+            last4: string;
+            last_used_at: number | null;
+            name: string;
+            prefix: string;
+            project_id: string | null;
             revoked_at: number | null;
-            rotated_to: string | null;
             /** @enum {null|string} */
             role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
+            rotated_to: string | null;
+            scopes: string[];
             secret: string;
+            tenant_id: string | null;
+            tier: string | null;
         };
         /** NewPrice */
         NewPrice: {
-            subject: string;
-            input: number;
-            output: number;
             cached_input?: number | null;
+            /** @default USD */
+            currency: string;
+            effective_from?: number | null;
+            input: number;
             multipliers?: {
                 [key: string]: string;
             };
+            output: number;
+            subject: string;
             /**
              * @default model
              * @enum {string}
              */
             subject_kind: "model" | "adapter";
-            /** @default USD */
-            currency: string;
-            effective_from?: number | null;
         };
         /** NewProject */
         NewProject: {
-            tenant: string;
-            name: string;
             default_max_tokens?: number | null;
+            name: string;
+            tenant: string;
         };
         /** NewTenant */
         NewTenant: {
-            slug: string;
-            tier: string;
-            name?: string | null;
             /** @default USD */
             currency: string;
             default_max_tokens?: number | null;
+            name?: string | null;
             /** @default 1 */
             share_weight: number;
+            slug: string;
+            tier: string;
             /** @default UTC */
             time_zone: string;
         };
         /** NewWebhook */
         NewWebhook: {
-            url: string;
             tenant?: string | null;
+            url: string;
         };
         /** NewWebhookView */
         NewWebhookView: {
+            created_at: number;
             id: string;
+            secret: string;
             tenant_id: string | null;
             url: string;
-            created_at: number;
-            secret: string;
         };
         /** OwnBudgets */
         OwnBudgets: {
+            data: components["schemas"]["BudgetView"][];
             /**
              * @default list
              * @constant
              */
             object: "list";
-            data: components["schemas"]["BudgetView"][];
         };
         /** OwnLimits */
         OwnLimits: {
+            concurrency: number | null;
             id: string;
+            requests_per_minute: number | null;
             /** @enum {string} */
             scope: "key" | "tenant";
             subject_id: string;
             tenant_id: string;
-            requests_per_minute: number | null;
             tokens_per_minute: number | null;
-            concurrency: number | null;
         };
         /** OwnUsage */
         OwnUsage: {
+            cached_tokens: number;
+            completion_tokens: number;
+            cost_picos: {
+                [key: string]: number | bigint;
+            };
+            device_s: number;
+            end_time: number | null;
+            key_id: string;
             /**
              * @default usage
              * @constant
              */
             object: "usage";
-            key_id: string;
-            start_time: number | null;
-            end_time: number | null;
-            requests: number;
-            prompt_tokens: number;
-            cached_tokens: number;
-            completion_tokens: number;
-            device_s: number;
             preemptions: number;
+            prompt_tokens: number;
             recomputed: {
                 [key: string]: components["schemas"]["Recompute"];
             };
+            requests: number;
+            start_time: number | null;
             swapped_tokens: number;
-            cost_picos: {
-                [key: string]: number | bigint;
-            };
         };
         /** Page[Adapter] */
         "Page_gateway.adapter_rows.Adapter_": {
@@ -1811,129 +2647,148 @@ export interface components {
         };
         /** PeriodClosing */
         PeriodClosing: {
-            tenant: string;
             month: string;
+            tenant: string;
         };
         /** PeriodView */
         PeriodView: {
-            id: string;
-            tenant_id: string;
-            month: string;
-            time_zone: string;
-            start_at: number;
-            end_at: number;
-            /** @enum {string} */
-            state: "open" | "closed";
             closed_at: number | null;
             closed_by: string | null;
             closed_sequence: number | null;
-            sequence_min: number | null;
+            end_at: number;
+            id: string;
+            month: string;
             sequence_max: number | null;
+            sequence_min: number | null;
+            start_at: number;
+            /** @enum {string} */
+            state: "open" | "closed";
+            tenant_id: string;
+            time_zone: string;
         };
         /** Preview */
         Preview: {
-            month: string;
             currency: string;
+            month: string;
             sequence: number;
+            tenants: components["schemas"]["TenantPreview"][];
             was_picos: number | bigint;
             would_picos: number | bigint;
-            tenants: components["schemas"]["TenantPreview"][];
         };
         /** PricePreview */
         PricePreview: {
-            subject: string;
-            input: number;
-            output: number;
             cached_input?: number | null;
+            /** @default USD */
+            currency: string;
+            effective_from?: number | null;
+            input: number;
+            month?: string | null;
             multipliers?: {
                 [key: string]: string;
             };
+            output: number;
+            subject: string;
             /**
              * @default model
              * @enum {string}
              */
             subject_kind: "model" | "adapter";
-            /** @default USD */
-            currency: string;
-            effective_from?: number | null;
-            month?: string | null;
             tenant?: string | null;
         };
         /** PriceView */
         PriceView: {
-            id: string;
-            /** @enum {string} */
-            subject_kind: "model" | "adapter";
-            subject: string;
+            created_at: number;
             currency: string;
             effective_from: number;
-            created_at: number;
+            id: string;
+            subject: string;
+            /** @enum {string} */
+            subject_kind: "model" | "adapter";
             tiers: {
                 [key: string]: components["schemas"]["UnitPrices"];
             };
         };
         /** ProjectChange */
         ProjectChange: {
-            name?: string | null;
             default_max_tokens?: number | null;
+            name?: string | null;
         };
         /** ProjectView */
         ProjectView: {
-            id: string;
-            tenant_id: string;
-            name: string;
-            default_max_tokens: number | null;
             created_at: number;
+            default_max_tokens: number | null;
+            id: string;
+            name: string;
+            tenant_id: string;
         };
         /** Promotion */
         Promotion: {
             version: number | string;
         };
+        /** PromptTokensDetails */
+        PromptTokensDetails: {
+            /** @default 0 */
+            audio_tokens: number;
+            cached_tokens: number;
+        };
         /** Recompute */
         Recompute: {
-            tokens: number;
             device_s: number;
+            tokens: number;
         };
         /** ReconciliationView */
         ReconciliationView: {
-            number: number;
+            at: number;
+            engine_gap: number | null;
+            imbalances: components["schemas"]["Imbalance"][];
             /** @enum {string} */
             kind: "minute" | "month" | "whole";
-            sound: boolean;
-            at: number;
-            took_s: number;
+            number: number;
+            overshot: string[];
             sequence_from: number;
             sequence_to: number;
-            imbalances: components["schemas"]["Imbalance"][];
-            overshot: string[];
-            engine_gap: number | null;
+            sound: boolean;
+            took_s: number;
         };
         /** Rotation */
         Rotation: {
             /** @default 86400 */
             overlap_s: number;
         };
+        /**
+         * ServedUsage
+         * @description `service_tier`: the tier served, in this API's words.
+         */
+        ServedUsage: {
+            /** @default 0 */
+            cache_creation_input_tokens: number;
+            /** @default 0 */
+            cache_read_input_tokens: number;
+            input_tokens: number;
+            output_tokens: number;
+            service_tier: string;
+        };
         /** SessionKey */
         SessionKey: {
             id: string;
-            name: string;
             last_four: string;
+            name: string;
         };
         /** SessionTenant */
         SessionTenant: {
             id: string;
-            slug: string;
             name: string;
+            slug: string;
         };
         /** SessionView */
         SessionView: {
+            csrf_token: string;
+            expires_at: number;
+            key: components["schemas"]["SessionKey"];
+            permissions: string[];
             /** @enum {string} */
             role: "owner" | "operator" | "finance" | "tenant_admin" | "read_only";
             tenant: components["schemas"]["SessionTenant"] | null;
-            key: components["schemas"]["SessionKey"];
-            permissions: string[];
-            csrf_token: string;
-            expires_at: number;
         };
         /** SignIn */
         SignIn: {
@@ -1941,1151 +2796,296 @@ export interface components {
         };
         /** StandingView */
         StandingView: {
+            at: number | null;
             imbalances: number;
             overshot: number;
-            at: number | null;
+        };
+        /** StreamOptions */
+        StreamOptions: {
+            /** @default null */
+            include_obfuscation: unknown;
+            /** @default null */
+            include_usage: boolean | null;
+        };
+        /** SystemMessage */
+        SystemMessage: {
+            content: string | components["schemas"]["TextPart"][];
+            /** @default null */
+            name: null;
+            /** @enum {unknown} */
+            role: "system";
         };
         /** TenantChange */
         TenantChange: {
+            default_max_tokens?: number | null;
             name?: string | null;
-            tier?: string | null;
+            share_weight?: number | null;
             /** @enum {null|string} */
             status?: "active" | "suspended" | null;
-            default_max_tokens?: number | null;
-            share_weight?: number | null;
+            tier?: string | null;
             time_zone?: string | null;
         };
         /** TenantPreview */
         TenantPreview: {
-            tenant_id: string;
             requests: number;
+            tenant_id: string;
             was_picos: number | bigint;
             would_picos: number | bigint;
         };
         /** TenantView */
         TenantView: {
-            id: string;
-            slug: string;
-            name: string;
-            tier: string;
+            created_at: number;
             currency: string;
+            default_max_tokens: number | null;
+            id: string;
+            name: string;
+            share_weight: number;
+            slug: string;
             /** @enum {string} */
             status: "active" | "suspended";
-            default_max_tokens: number | null;
-            share_weight: number;
-            time_zone: string;
-            created_at: number;
-        };
-        /** TierMargin */
-        TierMargin: {
-            tier: string | null;
-            currency: string;
-            requests: number;
-            usage_picos: number | bigint;
-            correction_picos: number | bigint;
-            device_s: number;
-            preemption_s: number;
-            preempted_tokens: number;
-            cost_picos: number | bigint;
-            preemption_picos: number | bigint;
-            margin_picos: number | bigint;
-        };
-        /** TokenCount */
-        TokenCount: {
-            input_tokens: number;
-        };
-        /** Totals */
-        Totals: {
-            requests: number;
-            prompt_tokens: number;
-            cached_tokens: number;
-            completion_tokens: number;
-            made_tokens: number;
-            discarded_tokens: number;
-            device_s: number;
-            preemptions: number;
-            recomputed: {
-                [key: string]: components["schemas"]["Recompute"];
-            };
-            swapped_tokens: number;
-            cost_picos: {
-                [key: string]: number | bigint;
-            };
-        };
-        /** UnitPrices */
-        UnitPrices: {
-            input: number;
-            cached_input: number;
-            output: number;
-        };
-        /** UploadView */
-        UploadView: {
-            id: string;
-            /**
-             * @default receiving
-             * @enum {string}
-             */
-            state: "receiving" | "checking";
-            /** @default 0 */
-            bytes_received: number;
-            bytes_total: number | null;
-            started_at: number;
-        };
-        /** UsageBucket */
-        UsageBucket: {
-            /**
-             * @default bucket
-             * @constant
-             */
-            object: "bucket";
-            start_time: number;
-            end_time: number;
-            results: components["schemas"]["UsageResult"][];
-        };
-        /** UsagePage */
-        UsagePage: {
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-            data: components["schemas"]["UsageBucket"][];
-            has_more: boolean;
-            next_page: string | null;
-        };
-        /** UsageResult */
-        UsageResult: {
-            /**
-             * @default organization.usage.completions.result
-             * @constant
-             */
-            object: "organization.usage.completions.result";
-            input_tokens: number;
-            input_cached_tokens: number;
-            output_tokens: number;
-            /** @default 0 */
-            input_audio_tokens: number;
-            /** @default 0 */
-            output_audio_tokens: number;
-            num_model_requests: number;
-            project_id?: string | null;
-            user_id?: null;
-            api_key_id?: string | null;
-            model?: string | null;
-            batch?: null;
-            service_tier?: string | null;
-            tenant_id?: string | null;
-            adapter?: string | null;
-            tier?: string | null;
-            currency: string;
-            cost_picos: number | bigint;
-            made_tokens: number;
-            discarded_tokens: number;
-            device_s: number;
-            preemptions: number;
-        };
-        /** UsageView */
-        UsageView: {
-            sequence: number;
-            request_id: string;
-            tenant_id: string;
-            project_id: string | null;
-            key_id: string;
-            model: string;
-            adapter: string | null;
             tier: string;
-            price_version_id: string;
-            currency: string;
-            prompt_tokens: number;
-            cached_tokens: number;
-            completion_tokens: number;
-            made_tokens: number;
-            discarded_tokens: number;
-            discard_reason: string | null;
-            cost_picos: number | bigint;
-            ending: string;
-            queue_s: number;
-            ttft_s: number;
-            device_s: number;
-            preemptions: number;
-            recomputed_tokens: number;
-            swapped_tokens: number;
-            started_at: number;
-            finished_at: number;
-            recomputed: {
-                [key: string]: components["schemas"]["Recompute"];
-            };
-        };
-        /** Version */
-        Version: {
-            adapter_id: string;
-            number: number;
-            digest: string;
-            replaced: number | null;
-            bytes: number | null;
-            rank_max: number | null;
-            parameters: number | null;
-            targets: string[];
-            trained_for: string | null;
-            warnings: string[];
-            created_at: number;
-            removed_at: number | null;
-        };
-        /** WebhookView */
-        WebhookView: {
-            id: string;
-            tenant_id: string | null;
-            url: string;
-            created_at: number;
-        };
-        /** WholeInvoiceView */
-        WholeInvoiceView: {
-            id: string;
-            tenant_id: string;
-            period: components["schemas"]["PeriodView"];
-            currency: string;
-            usage_picos: number | bigint;
-            correction_picos: number | bigint;
-            total_picos: number | bigint;
-            issued_at: number;
-            lines: components["schemas"]["LineView"][];
-        };
-        /**
-         * ErrorBody
-         * @description The body of every error answer, and of an error event in a stream.
-         */
-        ErrorBody: {
-            error: components["schemas"]["ErrorDetail"];
-        };
-        /** ErrorDetail */
-        ErrorDetail: {
-            message: string;
-            type: string;
-            param: string | null;
-            code: string | null;
-        };
-        /**
-         * AnthropicError
-         * @description The body of every error answer below /v1/messages, and of an error event in its streams.
-         */
-        AnthropicError: {
-            /** @enum {unknown} */
-            type: "error";
-            error: components["schemas"]["AnthropicDetail"];
-            request_id: string;
-        };
-        /** AnthropicDetail */
-        AnthropicDetail: {
-            type: string;
-            message: string;
-        };
-        /**
-         * ChatRequest
-         * @description What to answer, and how. A field typed Any must have one of its NEUTRAL values.
-         */
-        ChatRequest: {
-            model: string;
-            /** @default null */
-            max_tokens: number | null;
-            /** @default null */
-            n: number | null;
-            /** @default null */
-            temperature: number | null;
-            /** @default null */
-            top_p: number | null;
-            /** @default null */
-            top_k: number | null;
-            /** @default null */
-            min_p: number | null;
-            /** @default null */
-            presence_penalty: number | null;
-            /** @default null */
-            frequency_penalty: number | null;
-            /** @default null */
-            repetition_penalty: number | null;
-            /** @default null */
-            logit_bias: {
-                [key: string]: number;
-            } | null;
-            /** @default null */
-            seed: number | null;
-            /** @default null */
-            stop: string | string[] | null;
-            /** @default null */
-            stop_token_ids: number[] | null;
-            /** @default null */
-            min_tokens: number | null;
-            /** @default null */
-            ignore_eos: boolean | null;
-            /** @default null */
-            skip_special_tokens: boolean | null;
-            /** @default null */
-            stream: boolean | null;
-            /** @default null */
-            stream_options: components["schemas"]["StreamOptions"] | null;
-            /** @default null */
-            service_tier: string | null;
-            /** @default null */
-            user: string | null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            allowed_token_ids: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            bad_words: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            include_stop_str_in_output: null | false;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            length_penalty: null | 1;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            prompt_logprobs: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            spaces_between_special_tokens: null | true;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            truncate_prompt_tokens: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            use_beam_search: null | false;
-            messages: (components["schemas"]["SystemMessage"] | components["schemas"]["DeveloperMessage"] | components["schemas"]["UserMessage"] | components["schemas"]["AssistantMessage"])[];
-            /** @default null */
-            max_completion_tokens: number | null;
-            /** @default null */
-            logprobs: boolean | null;
-            /** @default null */
-            top_logprobs: number | null;
-            /** @default null */
-            add_generation_prompt: boolean | null;
-            /** @default null */
-            continue_final_message: boolean | null;
-            /** @default null */
-            metadata: {
-                [key: string]: string;
-            } | null;
-            /** @default null */
-            safety_identifier: string | null;
-            /** @default null */
-            prompt_cache_key: string | null;
-            /** @default null */
-            prompt_cache_options: Record<string, never> | null;
-            /** @default null */
-            prompt_cache_retention: string | null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            audio: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            chat_template: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            chat_template_kwargs: null | Record<string, never>;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            documents: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            echo: null | false;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            function_call: null | "none" | "auto";
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            functions: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            modalities: null | [
-                "text"
-            ];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            moderation: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            parallel_tool_calls: null | true | false;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            prediction: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            reasoning_effort: null | "none";
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            response_format: null | {
-                type: "text";
-            };
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            store: null | false;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            tool_choice: null | "none" | "auto";
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            tools: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            verbosity: null | "medium";
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            web_search_options: null;
-        };
-        /** StreamOptions */
-        StreamOptions: {
-            /** @default null */
-            include_usage: boolean | null;
-            /** @default null */
-            include_obfuscation: unknown;
-        };
-        /** SystemMessage */
-        SystemMessage: {
-            /** @enum {unknown} */
-            role: "system";
-            content: string | components["schemas"]["TextPart"][];
-            /** @default null */
-            name: null;
-        };
-        /** TextPart */
-        TextPart: {
-            /** @enum {unknown} */
-            type: "text";
-            text: string;
-        };
-        /**
-         * DeveloperMessage
-         * @description The newer name of a system message.
-         */
-        DeveloperMessage: {
-            /** @enum {unknown} */
-            role: "developer";
-            content: string | components["schemas"]["TextPart"][];
-            /** @default null */
-            name: null;
-        };
-        /** UserMessage */
-        UserMessage: {
-            /** @enum {unknown} */
-            role: "user";
-            content: string | components["schemas"]["TextPart"][];
-            /** @default null */
-            name: null;
-        };
-        /**
-         * AssistantMessage
-         * @description As a caller writes it, or as we returned it, with the empty fields that SDKs add.
-         */
-        AssistantMessage: {
-            /** @enum {unknown} */
-            role: "assistant";
-            content: string | components["schemas"]["TextPart"][];
-            /** @default null */
-            name: null;
-            /** @default null */
-            refusal: null;
-            /** @default null */
-            annotations: unknown[] | null;
-            /** @default null */
-            tool_calls: unknown[] | null;
-            /** @default null */
-            audio: null;
-            /** @default null */
-            function_call: null;
-            /** @default null */
-            provider_specific_fields: {
-                [key: string]: null;
-            } | null;
-        };
-        /** ChatCompletion */
-        ChatCompletion: {
-            id: string;
-            /**
-             * @default chat.completion
-             * @enum {unknown}
-             */
-            object: "chat.completion";
-            created: number;
-            model: string;
-            service_tier: string;
-            system_fingerprint: string;
-            choices: components["schemas"]["Choice"][];
-            usage: components["schemas"]["Usage"];
-        };
-        /** Choice */
-        Choice: {
-            /** @default 0 */
-            index: number;
-            message: components["schemas"]["AnswerMessage"];
-            /** @default null */
-            logprobs: components["schemas"]["ChoiceLogprobs"] | null;
-            /** @enum {unknown} */
-            finish_reason: "length" | "stop";
-        };
-        /** AnswerMessage */
-        AnswerMessage: {
-            /**
-             * @default assistant
-             * @enum {unknown}
-             */
-            role: "assistant";
-            content: string;
-            /** @default null */
-            refusal: null;
-            /** @default [] */
-            annotations: unknown[];
-        };
-        /**
-         * ChoiceLogprobs
-         * @description One for each completion token, also for the one that ended the text and shows nothing.
-         */
-        ChoiceLogprobs: {
-            content: components["schemas"]["TokenLogprob"][];
-            /** @default null */
-            refusal: null;
-        };
-        /**
-         * TokenLogprob
-         * @description One id of the answer, and the likeliest in its place, likeliest first.
-         */
-        TokenLogprob: {
-            token: string;
-            logprob: number;
-            bytes: number[];
-            top_logprobs: components["schemas"]["Alternative"][];
-        };
-        /**
-         * Alternative
-         * @description An id by its text. `bytes` is exact where the text is not: a token may be a part of a character.
-         */
-        Alternative: {
-            token: string;
-            logprob: number;
-            bytes: number[];
-        };
-        /** Usage */
-        Usage: {
-            prompt_tokens: number;
-            completion_tokens: number;
-            total_tokens: number;
-            prompt_tokens_details: components["schemas"]["PromptTokensDetails"];
-            /**
-             * @default {
-             *       "reasoning_tokens": 0,
-             *       "audio_tokens": 0,
-             *       "accepted_prediction_tokens": 0,
-             *       "rejected_prediction_tokens": 0
-             *     }
-             */
-            completion_tokens_details: components["schemas"]["CompletionTokensDetails"];
-        };
-        /** PromptTokensDetails */
-        PromptTokensDetails: {
-            cached_tokens: number;
-            /** @default 0 */
-            audio_tokens: number;
-        };
-        /** CompletionTokensDetails */
-        CompletionTokensDetails: {
-            /** @default 0 */
-            reasoning_tokens: number;
-            /** @default 0 */
-            audio_tokens: number;
-            /** @default 0 */
-            accepted_prediction_tokens: number;
-            /** @default 0 */
-            rejected_prediction_tokens: number;
-        };
-        /** ChatCompletionChunk */
-        ChatCompletionChunk: {
-            id: string;
-            /**
-             * @default chat.completion.chunk
-             * @enum {unknown}
-             */
-            object: "chat.completion.chunk";
-            created: number;
-            model: string;
-            service_tier: string;
-            system_fingerprint: string;
-            choices: components["schemas"]["ChunkChoice"][];
-            usage?: components["schemas"]["Usage"] | null;
-        };
-        /** ChunkChoice */
-        ChunkChoice: {
-            /** @default 0 */
-            index: number;
-            delta: components["schemas"]["Delta"];
-            /** @default null */
-            logprobs: components["schemas"]["ChoiceLogprobs"] | null;
-            /** @default null */
-            finish_reason: ("length" | "stop") | null;
-        };
-        /** Delta */
-        Delta: {
-            /** @enum {unknown} */
-            role?: "assistant";
-            content?: string;
-        };
-        /**
-         * CompletionRequest
-         * @description What to go on from, and how. A field typed Any must have one of its NEUTRAL values.
-         */
-        CompletionRequest: {
-            model: string;
-            /** @default null */
-            max_tokens: number | null;
-            /** @default null */
-            n: number | null;
-            /** @default null */
-            temperature: number | null;
-            /** @default null */
-            top_p: number | null;
-            /** @default null */
-            top_k: number | null;
-            /** @default null */
-            min_p: number | null;
-            /** @default null */
-            presence_penalty: number | null;
-            /** @default null */
-            frequency_penalty: number | null;
-            /** @default null */
-            repetition_penalty: number | null;
-            /** @default null */
-            logit_bias: {
-                [key: string]: number;
-            } | null;
-            /** @default null */
-            seed: number | null;
-            /** @default null */
-            stop: string | string[] | null;
-            /** @default null */
-            stop_token_ids: number[] | null;
-            /** @default null */
-            min_tokens: number | null;
-            /** @default null */
-            ignore_eos: boolean | null;
-            /** @default null */
-            skip_special_tokens: boolean | null;
-            /** @default null */
-            stream: boolean | null;
-            /** @default null */
-            stream_options: components["schemas"]["StreamOptions"] | null;
-            /** @default null */
-            service_tier: string | null;
-            /** @default null */
-            user: string | null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            allowed_token_ids: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            bad_words: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            include_stop_str_in_output: null | false;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            length_penalty: null | 1;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            prompt_logprobs: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            spaces_between_special_tokens: null | true;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            truncate_prompt_tokens: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            use_beam_search: null | false;
-            /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 16 */
-            prompt: string | (string | number | number[])[];
-            /** @default null */
-            echo: boolean | null;
-            /** @default null */
-            logprobs: number | null;
-            /** @default null */
-            best_of: number | null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            add_special_tokens: null | true;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            suffix: null | "";
-        };
-        /**
-         * Completion
-         * @description A whole answer, or one chunk of a stream: then `finish_reason` is null but in the last of a text.
-         */
-        Completion: {
-            id: string;
-            /**
-             * @default text_completion
-             * @enum {unknown}
-             */
-            object: "text_completion";
-            created: number;
-            model: string;
-            service_tier: string;
-            system_fingerprint: string;
-            choices: components["schemas"]["CompletionChoice"][];
-            usage?: components["schemas"]["Usage"] | null;
-        };
-        /**
-         * CompletionChoice
-         * @description Text j of prompt i has the index i × n + j.
-         */
-        CompletionChoice: {
-            index: number;
-            text: string;
-            /** @default null */
-            logprobs: components["schemas"]["CompletionLogprobs"] | null;
-            finish_reason: ("length" | "stop") | null;
-        };
-        /**
-         * CompletionLogprobs
-         * @description Lists of one length, an item for each completion token. `text_offset` counts characters from the text's
-         *         beginning; `top_logprobs` has the drawn token too. A token that is a part of a character is spelled
-         *         "bytes:\\xe2".
-         */
-        CompletionLogprobs: {
-            text_offset: number[];
-            token_logprobs: number[];
-            tokens: string[];
-            top_logprobs: {
-                [key: string]: number;
-            }[];
-        };
-        /**
-         * MessagesRequest
-         * @description What to answer, and how.
-         */
-        MessagesRequest: {
-            messages: components["schemas"]["Message"][];
-            model: string;
-            /** @default null */
-            system: string | components["schemas"]["TextBlock"][] | null;
-            /** @default null */
-            cache_control: components["schemas"]["CacheControl"] | null;
-            /** @default null */
-            user_profile_id: string | null;
-            /** @default null */
-            workspace_id: string | null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            betas: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            context_management: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            mcp_servers: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            output_config: null | Record<string, never>;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            output_format: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            speed: null | "standard";
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            thinking: null | {
-                type: "disabled";
-            };
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            tool_choice: null | {
-                type: "auto";
-            } | {
-                type: "none";
-            };
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            tools: null | never[];
-            max_tokens: number;
-            /** @default null */
-            stop_sequences: string[] | null;
-            /** @default null */
-            stream: boolean | null;
-            /** @default null */
-            temperature: number | null;
-            /** @default null */
-            top_k: number | null;
-            /** @default null */
-            top_p: number | null;
-            /** @default null */
-            service_tier: string | null;
-            /** @default null */
-            metadata: components["schemas"]["Metadata"] | null;
-            /** @default null */
-            diagnostics: unknown;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            container: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            inference_geo: null | "global";
-        };
-        /** Message */
-        Message: {
-            /** @enum {unknown} */
-            role: "assistant" | "system" | "user";
-            content: string | components["schemas"]["TextBlock"][];
+            time_zone: string;
         };
         /**
          * TextBlock
          * @description As a caller writes it, or as we returned it.
          */
         TextBlock: {
-            /** @enum {unknown} */
-            type: "text";
-            text: string;
             /** @default null */
             cache_control: components["schemas"]["CacheControl"] | null;
             /** @default null */
             citations: unknown[] | null;
-        };
-        /**
-         * CacheControl
-         * @description A hint: every prompt is cached here, by its pages.
-         */
-        CacheControl: {
+            text: string;
             /** @enum {unknown} */
-            type: "ephemeral";
-            /** @default null */
-            ttl: ("1h" | "5m") | null;
-        };
-        /**
-         * Metadata
-         * @description A hint.
-         */
-        Metadata: {
-            /** @default null */
-            user_id: string | null;
-        };
-        /** MessageAnswer */
-        MessageAnswer: {
-            /** @enum {unknown} */
-            type: "message";
-            id: string;
-            /**
-             * @default assistant
-             * @enum {unknown}
-             */
-            role: "assistant";
-            model: string;
-            content: components["schemas"]["TextContent"][];
-            stop_reason: ("end_turn" | "max_tokens" | "stop_sequence") | null;
-            stop_sequence: string | null;
-            usage: components["schemas"]["ServedUsage"];
+            type: "text";
         };
         /** TextContent */
         TextContent: {
-            /** @enum {unknown} */
-            type: "text";
-            text: string;
             /** @default null */
             citations: null;
-        };
-        /**
-         * ServedUsage
-         * @description `service_tier`: the tier served, in this API's words.
-         */
-        ServedUsage: {
-            input_tokens: number;
-            /** @default 0 */
-            cache_creation_input_tokens: number;
-            /** @default 0 */
-            cache_read_input_tokens: number;
-            output_tokens: number;
-            service_tier: string;
-        };
-        /** MessageStart */
-        MessageStart: {
+            text: string;
             /** @enum {unknown} */
-            type: "message_start";
-            message: components["schemas"]["MessageAnswer"];
-        };
-        /** BlockStart */
-        BlockStart: {
-            /** @enum {unknown} */
-            type: "content_block_start";
-            content_block: components["schemas"]["TextContent"];
-            /** @default 0 */
-            index: number;
-        };
-        /** BlockDelta */
-        BlockDelta: {
-            /** @enum {unknown} */
-            type: "content_block_delta";
-            delta: components["schemas"]["TextDelta"];
-            /** @default 0 */
-            index: number;
+            type: "text";
         };
         /** TextDelta */
         TextDelta: {
+            text: string;
             /** @enum {unknown} */
             type: "text_delta";
+        };
+        /** TextPart */
+        TextPart: {
             text: string;
-        };
-        /** BlockStop */
-        BlockStop: {
             /** @enum {unknown} */
-            type: "content_block_stop";
-            /** @default 0 */
-            index: number;
+            type: "text";
         };
-        /** MessageDelta */
-        MessageDelta: {
-            /** @enum {unknown} */
-            type: "message_delta";
-            delta: components["schemas"]["Ending"];
-            usage: components["schemas"]["MessagesUsage"];
+        /** TierMargin */
+        TierMargin: {
+            correction_picos: number | bigint;
+            cost_picos: number | bigint;
+            currency: string;
+            device_s: number;
+            margin_picos: number | bigint;
+            preempted_tokens: number;
+            preemption_picos: number | bigint;
+            preemption_s: number;
+            requests: number;
+            tier: string | null;
+            usage_picos: number | bigint;
         };
-        /** Ending */
-        Ending: {
-            /** @enum {unknown} */
-            stop_reason: "end_turn" | "max_tokens" | "stop_sequence";
-            stop_sequence: string | null;
-        };
-        /**
-         * MessagesUsage
-         * @description `input_tokens` are those that were not found in the cache. Nothing extra is charged for what goes into it.
-         */
-        MessagesUsage: {
+        /** TokenCount */
+        TokenCount: {
             input_tokens: number;
-            /** @default 0 */
-            cache_creation_input_tokens: number;
-            /** @default 0 */
-            cache_read_input_tokens: number;
-            output_tokens: number;
-        };
-        /** MessageStop */
-        MessageStop: {
-            /** @enum {unknown} */
-            type: "message_stop";
         };
         /**
-         * CountRequest
-         * @description A conversation. A last message of the assistant is the beginning of the answer. A field typed Any must have one
-         *         of its NEUTRAL values.
+         * TokenLogprob
+         * @description One id of the answer, and the likeliest in its place, likeliest first.
          */
-        CountRequest: {
-            messages: components["schemas"]["Message"][];
+        TokenLogprob: {
+            bytes: number[];
+            logprob: number;
+            token: string;
+            top_logprobs: components["schemas"]["Alternative"][];
+        };
+        /** Totals */
+        Totals: {
+            cached_tokens: number;
+            completion_tokens: number;
+            cost_picos: {
+                [key: string]: number | bigint;
+            };
+            device_s: number;
+            discarded_tokens: number;
+            made_tokens: number;
+            preemptions: number;
+            prompt_tokens: number;
+            recomputed: {
+                [key: string]: components["schemas"]["Recompute"];
+            };
+            requests: number;
+            swapped_tokens: number;
+        };
+        /** UnitPrices */
+        UnitPrices: {
+            cached_input: number;
+            input: number;
+            output: number;
+        };
+        /** UploadView */
+        UploadView: {
+            /** @default 0 */
+            bytes_received: number;
+            bytes_total: number | null;
+            id: string;
+            started_at: number;
+            /**
+             * @default receiving
+             * @enum {string}
+             */
+            state: "receiving" | "checking";
+        };
+        /** Usage */
+        Usage: {
+            completion_tokens: number;
+            /**
+             * @default {
+             *       "accepted_prediction_tokens": 0,
+             *       "audio_tokens": 0,
+             *       "reasoning_tokens": 0,
+             *       "rejected_prediction_tokens": 0
+             *     }
+             */
+            completion_tokens_details: components["schemas"]["CompletionTokensDetails"];
+            prompt_tokens: number;
+            prompt_tokens_details: components["schemas"]["PromptTokensDetails"];
+            total_tokens: number;
+        };
+        /** UsageBucket */
+        UsageBucket: {
+            end_time: number;
+            /**
+             * @default bucket
+             * @constant
+             */
+            object: "bucket";
+            results: components["schemas"]["UsageResult"][];
+            start_time: number;
+        };
+        /** UsagePage */
+        UsagePage: {
+            data: components["schemas"]["UsageBucket"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** UsageResult */
+        UsageResult: {
+            adapter?: string | null;
+            api_key_id?: string | null;
+            batch?: null;
+            cost_picos: number | bigint;
+            currency: string;
+            device_s: number;
+            discarded_tokens: number;
+            /** @default 0 */
+            input_audio_tokens: number;
+            input_cached_tokens: number;
+            input_tokens: number;
+            made_tokens: number;
+            model?: string | null;
+            num_model_requests: number;
+            /**
+             * @default organization.usage.completions.result
+             * @constant
+             */
+            object: "organization.usage.completions.result";
+            /** @default 0 */
+            output_audio_tokens: number;
+            output_tokens: number;
+            preemptions: number;
+            project_id?: string | null;
+            service_tier?: string | null;
+            tenant_id?: string | null;
+            tier?: string | null;
+            user_id?: null;
+        };
+        /** UsageView */
+        UsageView: {
+            adapter: string | null;
+            cached_tokens: number;
+            completion_tokens: number;
+            cost_picos: number | bigint;
+            currency: string;
+            device_s: number;
+            discard_reason: string | null;
+            discarded_tokens: number;
+            ending: string;
+            finished_at: number;
+            key_id: string;
+            made_tokens: number;
             model: string;
-            /** @default null */
-            system: string | components["schemas"]["TextBlock"][] | null;
-            /** @default null */
-            cache_control: components["schemas"]["CacheControl"] | null;
-            /** @default null */
-            user_profile_id: string | null;
-            /** @default null */
-            workspace_id: string | null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            betas: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            context_management: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            mcp_servers: null | never[];
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            output_config: null | Record<string, never>;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            output_format: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            speed: null | "standard";
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            thinking: null | {
-                type: "disabled";
+            preemptions: number;
+            price_version_id: string;
+            project_id: string | null;
+            prompt_tokens: number;
+            queue_s: number;
+            recomputed: {
+                [key: string]: components["schemas"]["Recompute"];
             };
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            tool_choice: null | {
-                type: "auto";
-            } | {
-                type: "none";
-            };
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            tools: null | never[];
+            recomputed_tokens: number;
+            request_id: string;
+            sequence: number;
+            started_at: number;
+            swapped_tokens: number;
+            tenant_id: string;
+            tier: string;
+            ttft_s: number;
+        };
+        /** UserMessage */
+        UserMessage: {
+            content: string | components["schemas"]["TextPart"][];
+            /** @default null */
+            name: null;
+            /** @enum {unknown} */
+            role: "user";
+        };
+        /** Version */
+        Version: {
+            adapter_id: string;
+            bytes: number | null;
+            created_at: number;
+            digest: string;
+            number: number;
+            parameters: number | null;
+            rank_max: number | null;
+            removed_at: number | null;
+            replaced: number | null;
+            targets: string[];
+            trained_for: string | null;
+            warnings: string[];
+        };
+        /** WebhookView */
+        WebhookView: {
+            created_at: number;
+            id: string;
+            tenant_id: string | null;
+            url: string;
+        };
+        /** WholeInvoiceView */
+        WholeInvoiceView: {
+            correction_picos: number | bigint;
+            currency: string;
+            id: string;
+            issued_at: number;
+            lines: components["schemas"]["LineView"][];
+            period: components["schemas"]["PeriodView"];
+            tenant_id: string;
+            total_picos: number | bigint;
+            usage_picos: number | bigint;
         };
     };
     responses: never;
@@ -3096,30 +3096,140 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    V1ChatCompletionsChatCompletions: {
+    HealthLiveLive: {
         parameters: {
             query?: never;
-            header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
-                "Idempotency-Key"?: string;
-            };
+            header?: never;
             path?: never;
             cookie?: never;
         };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["ChatRequest"];
-            };
-        };
+        requestBody?: never;
         responses: {
-            /** @description Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it. */
+            /** @description Request fulfilled, document follows */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChatCompletion"];
-                    "text/event-stream": components["schemas"]["ChatCompletionChunk"];
+                    "application/json": {
+                        [key: string]: boolean;
+                    };
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    HealthReadyReady: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    MetricsMetrics: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/plain; version=0.0.4": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    TTenantV1BudgetOwnBudgets: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OwnBudgets"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -3238,52 +3348,6 @@ export interface operations {
             };
         };
     };
-    V1CompletionsCompletions: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
-                "Idempotency-Key"?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["CompletionRequest"];
-            };
-        };
-        responses: {
-            /** @description Server-sent events: `data: ` and a Completion, then `data: [DONE]`; an error ends it. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Completion"];
-                    "text/event-stream": components["schemas"]["Completion"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
     TTenantV1MessagesMessages: {
         parameters: {
             query?: never;
@@ -3310,94 +3374,6 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["MessageAnswer"];
                     "text/event-stream": components["schemas"]["MessageStart"] | components["schemas"]["BlockStart"] | components["schemas"]["BlockDelta"] | components["schemas"]["BlockStop"] | components["schemas"]["MessageDelta"] | components["schemas"]["MessageStop"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AnthropicError"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AnthropicError"];
-                };
-            };
-        };
-    };
-    V1MessagesMessages: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
-                "Idempotency-Key"?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["MessagesRequest"];
-            };
-        };
-        responses: {
-            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends it. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["MessageAnswer"];
-                    "text/event-stream": components["schemas"]["MessageStart"] | components["schemas"]["BlockStart"] | components["schemas"]["BlockDelta"] | components["schemas"]["BlockStop"] | components["schemas"]["MessageDelta"] | components["schemas"]["MessageStop"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AnthropicError"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AnthropicError"];
-                };
-            };
-        };
-    };
-    V1MessagesCountTokensCountTokens: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["CountRequest"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TokenCount"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -3482,84 +3458,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelList"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1ModelsListModels: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ModelList"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1ModelsGetModel: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                model: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ModelCard"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -3668,250 +3566,604 @@ export interface operations {
             };
         };
     };
-    V1UsageOwnUsage: {
+    V1AdminAdaptersListAdapters: {
         parameters: {
             query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.adapter_rows.Adapter_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersUploadAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /** Format: binary */
+                    "adapter_config.json": string;
+                    /** Format: binary */
+                    "adapter_model.safetensors": string;
+                    base?: string;
+                    name: string;
+                    notes?: string;
+                    /** @enum {string} */
+                    pinned?: "true" | "1" | "false" | "0";
+                    /** @enum {string} */
+                    promote?: "true" | "1" | "false" | "0";
+                    /** @description tenants (ids or slugs), with commas between them; * for all */
+                    shared?: string;
+                    tenant?: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AddedAdapterView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersCheckCheckAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /** Format: binary */
+                    "adapter_config.json": string;
+                    /** Format: binary */
+                    "adapter_model.safetensors": string;
+                    base?: string;
+                    name?: string;
+                    notes?: string;
+                    /** @enum {string} */
+                    pinned?: "true" | "1" | "false" | "0";
+                    /** @enum {string} */
+                    promote?: "true" | "1" | "false" | "0";
+                    /** @description tenants (ids or slugs), with commas between them; * for all */
+                    shared?: string;
+                    tenant?: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Facts"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersUploadsListUploads: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadView"][];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersGetAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Adapter"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersRemoveAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersChangeAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AdapterChange"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Adapter"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersPromotePromoteAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Promotion"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Adapter"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersRollbackRollBackAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Adapter"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersVersionsListVersions: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path: {
+                adapter: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.adapter_rows.Version_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAdaptersVersionsRemoveAdapterVersion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter: string;
+                version: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAlertsListAlerts: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.views.ListedAlertView_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAuditAuditFindings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAuditLogListAuditLog: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                actor?: string | null;
+                action?: string | null;
+                object_id?: string | null;
                 /** @description Unix seconds */
                 start_time?: number | null;
                 /** @description Unix seconds */
                 end_time?: number | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
             };
             header?: never;
             path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OwnUsage"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    TTenantV1BudgetOwnBudgets: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                tenant: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OwnBudgets"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1BudgetOwnBudgets: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OwnBudgets"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    HealthLiveLive: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": {
-                        [key: string]: boolean;
-                    };
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    HealthReadyReady: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Health"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    MetricsMetrics: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/plain; version=0.0.4": string;
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminTenantsTenantIdGetTenant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                tenant_id: string;
-            };
             cookie?: never;
         };
         requestBody?: never;
@@ -3923,7 +4175,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["TenantView"];
+                    "application/json": components["schemas"]["Page_gateway.views.AuditLineView_"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -3946,187 +4198,11 @@ export interface operations {
             };
         };
     };
-    V1AdminTenantsTenantIdChangeTenant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                tenant_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["TenantChange"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TenantView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminTenantsListTenants: {
+    V1AdminBudgetsListBudgets: {
         parameters: {
             query?: {
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.views.TenantView_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminTenantsCreateTenant: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["NewTenant"];
-            };
-        };
-        responses: {
-            /** @description Document created, URL follows */
-            201: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TenantView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminProjectsProjectIdChangeProject: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                project_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["ProjectChange"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ProjectView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminProjectsListProjects: {
-        parameters: {
-            query: {
                 /** @description an id or a slug */
-                tenant: string;
+                tenant?: string | null;
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -4144,7 +4220,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.ProjectView_"];
+                    "application/json": components["schemas"]["Page_gateway.views.BudgetView_"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4167,7 +4243,7 @@ export interface operations {
             };
         };
     };
-    V1AdminProjectsCreateProject: {
+    V1AdminBudgetsSetBudget: {
         parameters: {
             query?: never;
             header?: never;
@@ -4176,7 +4252,135 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["NewProject"];
+                "application/json": components["schemas"]["BudgetSetting"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BudgetView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminBudgetsBudgetIdRemoveBudget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                budget_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminCorrectionsListCorrections: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                request_id?: string | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.finance_views.CorrectionView_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminCorrectionsMakeCorrection: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewCorrection"];
             };
         };
         responses: {
@@ -4187,7 +4391,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ProjectView"];
+                    "application/json": components["schemas"]["CorrectionView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4210,12 +4414,139 @@ export interface operations {
             };
         };
     };
-    V1AdminKeysKeyIdGetKey: {
+    V1AdminEngineEngineStatus: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EngineView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminExportsListExports: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.views.ExportView_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminExportsCreateExport: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewExport"];
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExportView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminExportsExportIdGetExport: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                key_id: string;
+                export_id: string;
             };
             cookie?: never;
         };
@@ -4228,7 +4559,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Key"];
+                    "application/json": components["schemas"]["ExportView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4251,20 +4582,155 @@ export interface operations {
             };
         };
     };
-    V1AdminKeysKeyIdChangeKey: {
+    V1AdminExportsExportIdEndExport: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                key_id: string;
+                export_id: string;
             };
             cookie?: never;
         };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["KeyChange"];
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
             };
         };
+    };
+    V1AdminExportsExportIdFileDownload: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                export_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description File Download */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    /** @description File size in bytes */
+                    "content-length"?: string;
+                    /** @description Entity tag */
+                    etag?: string;
+                    /** @description Last modified data-time in RFC 2822 format */
+                    "last-modified"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminExportsExportIdManifestDownloadManifest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                export_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description File Download */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    /** @description File size in bytes */
+                    "content-length"?: string;
+                    /** @description Entity tag */
+                    etag?: string;
+                    /** @description Last modified data-time in RFC 2822 format */
+                    "last-modified"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminInvoicesListInvoices: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                /** @description for example 2026-01 */
+                month?: string | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
         responses: {
             /** @description Request fulfilled, document follows */
             200: {
@@ -4273,7 +4739,48 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Key"];
+                    "application/json": components["schemas"]["Page_gateway.finance_views.InvoiceView_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminInvoicesInvoiceIdGetInvoice: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                invoice_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WholeInvoiceView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4384,6 +4891,92 @@ export interface operations {
             };
         };
     };
+    V1AdminKeysKeyIdGetKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Key"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminKeysKeyIdChangeKey: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                key_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KeyChange"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Key"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminKeysKeyIdRevokeRevokeKey: {
         parameters: {
             query?: never;
@@ -4448,6 +5041,268 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["NewKeyView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminLimitsListLimits: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.allowances.OwnLimits_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminLimitsSetLimits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LimitsSetting"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OwnLimits"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminLimitsLimitsIdRemoveLimits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                limits_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminMarginsTierMargins: {
+        parameters: {
+            query?: {
+                /** @description for example 2026-01 */
+                month?: string | null;
+                /** @description an id or a slug */
+                tenant?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Margins"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminPeriodsListPeriods: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                /** @description for example 2026-01 */
+                month?: string | null;
+                state?: "open" | "closed" | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.finance_views.PeriodView_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminPeriodsCloseClosePeriod: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PeriodClosing"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InvoiceView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4600,11 +5455,11 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsListBudgets: {
+    V1AdminProjectsListProjects: {
         parameters: {
-            query?: {
+            query: {
                 /** @description an id or a slug */
-                tenant?: string | null;
+                tenant: string;
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -4622,7 +5477,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.BudgetView_"];
+                    "application/json": components["schemas"]["Page_gateway.views.ProjectView_"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4645,7 +5500,7 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsSetBudget: {
+    V1AdminProjectsCreateProject: {
         parameters: {
             query?: never;
             header?: never;
@@ -4654,7 +5509,52 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["BudgetSetting"];
+                "application/json": components["schemas"]["NewProject"];
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminProjectsProjectIdChangeProject: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                project_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ProjectChange"];
             };
         };
         responses: {
@@ -4665,7 +5565,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["BudgetView"];
+                    "application/json": components["schemas"]["ProjectView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4688,13 +5588,217 @@ export interface operations {
             };
         };
     };
-    V1AdminBudgetsBudgetIdRemoveBudget: {
+    V1AdminReconciliationsListReconciliations: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.finance_views.ReconciliationView_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminReconciliationsReconcileNow: {
+        parameters: {
+            query?: {
+                /** @description for example 2026-01 */
+                month?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReconciliationView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminReconciliationsStandingReconciliationStanding: {
         parameters: {
             query?: never;
             header?: never;
-            path: {
-                budget_id: string;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StandingView"];
+                };
             };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionGetSession: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionSignIn: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SignIn"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminSessionSignOut: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -4705,7 +5809,286 @@ export interface operations {
                     "cache-control"?: string;
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": null;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTenantsListTenants: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.views.TenantView_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTenantsCreateTenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewTenant"];
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTenantsTenantIdGetTenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTenantsTenantIdChangeTenant: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TenantChange"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminUsageUsageTotals: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                project_id?: string | null;
+                key_id?: string | null;
+                model?: string | null;
+                adapter?: string | null;
+                tier?: string | null;
+                /** @description Unix seconds */
+                start_time?: number | null;
+                /** @description Unix seconds */
+                end_time?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Totals"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminUsageRequestsUsageRequests: {
+        parameters: {
+            query?: {
+                /** @description an id or a slug */
+                tenant?: string | null;
+                project_id?: string | null;
+                key_id?: string | null;
+                model?: string | null;
+                adapter?: string | null;
+                tier?: string | null;
+                /** @description Unix seconds */
+                start_time?: number | null;
+                /** @description Unix seconds */
+                end_time?: number | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.views.UsageView_"];
+                };
             };
             /** @description A refusal, with its reason */
             "4XX": {
@@ -4854,15 +6237,9 @@ export interface operations {
             };
         };
     };
-    V1AdminAlertsListAlerts: {
+    V1BudgetOwnBudgets: {
         parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
+            query?: never;
             header?: never;
             path?: never;
             cookie?: never;
@@ -4872,11 +6249,10 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.ListedAlertView_"];
+                    "application/json": components["schemas"]["OwnBudgets"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4899,29 +6275,30 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsListExports: {
+    V1ChatCompletionsChatCompletions: {
         parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
+            query?: never;
+            header?: {
+                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                "Idempotency-Key"?: string;
             };
-            header?: never;
             path?: never;
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChatRequest"];
+            };
+        };
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description Server-sent events: `data: ` and a ChatCompletionChunk, then `data: [DONE]`; an error ends it. */
             200: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.ExportView_"];
+                    "application/json": components["schemas"]["ChatCompletion"];
+                    "text/event-stream": components["schemas"]["ChatCompletionChunk"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4944,7 +6321,99 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsCreateExport: {
+    V1CompletionsCompletions: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CompletionRequest"];
+            };
+        };
+        responses: {
+            /** @description Server-sent events: `data: ` and a Completion, then `data: [DONE]`; an error ends it. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Completion"];
+                    "text/event-stream": components["schemas"]["Completion"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1MessagesMessages: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Of a call that does not stream: asked again within ten minutes, it is answered as it was before. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MessagesRequest"];
+            };
+        };
+        responses: {
+            /** @description Server-sent events, named by their type, from message_start to message_stop; an error event ends it. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessageAnswer"];
+                    "text/event-stream": components["schemas"]["MessageStart"] | components["schemas"]["BlockStart"] | components["schemas"]["BlockDelta"] | components["schemas"]["BlockStop"] | components["schemas"]["MessageDelta"] | components["schemas"]["MessageStop"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1MessagesCountTokensCountTokens: {
         parameters: {
             query?: never;
             header?: never;
@@ -4953,18 +6422,55 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["NewExport"];
+                "application/json": components["schemas"]["CountRequest"];
             };
         };
         responses: {
-            /** @description Document created, URL follows */
-            201: {
+            /** @description Request fulfilled, document follows */
+            200: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ExportView"];
+                    "application/json": components["schemas"]["TokenCount"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnthropicError"];
+                };
+            };
+        };
+    };
+    V1ModelsListModels: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelList"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4987,106 +6493,12 @@ export interface operations {
             };
         };
     };
-    V1AdminExportsExportIdFileDownload: {
+    V1ModelsGetModel: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                export_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description File Download */
-            200: {
-                headers: {
-                    /** @description File size in bytes */
-                    "content-length"?: string;
-                    /** @description Last modified data-time in RFC 2822 format */
-                    "last-modified"?: string;
-                    /** @description Entity tag */
-                    etag?: string;
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "": string;
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminExportsExportIdManifestDownloadManifest: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                export_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description File Download */
-            200: {
-                headers: {
-                    /** @description File size in bytes */
-                    "content-length"?: string;
-                    /** @description Last modified data-time in RFC 2822 format */
-                    "last-modified"?: string;
-                    /** @description Entity tag */
-                    etag?: string;
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "": string;
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminExportsExportIdGetExport: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                export_id: string;
+                model: string;
             };
             cookie?: never;
         };
@@ -5095,1399 +6507,10 @@ export interface operations {
             /** @description Request fulfilled, document follows */
             200: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ExportView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminExportsExportIdEndExport: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                export_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, nothing follows */
-            204: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminLimitsListLimits: {
-        parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.allowances.OwnLimits_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminLimitsSetLimits: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["LimitsSetting"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OwnLimits"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminLimitsLimitsIdRemoveLimits: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                limits_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, nothing follows */
-            204: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersGetAdapter: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                adapter: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Adapter"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersRemoveAdapter: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                adapter: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, nothing follows */
-            204: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersChangeAdapter: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                adapter: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["AdapterChange"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Adapter"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersCheckCheckAdapter: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "multipart/form-data": {
-                    /** Format: binary */
-                    "adapter_config.json": string;
-                    /** Format: binary */
-                    "adapter_model.safetensors": string;
-                    name?: string;
-                    base?: string;
-                    tenant?: string;
-                    /** @description tenants (ids or slugs), with commas between them; * for all */
-                    shared?: string;
-                    /** @enum {string} */
-                    pinned?: "true" | "1" | "false" | "0";
-                    notes?: string;
-                    /** @enum {string} */
-                    promote?: "true" | "1" | "false" | "0";
-                };
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Facts"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersListAdapters: {
-        parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.adapter_rows.Adapter_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersUploadAdapter: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "multipart/form-data": {
-                    /** Format: binary */
-                    "adapter_config.json": string;
-                    /** Format: binary */
-                    "adapter_model.safetensors": string;
-                    name: string;
-                    base?: string;
-                    tenant?: string;
-                    /** @description tenants (ids or slugs), with commas between them; * for all */
-                    shared?: string;
-                    /** @enum {string} */
-                    pinned?: "true" | "1" | "false" | "0";
-                    notes?: string;
-                    /** @enum {string} */
-                    promote?: "true" | "1" | "false" | "0";
-                };
-            };
-        };
-        responses: {
-            /** @description Document created, URL follows */
-            201: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AddedAdapterView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersUploadsListUploads: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["UploadView"][];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersVersionsListVersions: {
-        parameters: {
-            query?: {
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path: {
-                adapter: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.adapter_rows.Version_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersPromotePromoteAdapter: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                adapter: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["Promotion"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Adapter"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersVersionsRemoveAdapterVersion: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                adapter: string;
-                version: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, nothing follows */
-            204: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content?: never;
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAdaptersRollbackRollBackAdapter: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                adapter: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Adapter"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminUsageUsageTotals: {
-        parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                project_id?: string | null;
-                key_id?: string | null;
-                model?: string | null;
-                adapter?: string | null;
-                tier?: string | null;
-                /** @description Unix seconds */
-                start_time?: number | null;
-                /** @description Unix seconds */
-                end_time?: number | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Totals"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminUsageRequestsUsageRequests: {
-        parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                project_id?: string | null;
-                key_id?: string | null;
-                model?: string | null;
-                adapter?: string | null;
-                tier?: string | null;
-                /** @description Unix seconds */
-                start_time?: number | null;
-                /** @description Unix seconds */
-                end_time?: number | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.views.UsageView_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAuditAuditFindings: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AuditView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminAuditLogListAuditLog: {
-        parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                actor?: string | null;
-                action?: string | null;
-                object_id?: string | null;
-                /** @description Unix seconds */
-                start_time?: number | null;
-                /** @description Unix seconds */
-                end_time?: number | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.views.AuditLineView_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminEngineEngineStatus: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["EngineView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminPeriodsListPeriods: {
-        parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                /** @description for example 2026-01 */
-                month?: string | null;
-                state?: "open" | "closed" | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.finance_views.PeriodView_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminPeriodsCloseClosePeriod: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["PeriodClosing"];
-            };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["InvoiceView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminInvoicesListInvoices: {
-        parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                /** @description for example 2026-01 */
-                month?: string | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.finance_views.InvoiceView_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminInvoicesInvoiceIdGetInvoice: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                invoice_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["WholeInvoiceView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminCorrectionsListCorrections: {
-        parameters: {
-            query?: {
-                /** @description an id or a slug */
-                tenant?: string | null;
-                request_id?: string | null;
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.finance_views.CorrectionView_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminCorrectionsMakeCorrection: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["NewCorrection"];
-            };
-        };
-        responses: {
-            /** @description Document created, URL follows */
-            201: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CorrectionView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminMarginsTierMargins: {
-        parameters: {
-            query?: {
-                /** @description for example 2026-01 */
-                month?: string | null;
-                /** @description an id or a slug */
-                tenant?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Margins"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminReconciliationsListReconciliations: {
-        parameters: {
-            query?: {
-                limit?: number;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_gateway.finance_views.ReconciliationView_"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminReconciliationsReconcileNow: {
-        parameters: {
-            query?: {
-                /** @description for example 2026-01 */
-                month?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ReconciliationView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminReconciliationsStandingReconciliationStanding: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["StandingView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1OrganizationUsageCompletionsOrganizationUsage: {
-        parameters: {
-            query: {
-                /** @description Unix seconds */
-                start_time: number;
-                /** @description Unix seconds; without it: now */
-                end_time?: number | null;
-                bucket_width?: "1m" | "1h" | "1d";
-                tenants?: string[] | null;
-                project_ids?: string[] | null;
-                api_key_ids?: string[] | null;
-                models?: string[] | null;
-                adapters?: string[] | null;
-                tiers?: string[] | null;
-                group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier")[] | null;
-                limit?: number | null;
-                /** @description `next_page` of the page before */
-                page?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["UsagePage"];
+                    "application/json": components["schemas"]["ModelCard"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -6565,9 +6588,25 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionGetSession: {
+    V1OrganizationUsageCompletionsOrganizationUsage: {
         parameters: {
-            query?: never;
+            query: {
+                /** @description Unix seconds */
+                start_time: number;
+                /** @description Unix seconds; without it: now */
+                end_time?: number | null;
+                bucket_width?: "1m" | "1h" | "1d";
+                tenants?: string[] | null;
+                project_ids?: string[] | null;
+                api_key_ids?: string[] | null;
+                models?: string[] | null;
+                adapters?: string[] | null;
+                tiers?: string[] | null;
+                group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier")[] | null;
+                limit?: number | null;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -6581,7 +6620,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SessionView"];
+                    "application/json": components["schemas"]["UsagePage"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -6604,66 +6643,27 @@ export interface operations {
             };
         };
     };
-    V1AdminSessionSignIn: {
+    V1UsageOwnUsage: {
         parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["SignIn"];
+            query?: {
+                /** @description Unix seconds */
+                start_time?: number | null;
+                /** @description Unix seconds */
+                end_time?: number | null;
             };
-        };
-        responses: {
-            /** @description Request fulfilled, document follows */
-            200: {
-                headers: {
-                    "cache-control"?: string;
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["SessionView"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "4XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description A refusal, with its reason */
-            "5XX": {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    V1AdminSessionSignOut: {
-        parameters: {
-            query?: never;
             header?: never;
             path?: never;
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, nothing follows */
-            204: {
+            /** @description Request fulfilled, document follows */
+            200: {
                 headers: {
-                    "cache-control"?: string;
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": null;
+                    "application/json": components["schemas"]["OwnUsage"];
                 };
             };
             /** @description A refusal, with its reason */

@@ -39,7 +39,7 @@ export function SignInPage() {
 export function SignInAgain({ open }: { open: boolean }) {
   const { session } = useStanding();
   return (
-    <Dialog open={open} onClose={stayExpired} keep title="Your session has ended" note={<>Sign in again to go on where you were. You were here with the key <b>{session?.key.name}</b> (…{session?.key.last_four}).</>}>
+    <Dialog open={open} onClose={stayExpired} keep title="Your session has ended" note={<>Sign in again to go on where you were. You were here with the key <b>{session?.key.name}</b>, …{session?.key.last_four}.</>}>
       <KeyForm />
     </Dialog>
   );
