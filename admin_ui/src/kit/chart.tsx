@@ -69,7 +69,6 @@ export function Chart(props: ChartProps) {
             <Canvas {...props} series={shown} colours={shown.map((one) => series.indexOf(one) % 8)} zone={zone} shade={shade} onCursor={setCursor} />
           </Suspense>
           <div className="legend">
-            <span className="legend-at num">{cursor === null ? "" : moment(at[cursor] ?? 0, zone, detail)}</span>
             {series.map((one, index) => (
               <button key={one.name} type="button" className="legend-item" aria-pressed={!off.has(one.name)} onClick={() => toggle(one.name)}>
                 <svg viewBox="0 0 10 10" aria-hidden="true"><rect className={`c${index % 8}`} width="10" height="10" rx="2" /></svg>
@@ -77,6 +76,7 @@ export function Chart(props: ChartProps) {
                 {cursor !== null && !off.has(one.name) && <span className="num"> {sayOf(one.values[cursor], say)}</span>}
               </button>
             ))}
+            <span className="legend-at num">{cursor === null ? "" : moment(at[cursor] ?? 0, zone, detail)}</span>
           </div>
         </>
       )}

@@ -3,6 +3,7 @@ import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { ChartProps } from "./chart";
+import { moment } from "./amounts";
 import type { Zone } from "./settings";
 
 type Values = (number | null)[];
@@ -36,7 +37,7 @@ export default function Canvas(props: Props) {
         cursor: { y: false, points: { show: kind === "lines" } },
         tzDate: (seconds) => (zone === "utc" ? uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC") : new Date(seconds * 1e3)),
         scales: { x: { time: true }, y: { range: (_, __, highest) => [0, Math.max(highest, mark?.at ?? 0) * 1.06 || 1] } },
-        axes: axes(colour, (value) => (words.current.brief ?? ((one: number) => (words.current.say ?? String)(Math.round(one))))(value)),
+        axes: axes(colour, zone, (value) => (words.current.brief ?? ((one: number) => (words.current.say ?? String)(Math.round(one))))(value)),
         series: [
           {},
           // Stacked: the highest sum is drawn first, and those below it over it.
@@ -99,7 +100,7 @@ function data(at: readonly number[], series: Props["series"], kind: "bars" | "li
   return [[...at], ...stacked.reverse()] as [number[], ...Values[]];
 }
 
-function axes(colour: (name: string) => string, say: (value: number) => string): uPlot.Axis[] {
+function axes(colour: (name: string) => string, zone: Zone, say: (value: number) => string): uPlot.Axis[] {
   const common = {
     stroke: colour("--faint"),
     font: `11px ${colour("--sans")}`,
@@ -107,9 +108,18 @@ function axes(colour: (name: string) => string, say: (value: number) => string):
     ticks: { show: false },
   };
   return [
-    { ...common, grid: { show: false } },
+    { ...common, grid: { show: false }, space: 64, values: (_, splits, __, ___, step) => splits.map((at) => tick(at, step, zone)) },
     { ...common, size: 64, values: (_, splits) => splits.map(say) },
   ];
+}
+
+/** A moment at the axis: the day where a day begins, else the hour. */
+function tick(at: number, step: number, zone: Zone): string {
+  const whole = moment(at, zone);
+  const [day, time] = [whole.slice(5, 10), whole.slice(11, 19)];
+  if (step >= 28 * 86_400) return whole.slice(0, 7);
+  if (step >= 86_400 || time === "00:00:00") return day;
+  return step >= 60 ? time.slice(0, 5) : time;
 }
 
 function drawMark(plot: uPlot, mark: { at: number; name: string }, colour: string): void {
