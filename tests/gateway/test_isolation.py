@@ -6,16 +6,14 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import sqlalchemy as sa
+from admin_routes import served_routes
 from gateway_stack import MODEL, Stack, body, eventually
 from pyarrow import parquet
 
@@ -26,7 +24,6 @@ from billing.tables import metadata
 from gateway import allowances, audit, keys
 from gateway.allowances import LimitsChange
 
-REPO = Path(__file__).resolve().parents[2]
 THEIRS, OURS = "acme", "globex"  # the tenant whose rows must not be seen, and the one that looks
 CHAT = body(max_tokens=3)
 START = int(time.time()) - 3600
@@ -97,26 +94,17 @@ OPERATORS = {
     ("DELETE", "/v1/admin/adapters/{adapter:str}/versions/{version:str}"),
     ("POST", "/v1/admin/adapters/{adapter:str}/promote"), ("POST", "/v1/admin/adapters/{adapter:str}/rollback"),
 }  # fmt: skip
+# Of whoever signs in with an admin key: test_sessions has them.
+OF_A_SESSION = {(method, "/v1/admin/session") for method in ("POST", "GET", "DELETE")}
 BELOW_TENANT = "/t/{tenant:str}"
 FILES = (("focus", "csv"), ("focus", "jsonl"), ("focus", "parquet"), ("events", "jsonl"))
 
 
-# In a process of its own, as the gateway has it: here the framework's warnings are errors.
-LIST_ROUTES = """
-import json
-from litestar import Litestar
-from gateway.app import ROUTES
-from gateway.routes.admin import admin_router
-app = Litestar(route_handlers=[*ROUTES, admin_router(None)], openapi_config=None)
-print(json.dumps([[method, route.path] for route in app.routes for method in route.methods]))
-"""
-
-
 def routes() -> set[tuple[str, str]]:
     """Method and path of everything that is served."""
-    listed = subprocess.run([sys.executable, "-c", LIST_ROUTES], cwd=REPO, check=True, capture_output=True)
-    found = {(method, path.rstrip("/")) for method, path in json.loads(listed.stdout) if method != "OPTIONS"}
-    return found | {("GET", "/schema"), ("GET", "/schema/openapi.json")}
+    return {(route.method, route.path) for route in served_routes()} | {
+        ("GET", "/schema"), ("GET", "/schema/openapi.json"),
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +190,7 @@ def seen(answer: httpx.Response, marks: set[str]) -> set[str]:
 def test_every_route_is_listed() -> None:
     below = {(method, BELOW_TENANT + path) for method, path in OWN}
     of_a_tenant = {("GET", path) for path in OF_A_TENANT}
-    assert routes() == {*OWN, *below, *PUBLIC, *of_a_tenant, *OPERATORS}
+    assert routes() == {*OWN, *below, *PUBLIC, *of_a_tenant, *OPERATORS, *OF_A_SESSION}
 
 
 def test_a_tenants_key_sees_its_own(served: Stack, marks: dict[str, set[str]]) -> None:
@@ -249,6 +237,100 @@ def test_what_an_operator_asks_of_one_tenant_is_of_that_one(served: Stack, marks
     sums = {slug: ask(served, operator, "GET", "/v1/admin/usage", tenant=slug).json() for slug in (THEIRS, OURS)}
     both = ask(served, operator, "GET", "/v1/admin/usage").json()
     assert both["requests"] == sums[THEIRS]["requests"] + sums[OURS]["requests"]
+
+
+# What of the other tenant is in the place of each parameter of a path.
+NAMED = {
+    "tenant_id": "tenants", "project_id": "projects", "key_id": "keys", "budget_id": "budgets",
+    "limits_id": "rate_limits", "webhook_id": "webhooks", "invoice_id": "invoices", "export_id": "exports",
+    "adapter": "adapters",
+}  # fmt: skip
+BODIES: dict[str, Any] = {"promote": {"version": 1}, "rotate": {"overlap_s": 0}}
+# What names a tenant in its body.
+NAMES_A_TENANT: dict[str, dict[str, Any]] = {
+    "keys": {"name": "theirs"},
+    "projects": {"name": "theirs"},
+    "budgets": {"unit": "tokens", "period": "day", "limit_amount": 1, "project": "default"},
+    "limits": {"concurrency": 1},
+    "webhooks": {"url": "https://example.org/hook"},
+    "exports": {"month": "2026-01"},
+}
+ABSENT = "absent_0123456789"
+
+
+@pytest.fixture(scope="module")
+def admin(served: Stack) -> str:
+    """The key of an admin of the tenant that looks."""
+    tenant_id = served.tenants[OURS]
+    return served.write(
+        lambda c: keys.create(c, tenant_id=tenant_id, name="admin", kind="admin", role="tenant_admin")
+    ).secret
+
+
+def test_a_tenants_admin_sees_its_own(served: Stack, marks: dict[str, set[str]], admin: str) -> None:
+    for path, query in OF_A_TENANT.items():
+        everyones = path == "/v1/admin/margins"
+        unnamed = {name: value for name, value in query.items() if name not in ("tenant", "tenants")}
+        for asked in (query, unnamed):
+            answer = ask(served, admin, "GET", path, **asked)
+            if path == "/v1/admin/projects" and asked is unnamed and answer.status_code == 400:
+                continue
+            assert answer.status_code == (403 if everyones else 200), (path, answer.text)
+            assert seen(answer, marks[THEIRS]) == set(), path
+            assert seen(answer, marks[OURS]) or path in SAYS_NO_ID, (path, answer.text)
+        named = "tenants" if "tenants" in query else "tenant"
+        theirs, absent = (ask(served, admin, "GET", path, **query | {named: one}) for one in (THEIRS, ABSENT))
+        assert theirs.status_code == (403 if everyones else 404), (path, theirs.text)
+        assert theirs.text.replace(THEIRS, ABSENT) == absent.text
+    assert [one["slug"] for one in ask(served, admin, "GET", "/v1/admin/tenants").json()["data"]] == [OURS]
+
+
+def naming(path: str, one: str) -> str:
+    """With `one` in the place of the first parameter, and a number in the others'."""
+    return re.sub(r"\{[a-z_]+:str\}", "1", re.sub(r"\{[a-z_]+:str\}", one, path, count=1))
+
+
+def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: str) -> None:
+    """By every route that names something: the answer is the one for what there is not."""
+    found: set[str] = set()
+    for method, path in OPERATORS:
+        parameters = re.findall(r"\{([a-z_]+):", path)
+        if not parameters:
+            continue
+        name = parameters[0]
+        table = metadata.tables[NAMED[name]]
+        own = table.c.id if name == "tenant_id" else table.c.tenant_id
+        rows = served.read(lambda c, t=table, o=own: c.execute(sa.select(t).where(o == served.tenants[THEIRS])).all())  # type: ignore[misc]
+        assert rows, name
+        sent = None if method == "GET" else BODIES.get(path.rsplit("/", 1)[-1], {})
+        for row in rows:
+            theirs, absent = (ask(served, admin, method, naming(path, one), sent) for one in (row.id, ABSENT))
+            assert theirs.status_code == 404, (method, path, theirs.text)
+            assert theirs.text.replace(row.id, ABSENT) == absent.text, (method, path)
+        found.add(name)
+    assert found == set(NAMED)
+
+
+def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -> None:
+    before = served.read(lambda c: audit.listing(c, audit.Filter(tenant_id=served.tenants[THEIRS])))
+    for path, sent in NAMES_A_TENANT.items():
+        theirs, absent = (
+            ask(served, admin, "POST", f"/v1/admin/{path}", sent | {"tenant": one}) for one in (THEIRS, ABSENT)
+        )
+        assert theirs.status_code == 404, (path, theirs.text)
+        assert theirs.text.replace(THEIRS, ABSENT) == absent.text, path
+    for path, what in (("budgets", NAMES_A_TENANT["budgets"] | {"project": None}), ("limits", {"concurrency": 1})):
+        foreign, absent = (
+            ask(served, admin, "POST", f"/v1/admin/{path}", what | {"tenant": OURS, "key_id": one})
+            for one in (served.key_ids[THEIRS], ABSENT)
+        )
+        assert (foreign.status_code, absent.status_code) == (404, 404), path
+        assert foreign.text.replace(served.key_ids[THEIRS], ABSENT) == absent.text
+    ours = served.adapters[f"{OURS}-style"]
+    shared = [ask(served, admin, "PATCH", f"/v1/admin/adapters/{ours}", {"shared": [one]}) for one in (THEIRS, ABSENT)]
+    assert [answer.status_code for answer in shared] == [404, 404]
+    assert shared[0].text.replace(THEIRS, ABSENT) == shared[1].text
+    assert served.read(lambda c: audit.listing(c, audit.Filter(tenant_id=served.tenants[THEIRS]))) == before
 
 
 def test_a_tenants_files_hold_nothing_of_another(served: Stack, marks: dict[str, set[str]]) -> None:
