@@ -13,6 +13,7 @@ from litestar.types import ASGIApp, ControllerRouterHandler
 from gateway.http import Front
 from gateway.routes.chat import chat_completions
 from gateway.routes.completions import completions
+from gateway.routes.console import console
 from gateway.routes.health import live, ready
 from gateway.routes.messages import count_tokens, messages
 from gateway.routes.metrics import metrics
@@ -33,6 +34,7 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     live,
     ready,
     metrics,
+    console,
 )
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.console_files import default_directory
 from gateway.limits import LIMIT_MAX, Allowance
 
 DEFAULT_FILE = "laneway.toml"
@@ -54,6 +55,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
     end_streams_on_revoke: bool = True
+    console_dir: str = ""  # empty: where the code is
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 30.0  # of one of several workers; 0: for ever
 
 
@@ -273,6 +275,11 @@ class Config(Section, frozen=True, kw_only=True):
         return self.data_dir / "journal"
 
     @property
+    def console_dir(self) -> Path:
+        """The built files of the console; they need not be there."""
+        return Path(self.gateway.console_dir)
+
+    @property
     def exports_dir(self) -> Path:
         return self.data_dir / "exports"
 
@@ -381,6 +388,7 @@ def _resolved(config: Config, base: Path) -> Config:
             gateway,
             data_dir=str(data_dir),
             database_url=_database_url(gateway.database_url, base, data_dir),
+            console_dir=str(base / gateway.console_dir if gateway.console_dir else default_directory()),
             secret_file=str(base / gateway.secret_file if gateway.secret_file else data_dir / "server.secret"),
         ),
         engine=msgspec.structs.replace(engine, socket=socket),

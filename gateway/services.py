@@ -27,6 +27,7 @@ from engine.tokenizer import Tokenizer
 from gateway.bookkeeper import Bookkeeper
 from gateway.callers import USED_FLUSH_S, Callers, unusable
 from gateway.config import Config
+from gateway.console_files import ConsoleFiles
 from gateway.deliveries import Deliverer
 from gateway.exporting import Exporter
 from gateway.generation import Generator
@@ -100,6 +101,7 @@ class Services:
         )
         self.sessions = Sessions(self.database, self.callers)
         self.sign_ins = SignIns()
+        self.console = ConsoleFiles(config.console_dir)
         self.registry = Registry(self.database, {name: model.created for name, model in self.models.items()})
         self.store = AdapterStore(config.adapters_dir)
         self.uploads = Uploads(self.store, config.adapters, self.metrics)

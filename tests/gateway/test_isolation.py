@@ -38,6 +38,8 @@ OWN: dict[tuple[str, str], Any] = {
     ("GET", "/v1/usage"): None,
     ("GET", "/v1/budget"): None,
 }
+# The console's files, the same for everybody: test_console_files has them.
+CONSOLE = {(method, path) for method in ("GET", "HEAD") for path in ("/admin", "/admin/{path:path}")}
 # Nobody's, for everybody.
 PUBLIC = {("GET", path) for path in ("/health/live", "/health/ready", "/metrics", "/schema", "/schema/openapi.json")}
 # The operator's, of one tenant: the query that names it. What it shows must be of that tenant.
@@ -190,7 +192,7 @@ def seen(answer: httpx.Response, marks: set[str]) -> set[str]:
 def test_every_route_is_listed() -> None:
     below = {(method, BELOW_TENANT + path) for method, path in OWN}
     of_a_tenant = {("GET", path) for path in OF_A_TENANT}
-    assert routes() == {*OWN, *below, *PUBLIC, *of_a_tenant, *OPERATORS, *OF_A_SESSION}
+    assert routes() == {*OWN, *below, *PUBLIC, *of_a_tenant, *OPERATORS, *OF_A_SESSION, *CONSOLE}
 
 
 def test_a_tenants_key_sees_its_own(served: Stack, marks: dict[str, set[str]]) -> None:
