@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -208,6 +209,14 @@ class TilePool:
         if digest in self._resident:
             return "device"
         return "host" if self._slab(digest) is not None else "disk"
+
+    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+        """(digest, `where` it is, its bytes) of at most `limit` known ones, those in the arena first; and how many are
+        known."""
+        known, resident = self._known, self._resident
+        rest = (digest for digest in list(known) if digest not in resident)  # a copy: `load` adds to it meanwhile
+        order = [*resident, *islice(rest, limit)][:limit]
+        return [(digest, self.where(digest), known[digest].layout.bytes) for digest in order], len(known)
 
     def want(self, digest: str, *, urgent: bool = False) -> bool:
         """Bring it nearer, beside all else; `urgent` in place of others that are wanted too. False: not now."""

@@ -105,6 +105,9 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
 
 def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper: Stopper, parent: int) -> None:
     """Until the stopper says so. Raises SocketInUse."""
+    # Not above: numpy starts threads, and those must begin when the signals are blocked. Nor when somebody first looks.
+    import engine.snapshot  # noqa: F401
+
     tiers = [tier.name for tier in config.tiers]
     hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), list(runner.models.values()), tiers)
     scheduler = build_scheduler(config, runner)

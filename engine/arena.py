@@ -88,6 +88,10 @@ class Arena:
     def is_cached(self, page: int) -> bool:
         return self._kind[page] is PageKind.CACHED
 
+    def kinds(self) -> bytes:
+        """Of each page its PageKind, as a byte."""
+        return bytes(self._kind)
+
     # ---- KV pages
 
     def allocate(self, count: int, holder: str) -> list[int]:

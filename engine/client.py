@@ -30,12 +30,14 @@ from engine.protocol import (
     Recorded,
     Refused,
     Sampling,
+    Snapshot,
     Status,
     StatusReport,
     Submit,
     ToEngine,
     Tokens,
     UnloadAdapter,
+    Watch,
     decode_from_engine,
     encode,
 )
@@ -191,6 +193,7 @@ class _Link(asyncio.Protocol):
         self.lost: asyncio.Future[str] = loop.create_future()
         self.generations: dict[int, Generation] = {}
         self.statuses: collections.deque[asyncio.Future[StatusReport]] = collections.deque()
+        self.snapshots: collections.deque[asyncio.Future[Snapshot]] = collections.deque()
         self.adapters: dict[str, asyncio.Future[AdapterState]] = {}
         self.heartbeat: Heartbeat | None = None
         self.heard_at = loop.time()
@@ -225,9 +228,12 @@ class _Link(asyncio.Protocol):
         _fail(self.hello, message)
         for status in self.statuses:
             _fail(status, message)
+        for snapshot in self.snapshots:
+            _fail(snapshot, message)
         for change in self.adapters.values():
             _fail(change, message)
         self.statuses.clear()
+        self.snapshots.clear()
         self.adapters.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -272,9 +278,9 @@ class _Link(asyncio.Protocol):
                 if change is not None and not change.done():
                     change.set_result(frame)
             case StatusReport():
-                waiting = self.statuses.popleft() if self.statuses else None
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(frame)
+                _answer(self.statuses, frame)
+            case Snapshot():
+                _answer(self.snapshots, frame)
             case Hello():
                 if self.hello.done():
                     raise ProtocolError("a second Hello")
@@ -317,6 +323,13 @@ class _Link(asyncio.Protocol):
         self._why = self._why or why
         if self._transport is not None:
             self._transport.abort()
+
+
+def _answer(waiting: collections.deque[asyncio.Future[Answer]], frame: Answer) -> None:
+    """To whoever asked first; answers come in the order of the questions."""
+    first = waiting.popleft() if waiting else None
+    if first is not None and not first.done():
+        first.set_result(frame)
 
 
 def _fail(waiting: asyncio.Future[Answer], message: str) -> None:
@@ -440,6 +453,15 @@ class EngineClient:
         waiting: asyncio.Future[StatusReport] = asyncio.get_running_loop().create_future()
         link.statuses.append(waiting)
         link.send(Status())
+        return await waiting
+
+    async def watch(self, preempted: int | None = None) -> Snapshot:
+        """What happens in the engine now, with the preemptions after that number. It costs the engine about a
+        millisecond: whoever asks asks seldom, and not again before the answer. Raises EngineUnavailable."""
+        link = self._connected()
+        waiting: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
+        link.snapshots.append(waiting)
+        link.send(Watch(preempted))
         return await waiting
 
     async def _change_adapter(self, frame: LoadAdapter | UnloadAdapter) -> None:

@@ -91,6 +91,10 @@ class FakeAdapters(AdapterTable):
     def where(self, digest: str) -> str:
         return "device" if digest in self._resident else "host"
 
+    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+        order = [*self._resident, *(digest for digest in list(self.models) if digest not in self._resident)]
+        return [(digest, self.where(digest), self._pages_each) for digest in order[:limit]], len(order)
+
     def want(self, digest: str) -> bool:
         return True
 

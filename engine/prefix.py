@@ -20,13 +20,15 @@ NAMESPACE_QUOTA = 0.25
 class Chain:
     """The names of one sequence's full pages, computed as they are asked for."""
 
-    def __init__(self, model: str, adapter: str | None, namespace: str, tokens_per_page: int) -> None:
-        """`model` and `adapter` name contents (digests). A page's ids must never change once its name was asked for."""
+    def __init__(self, model: str, adapter: str | None, namespace: str, tokens_per_page: int, label: int = 0) -> None:
+        """`model` and `adapter` name contents (digests). A page's ids must never change once its name was asked for.
+        `label`, below 65,536, is what watchers tell its pages by."""
         root = hashlib.sha256()
         for part in (model, adapter or "", namespace):
             data = part.encode()
             root.update(len(data).to_bytes(8, "little") + data)
         self.namespace = namespace
+        self.label = label
         self.tokens_per_page = tokens_per_page
         self._root = root.digest()
         self._names: list[bytes] = []
@@ -58,6 +60,7 @@ class PrefixCache:
         self._idle: OrderedDict[int, int] = OrderedDict()  # → the arena's time since; least recently used first
         self._idle_of: dict[str, OrderedDict[int, int]] = {}  # namespace → likewise
         self._count_of: dict[str, int] = {}  # namespace → its pages, held or idle
+        self.labels = array("H", bytes(2 * arena.pages))  # by page: of the chain that it entered with
         self._over: dict[str, None] = {}  # namespaces over their quota: fewer than 1 / quota
         arena.attach(self)
 
@@ -80,6 +83,7 @@ class PrefixCache:
         self._arena.publish(page)
         self._pages[name] = page
         self._names[page] = (name, chain.namespace)
+        self.labels[page] = chain.label
         self._count(chain.namespace, 1)
 
     def pages(self) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 # A prompt of a million ids is about 5 MB of msgpack; nothing honest is larger.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 HEADER = struct.Struct(">I")
@@ -148,6 +148,12 @@ class Status(Frame, frozen=True, tag="status", array_like=True):
     """Ask for one StatusReport."""
 
 
+class Watch(Frame, frozen=True, tag="watch", array_like=True):
+    """Ask for one Snapshot, with the preemptions after the one numbered `preempted`; None: with none."""
+
+    preempted: int | None = None
+
+
 # ---- engine → gateway ------------------------------------------------------------------------------------------
 
 
@@ -215,6 +221,81 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     tokens_lost: int = 0  # and made for gateways that went away before they recorded them
 
 
+class PageOwner(msgspec.Struct, frozen=True, array_like=True):
+    """Whose `pages` pages of the arena are. A page that several requests share is the highest tier's. "cached": named
+    by the prefix cache and held by nobody; "adapter" without a digest: taken for one that left, kept by others' tiles.
+    """
+
+    kind: Literal["free", "kv", "cached", "adapter"]
+    tier: str | None
+    model: str | None
+    adapter: str | None  # content digest
+    pages: int
+
+
+class TierState(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    waiting: int
+    running: int
+    preempted: int  # how often one of its requests was, since the process started
+    floor_pages: int
+    held_pages: int  # distinct pages that its running requests hold, their adapters' among them
+
+
+class RequestState(msgspec.Struct, frozen=True, array_like=True):
+    """A request in flight. `number` counts arrivals; several texts of one HTTP request share its `request_id`."""
+
+    number: int
+    request_id: str
+    tier: str
+    model: str
+    adapter: str | None  # content digest
+    state: Literal["waiting", "preempted", "prefill", "decode"]
+    prompt_tokens: int
+    completion_tokens: int
+    age_s: float
+
+
+class Preemption(msgspec.Struct, frozen=True, array_like=True):
+    """One, counted from 1; `kind` says what became of the KV: computed again, or copied to host memory and back."""
+
+    number: int
+    age_s: float
+    request_id: str
+    tier: str
+    caused_by: str  # tier
+    kind: Literal["recompute", "swap"]
+
+
+class AdapterPlace(msgspec.Struct, frozen=True, array_like=True):
+    digest: str
+    where: Literal["device", "host", "disk"]
+    bytes: int
+
+
+class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
+    """What a watcher sees of one moment. Each list has a limit (`engine.snapshot`), and its whole count beside it.
+
+    `runs` is the arena in page order: pairs of little-endian uint32, the index of an owner and over how many pages it
+    goes; their sum is `pages`. In an arena above MAP_CELLS_MAX pages each `map_cell_pages` pages have the first one's
+    owner there; the counts of the owners are exact in any case."""
+
+    epoch: str
+    step: int
+    page_bytes: int
+    pages: int
+    owners: list[PageOwner]
+    runs: bytes
+    map_cell_pages: int
+    tiers: list[TierState]
+    requests: list[RequestState]  # running, by tier and then the oldest first; then those that wait, the oldest first
+    requests_total: int
+    preemptions: list[Preemption]  # the oldest first
+    preempted: int  # the number of the newest there ever was
+    adapters: list[AdapterPlace]  # those in the arena first
+    adapters_total: int  # known
+
+
 class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
     """Every second from the I/O thread. `step` and `busy` let the gateway see a loop that is stuck: busy, and the
     step the same for too long."""
@@ -225,8 +306,8 @@ class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
     waiting: int
 
 
-ToEngine = Submit | Abort | Recorded | LoadAdapter | UnloadAdapter | Status
-FromEngine = Hello | Tokens | Finished | Refused | AdapterState | StatusReport | Heartbeat
+ToEngine = Submit | Abort | Recorded | LoadAdapter | UnloadAdapter | Status | Watch
+FromEngine = Hello | Tokens | Finished | Refused | AdapterState | StatusReport | Snapshot | Heartbeat
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

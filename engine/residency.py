@@ -7,6 +7,8 @@ It decides pages and order. It must never know what an adapter's bytes are: the 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from itertools import islice
 
@@ -204,6 +206,14 @@ class Residency:
         self._arena.free_adapter(self._table.remove(digest))
 
     # ---- counts
+
+    def pages(self) -> Mapping[str, Ordered[int]]:
+        """By resident digest, the pages that were taken for it; not to be changed."""
+        return self._pages
+
+    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+        """See AdapterTable."""
+        return self._table.whereabouts(limit)
 
     def counts(self) -> AdapterCounts:
         return AdapterCounts(dict(self._hits), self._evictions, self._table.evictions(), self._failures)

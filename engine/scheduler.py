@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 
 from engine.admission import Admission, ModelLimits, Refusal
@@ -15,6 +15,7 @@ from engine.arena import Arena
 from engine.cost_model import CostModel
 from engine.entry import Entry
 from engine.plan import Plan
+from engine.preempted import PreemptionLog
 from engine.prefix import NAMESPACE_QUOTA, Chain, PrefixCache
 from engine.protocol import FinishReason
 from engine.queues import TierQueue
@@ -83,7 +84,7 @@ class Scheduler:
         self.tokens_made = 0  # ids drawn, the overrun among them
         self.tokens_overrun = 0  # ids drawn for requests that had ended by then
         self.overrun_s = 0.0  # device-seconds that no request has: Σ of all requests' and this is Σ of all steps'
-        self.preemptions = 0
+        self.preempted = PreemptionLog(len(tiers))
         self._clock = clock
         self.residency = Residency(adapters, arena, sequences_max)
         self._cost_model = CostModel()
@@ -98,6 +99,7 @@ class Scheduler:
         self._entries: dict[tuple[int, int], Entry] = {}
         self._queues = [TierQueue(tier, clock) for tier in tiers]
         self._admission = Admission(self.tiers, self.models, self._room.pages, self.residency, self._queues)
+        self._label = {model: index for index, model in enumerate(models)}  # of cached pages, for watchers
         self._live = {model: [0] * len(tiers) for model in models}  # requests by model and tier
         self._last_step = dict.fromkeys(models, 0)
         self._claims: dict[str, Entry] = {}  # model → its best request that waits for room
@@ -123,7 +125,8 @@ class Scheduler:
             return refusal
         limits = self.models[sequence.model]
         self._arrivals += 1
-        chain = Chain(limits.digest or sequence.model, sequence.adapter, sequence.namespace, limits.tokens_per_page)
+        root, label = limits.digest or sequence.model, self._label[sequence.model]
+        chain = Chain(root, sequence.adapter, sequence.namespace, limits.tokens_per_page, label)
         entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, chain)
         live = self._live[sequence.model]
         if not any(live):
@@ -234,6 +237,26 @@ class Scheduler:
     @property
     def running(self) -> int:
         return self._room.count()
+
+    @property
+    def preemptions(self) -> int:
+        return self.preempted.count
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that run or wait."""
+        return len(self._entries)
+
+    def running_entries(self) -> list[list[Entry]]:
+        """By tier, the oldest first; not to be changed."""
+        return self._room.running
+
+    def waiting_entries(self) -> Iterator[Entry]:
+        """The oldest first."""
+        return (entry for entry in self._entries.values() if not entry.running)
+
+    def floor_pages(self, rank: int) -> int:
+        return self._room.pages.floor(rank)
 
     def waiting(self) -> dict[str, int]:
         """By tier."""
@@ -477,13 +500,13 @@ class Scheduler:
         """Back to the front of its queue, its ids kept; its full pages stay in the prefix cache while there is room,
         and what is cheaper to bring back than to compute again goes to host memory."""
         self._plan.drop(entry)
-        self.swap.save(entry)
+        swapped = self.swap.save(entry)
         self._room.leave(entry)
         entry.sequence.computed = 0
         entry.sequence.preemptions += 1
         entry.cause = self.tiers[cause].name
         entry.owed = self._room.owes(entry)
-        self.preemptions += 1
+        self.preempted.note(self._clock(), entry.sequence.request_id, entry.tier, cause, swapped=swapped)
         self._queues[entry.tier].put_back(entry)
         self.residency.waits(entry.sequence.adapter, entry.tier, new=False)
 

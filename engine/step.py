@@ -163,6 +163,11 @@ class AdapterTable(Protocol):
         """Of a known one: "device", in the arena, or "host", in memory, or "disk"."""
         ...
 
+    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+        """(digest, `where` it is, its bytes) of at most `limit` known ones, those in the arena first; and how many are
+        known."""
+        ...
+
     def want(self, digest: str) -> bool:
         """A request waits for it: bring it nearer. False: there is no room for that now; ask again."""
         ...

@@ -39,25 +39,26 @@ class Swap:
         """Slots that hold nothing."""
         return len(self._free)
 
-    def save(self, entry: Entry) -> None:
+    def save(self, entry: Entry) -> bool:
         """Copy out what a running request has that nobody shares, while it still has its pages: if that costs less than
         to compute it again, and there is room for all of it. A step in flight that writes them comes first, as all work
-        is in order."""
+        is in order. Whether it did."""
         sequence = entry.sequence
         if self._pool is None or entry.aborting or len(sequence.output_ids) >= sequence.max_tokens:
-            return  # it ends with the step in flight
+            return False  # it ends with the step in flight
         page_tokens = entry.chain.tokens_per_page
         filled = sequence.pages[: -(-sequence.computed // page_tokens)]
         own = [page for page in filled if self._arena.references(page) == 1]
         if not own or len(own) > len(self._free):
-            return
+            return False
         tokens = sequence.computed - (len(filled) - len(own)) * page_tokens
         again_s = self._cost_model.costs.prefill_token_s * tokens
         if 2 * self._pool.page_copy_s * len(own) > again_s:  # out and in
-            return
+            return False
         slots = {page: self._free.pop() for page in own}
         self._pool.copy_out(own, list(slots.values()))
         self._saved[entry] = _Saved(sequence.computed, [slots.get(page) for page in filled])
+        return True
 
     def restore(self, entry: Entry, cached: int) -> None:
         """One that joins again has found `cached` pages in the prefix cache and has been given the others. Bring back

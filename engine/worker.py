@@ -26,12 +26,14 @@ from engine.protocol import (
     Recorded,
     RefusalCode,
     Refused,
+    Snapshot,
     Status,
     StatusReport,
     Submit,
     Tokens,
     UnloadAdapter,
     Usage,
+    Watch,
     encode,
 )
 from engine.scheduler import Ended, Scheduler, StepOutcome
@@ -269,6 +271,8 @@ class Worker:
                 self._changes.unload(gateway, frame)
             case Status():
                 self._mail_for(gateway).frames.append(encode(self._report()))
+            case Watch():
+                self._mail_for(gateway).frames.append(encode(self._snapshot(frame.preempted)))
 
     def _submit(self, gateway: int, frame: Submit, at: float) -> None:
         try:
@@ -455,6 +459,12 @@ class Worker:
             batch = [Outgoing(gateway, b"".join(mail.frames), mail.ended) for gateway, mail in self._mail.items()]
             self._mail = {}
             self._send(batch)
+
+    def _snapshot(self, preempted: int | None) -> Snapshot:
+        # Not above: numpy starts threads, and those of a process must begin when its signals are blocked.
+        from engine import snapshot
+
+        return snapshot.take(self._scheduler, self._hello.epoch, self._progress.step, self._clock(), preempted)
 
     def _report(self) -> StatusReport:
         gauges = self._gauges()

@@ -106,6 +106,10 @@ class TileTable:
     def where(self, digest: str) -> str:
         return "device" if digest in self._resident else "host" if digest in self._near else "disk"
 
+    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+        order = [*self._resident, *(digest for digest in self.adapters if digest not in self._resident)]
+        return [(digest, self.where(digest), self.adapters[digest][1]) for digest in order[:limit]], len(order)
+
     def want(self, digest: str, *, urgent: bool = False) -> bool:
         self.wanted.add(digest)
         if digest in self._resident or digest in self._near or digest in self._coming:

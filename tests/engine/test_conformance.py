@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import random
+import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -30,11 +31,13 @@ from engine.protocol import (
     Logprobs,
     Refused,
     Sampling,
+    Snapshot,
     Status,
     StatusReport,
     Submit,
     Tokens,
     UnloadAdapter,
+    Watch,
     encode,
 )
 
@@ -93,7 +96,7 @@ async def run(peer: Peer, frame: Submit) -> tuple[list[int], Any]:
 async def test_hello_comes_first_and_is_the_same_on_every_stream(subject: Subject, connect: Connect) -> None:
     first, second = await connect(subject.process), await connect(subject.process)
     assert first.hello == second.hello
-    assert first.hello.version == 1
+    assert first.hello.version == 2
     assert first.hello.epoch == subject.process.ready["epoch"]
     assert first.hello.tiers == ["premium", "standard", "batch"]
     model = first.hello.models[0]
@@ -515,6 +518,56 @@ async def test_the_status_report_adds_up(subject: Subject, peer: Peer) -> None:
     assert metric(after, first) - metric(before, first) == 1
     assert metric(after, second) - metric(before, second) == 9
     assert metric(after, "vllm:num_requests_running") == 0
+
+
+async def test_a_snapshot_shows_who_holds_what(subject: Subject, peer: Peer, connect: Connect) -> None:
+    await load(peer, subject)
+    model, handle, user = peer.hello.models[0].name, subject.fresh(), subject.fresh()
+    await quiet(peer)
+    peer.send(
+        peer.submit(handle, tier="batch", max_tokens=2000, stop_ids=[]),
+        peer.submit(user, tier="premium", max_tokens=2000, stop_ids=[], adapter=subject.adapter_digest),
+    )
+    seen = {handle: 0, user: 0}
+    while not all(seen.values()):
+        for one in (await peer.expect(Tokens)).handles:
+            seen[one] += 1
+    watcher = await connect(subject.process)  # another gateway sees the same
+    watcher.send(Watch(0))
+    shot = await watcher.expect(Snapshot)
+    assert shot.epoch == subject.process.ready["epoch"]
+    assert shot.step > 0
+    assert sum(length for _, length in runs(shot)) == shot.pages == sum(owner.pages for owner in shot.owners)
+    assert {index for index, _ in runs(shot)} == set(range(len(shot.owners)))
+    held = {(one.tier, one.model, one.adapter) for one in shot.owners if one.kind == "kv"}
+    assert held == {("batch", model, None), ("premium", model, subject.adapter_digest)}
+    assert any(one.kind == "adapter" and one.adapter == subject.adapter_digest for one in shot.owners)
+    assert [(one.request_id, one.tier, one.state) for one in shot.requests] == [
+        (f"req_{user}", "premium", "decode"),
+        (f"req_{handle}", "batch", "decode"),
+    ]
+    assert all(one.prompt_tokens == 20 and one.completion_tokens >= 1 and one.age_s > 0 for one in shot.requests)
+    assert shot.requests_total == 2
+    assert {tier.name: (tier.waiting, tier.running) for tier in shot.tiers} == {
+        "premium": (0, 1),
+        "standard": (0, 0),
+        "batch": (0, 1),
+    }
+    assert all(tier.held_pages > 0 for tier in shot.tiers if tier.running)
+    assert [(one.digest, one.where) for one in shot.adapters] == [(subject.adapter_digest, "device")]
+    assert (shot.adapters_total, shot.preemptions) == (1, [])
+    peer.send(Abort(handle), Abort(user))
+    await peer.until_ended(handle, user)
+    report = await quiet(peer)
+    peer.send(Watch())
+    idle = await peer.expect(Snapshot)
+    pages = {kind: sum(one.pages for one in idle.owners if one.kind == kind) for kind in ("free", "cached", "adapter")}
+    assert pages == {"free": report.pages_free, "cached": report.pages_cached, "adapter": report.pages_adapters}
+    assert (idle.requests, idle.requests_total) == ([], 0)
+
+
+def runs(shot: Snapshot) -> list[tuple[int, int]]:
+    return list(struct.iter_unpack("<II", shot.runs))
 
 
 async def test_metrics_keep_vllm_s_names(subject: Subject, peer: Peer) -> None:

@@ -1,0 +1,40 @@
+"""The latest preemptions, for whoever watches: who gave way, to which tier, and what became of the KV.
+
+It remembers a bounded number. It must never decide who gives way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import takewhile
+
+# Between two looks of a watcher; of more, the oldest are forgotten, and their numbers say so.
+PREEMPTIONS_KEPT = 256
+
+
+@dataclass(slots=True, frozen=True)
+class Preempted:
+    number: int  # from 1
+    at: float  # of the scheduler's clock
+    request_id: str
+    tier: int  # rank
+    cause: int  # rank
+    swapped: bool  # its KV went to host memory; else it is computed again
+
+
+class PreemptionLog:
+    def __init__(self, tiers: int) -> None:
+        self.count = 0
+        self.by_tier = [0] * tiers  # whose requests gave way, by rank
+        self._latest: deque[Preempted] = deque(maxlen=PREEMPTIONS_KEPT)
+
+    def note(self, at: float, request_id: str, tier: int, cause: int, *, swapped: bool) -> None:
+        self.count += 1
+        self.by_tier[tier] += 1
+        self._latest.append(Preempted(self.count, at, request_id, tier, cause, swapped))
+
+    def after(self, number: int) -> list[Preempted]:
+        """Those above `number` that are still known, the oldest first."""
+        newer = list(takewhile(lambda one: one.number > number, reversed(self._latest)))
+        return newer[::-1]

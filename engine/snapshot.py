@@ -1,0 +1,170 @@
+"""What a watcher sees of the engine: whose each page is, the queues, who runs, where adapters are.
+
+Made in the loop's thread, between two steps, when somebody asks: so it counts pages by the array and never one by one,
+and every list has a limit. It only reads; it must never know who watches, or whose requests these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Ordered
+from itertools import chain, islice
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.arena import PageKind
+from engine.entry import Entry
+from engine.preempted import Preempted
+from engine.protocol import AdapterPlace, PageOwner, Preemption, RequestState, Snapshot, TierState
+from engine.scheduler import Scheduler
+
+REQUESTS_MAX = 256
+ADAPTERS_MAX = 1024
+# In an arena with more pages the map shows each so many-th.
+MAP_CELLS_MAX = 65_536
+# A request's id is its gateway's, of any length.
+REQUEST_ID_CHARS_MAX = 128
+
+Owners = npt.NDArray[np.uint32]
+# Kind, tier, model and adapter of a PageOwner.
+Owner = tuple[str, str | None, str | None, str | None]
+
+
+def take(scheduler: Scheduler, epoch: str, step: int, now: float, after: int | None) -> Snapshot:
+    """`now` by the scheduler's clock; `after`: the number of the preemption that was seen last, None for none."""
+    tiers = [tier.name for tier in scheduler.tiers]
+    owners, runs, cell = _arena(scheduler)
+    places, known = scheduler.residency.whereabouts(ADAPTERS_MAX)
+    seen = scheduler.preempted.count if after is None else after
+    return Snapshot(
+        epoch=epoch,
+        step=step,
+        page_bytes=scheduler.arena.page_bytes,
+        pages=scheduler.arena.pages,
+        owners=owners,
+        runs=runs,
+        map_cell_pages=cell,
+        tiers=_tiers(scheduler),
+        requests=[_request(entry, now) for entry in islice(_in_flight(scheduler), REQUESTS_MAX)],
+        requests_total=scheduler.in_flight,
+        preemptions=[_preemption(one, tiers, now) for one in scheduler.preempted.after(seen)],
+        preempted=scheduler.preempted.count,
+        adapters=[AdapterPlace(digest, where, size) for digest, where, size in places],  # type: ignore[arg-type]
+        adapters_total=known,
+    )
+
+
+# ---- the arena
+
+
+def _arena(scheduler: Scheduler) -> tuple[list[PageOwner], bytes, int]:
+    """Owners that have a page, the runs of the map by their index, and how many pages a cell of it has."""
+    owners: list[Owner] = [("free", None, None, None)]
+    owners += [("cached", None, model, None) for model in scheduler.models]
+    owners.append(("adapter", None, None, None))
+    owner_of = _unheld(scheduler, adapter=len(owners) - 1)
+    _paint_adapters(scheduler, owner_of, owners)
+    _paint_requests(scheduler, owner_of, owners)
+    counts = np.bincount(owner_of, minlength=len(owners))
+    shown = np.flatnonzero(counts)
+    index = np.zeros(len(owners), np.uint32)
+    index[shown] = np.arange(len(shown), dtype=np.uint32)
+    held = [PageOwner(*owners[number], int(counts[number])) for number in shown.tolist()]  # type: ignore[arg-type]
+    cell = -(-len(owner_of) // MAP_CELLS_MAX)
+    return held, _runs(index[owner_of[::cell]], cell, len(owner_of)), cell
+
+
+def _unheld(scheduler: Scheduler, *, adapter: int) -> Owners:
+    """By page: 0 free, 1 + the model's number cached, `adapter`. Who holds pages is painted over that."""
+    kinds = np.frombuffer(scheduler.arena.kinds(), np.uint8)
+    by_kind = np.zeros(len(PageKind), np.uint32)
+    by_kind[PageKind.ADAPTER] = adapter
+    by_kind[PageKind.CACHED] = 1
+    owner_of = by_kind[kinds]
+    if len(scheduler.models) > 1:
+        cached = kinds == PageKind.CACHED
+        owner_of[cached] += np.frombuffer(scheduler.prefix.labels, np.uint16)[cached]
+    return owner_of
+
+
+def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:
+    by_digest = scheduler.residency.pages()
+    first = len(owners)
+    owners += [("adapter", None, None, digest) for digest in by_digest]
+    _paint(owner_of, [(first + index, pages) for index, pages in enumerate(by_digest.values())])
+
+
+def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:
+    """Tier by tier, the highest last: of what is shared it has the last word."""
+    numbers: dict[Owner, int] = {}
+    held = []
+    for running in reversed(scheduler.running_entries()):
+        for entry in running:
+            sequence = entry.sequence
+            owner = ("kv", sequence.tier, sequence.model, sequence.adapter)
+            held.append((numbers.setdefault(owner, len(owners) + len(numbers)), sequence.pages))
+    owners += numbers
+    _paint(owner_of, held)
+
+
+def _paint(owner_of: Owners, held: Ordered[tuple[int, Ordered[int]]]) -> None:
+    """Of pages that are named twice the last owner stays."""
+    counts = [len(pages) for _, pages in held]
+    pages = np.fromiter(chain.from_iterable(pages for _, pages in held), np.intp, sum(counts))
+    owner_of[pages] = np.repeat(np.array([owner for owner, _ in held], np.uint32), counts)
+
+
+def _runs(owner_of: Owners, cell: int, pages: int) -> bytes:
+    starts = np.concatenate(([0], np.flatnonzero(owner_of[1:] != owner_of[:-1]) + 1))
+    lengths = np.diff(np.append(starts * cell, pages))
+    return np.stack((owner_of[starts], lengths), axis=1).astype("<u4").tobytes()
+
+
+# ---- requests, tiers, preemptions
+
+
+def _tiers(scheduler: Scheduler) -> list[TierState]:
+    waiting, running = scheduler.waiting(), scheduler.running_entries()
+    return [
+        TierState(
+            name=tier.name,
+            waiting=waiting[tier.name],
+            running=len(running[rank]),
+            preempted=scheduler.preempted.by_tier[rank],
+            floor_pages=scheduler.floor_pages(rank),
+            held_pages=scheduler.arena.held(tier.name),
+        )
+        for rank, tier in enumerate(scheduler.tiers)
+    ]
+
+
+def _in_flight(scheduler: Scheduler) -> Iterator[Entry]:
+    return chain(chain.from_iterable(scheduler.running_entries()), scheduler.waiting_entries())
+
+
+def _request(entry: Entry, now: float) -> RequestState:
+    sequence = entry.sequence
+    state: Literal["waiting", "preempted", "prefill", "decode"]
+    if entry.running:
+        state = "prefill" if entry.remaining() > 1 else "decode"
+    else:
+        state = "preempted" if sequence.preemptions else "waiting"
+    return RequestState(
+        entry.number,
+        sequence.request_id[:REQUEST_ID_CHARS_MAX],
+        sequence.tier,
+        sequence.model,
+        sequence.adapter,
+        state,
+        len(sequence.prompt_ids),
+        len(sequence.output_ids),
+        now - sequence.arrived_at,
+    )
+
+
+def _preemption(one: Preempted, tiers: list[str], now: float) -> Preemption:
+    kind: Literal["recompute", "swap"] = "swap" if one.swapped else "recompute"
+    request_id = one.request_id[:REQUEST_ID_CHARS_MAX]
+    return Preemption(one.number, now - one.at, request_id, tiers[one.tier], tiers[one.cause], kind)
