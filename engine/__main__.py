@@ -105,14 +105,14 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
 
 def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper: Stopper, parent: int) -> None:
     """Until the stopper says so. Raises SocketInUse."""
-    # Not above: numpy starts threads, and those must begin when the signals are blocked. Nor when somebody first looks.
-    import engine.snapshot  # noqa: F401
-
     tiers = [tier.name for tier in config.tiers]
     hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), list(runner.models.values()), tiers)
     scheduler = build_scheduler(config, runner)
     if not isinstance(runner, FakeRunner):
         check_speed(config, runner)
+        # Before somebody looks; not at the top: numpy starts threads, which must find the signals blocked. The fake
+        # loads it when it is watched.
+        import engine.snapshot  # noqa: F401
     inbox, progress = Inbox(), Progress()
     server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)
     worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=progress, send=server.send)
