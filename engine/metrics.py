@@ -83,6 +83,7 @@ class EngineMetrics(Collector):
         self.finished: collections.Counter[str] = collections.Counter(stop=0, length=0, aborted=0, error=0)
         self.refused: collections.Counter[str] = collections.Counter()
         self.tokens_lost = 0  # made for gateways that went away before they recorded them
+        self.snapshots = 0  # taken for watchers
         self.step_errors = 0  # steps in which the runner itself raised
         self.chunk_errors = 0  # chunks that failed alone
         self.request_errors = 0  # frames whose handling raised: our own mistakes
@@ -203,6 +204,7 @@ class EngineMetrics(Collector):
             ),
             ("laneway_tokens_overrun", "Ids made after the ending of their request: nobody's.", now.tokens_overrun),
             ("laneway_tokens_swapped", "Tokens whose KV came back from host memory.", now.tokens_swapped),
+            ("laneway_snapshots", "Looks at the engine that were answered.", self.snapshots),
             ("laneway_step_errors", "Steps in which the runner raised.", self.step_errors),
             ("laneway_chunk_errors", "Chunks that failed alone.", self.chunk_errors),
             ("laneway_request_errors", "Frames whose handling raised.", self.request_errors),

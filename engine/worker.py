@@ -464,6 +464,7 @@ class Worker:
         # Not above: numpy starts threads, and those of a process must begin when its signals are blocked.
         from engine import snapshot
 
+        self._metrics.snapshots += 1
         return snapshot.take(self._scheduler, self._hello.epoch, self._progress.step, self._clock(), preempted)
 
     def _report(self) -> StatusReport:

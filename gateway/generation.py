@@ -27,6 +27,7 @@ from gateway.callers import Caller, Callers
 from gateway.choices import AWAY, Choice, Choices, Outcome
 from gateway.inflight import InFlight, ServedModel
 from gateway.limiter import Admission, Limiter
+from gateway.live_views import TenantName
 from gateway.loader import AdapterLoader
 from gateway.log import RequestLine, Seldom
 from gateway.metrics import Metrics
@@ -391,6 +392,11 @@ class Generator:
     def key_ids(self) -> set[str]:
         """Whose requests run now."""
         return {work.caller.key_id for work in self._owners.values()}
+
+    def tenants(self) -> dict[str, TenantName]:
+        """Whose requests run now, by their ids."""
+        callers = ((work.request_id, work.caller) for work in self._owners.values())
+        return {one: TenantName(caller.tenant_id or "", caller.tenant_slug or "") for one, caller in callers}
 
     def end(self, key_ids: Container[str]) -> None:
         """End the requests of these keys: they are billed for what their callers have got."""

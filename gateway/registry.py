@@ -89,6 +89,10 @@ class Registry:
         """Digest → base model of all that somebody may call."""
         return {row.digest: row.base_model for row in self._rows()}
 
+    def names(self) -> dict[str, str]:
+        """Digest → name of all that somebody may call; where one content has several names, any of them."""
+        return {row.digest: row.name for row in self._rows()}
+
     def pinned(self) -> set[str]:
         """Digests that are to stay in the engine's memory."""
         return {row.digest for row in self._rows() if row.pinned}

@@ -33,6 +33,7 @@ from gateway.exporting import Exporter
 from gateway.generation import Generator
 from gateway.inflight import ServedModel
 from gateway.limiter import PLACE_S, Limiter
+from gateway.live import Live, Tenants
 from gateway.loader import AdapterLoader
 from gateway.metrics import Metrics
 from gateway.registry import Registry
@@ -127,6 +128,7 @@ class Services:
             metrics=self.metrics,
             secret=secret,
         )
+        self.live = Live(self.engine, Tenants(self.database, self.generator.tenants), self.registry.names)
         self._loading: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
@@ -178,6 +180,7 @@ class Services:
     async def drain(self) -> None:
         """At the beginning of a stop: admit nothing, and after a while stop what still runs."""
         self.generator.begin_stop()
+        self.live.close()
         grace_s = self.config.gateway.shutdown_grace_s
         await self.generator.wait_idle(grace_s * FINISH_SHARE)
         await self.generator.stop(grace_s * SETTLE_SHARE)

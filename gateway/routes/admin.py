@@ -40,6 +40,7 @@ from gateway.routes.admin_finance import (
     tier_margins,
 )
 from gateway.routes.admin_limits import LimitsController
+from gateway.routes.admin_live import engine_live
 from gateway.routes.admin_money import BudgetController, PriceController
 from gateway.routes.admin_people import KeyController, ProjectController, TenantController
 from gateway.routes.admin_reports import (
@@ -81,6 +82,7 @@ def admin_router(services: Services) -> Router:
             audit_findings,
             list_audit_log,
             engine_status,
+            engine_live,
             list_periods,
             close_period,
             list_invoices,

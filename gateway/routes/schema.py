@@ -15,6 +15,7 @@ from gateway import completions_wire, messages_wire, replays, wire
 from gateway.access import COOKIE, CSRF_HEADER
 from gateway.dialects import AnthropicError, speaks_anthropic
 from gateway.errors import ErrorBody
+from gateway.live_views import AwayEvent, EngineEvent
 from gateway.parsing import Neutral
 from gateway.routes.admin_adapters import BOOLEANS
 from gateway.uploads import FIELDS
@@ -22,6 +23,7 @@ from gateway.uploads import FIELDS
 _REFERENCE = "#/components/schemas/{name}"
 _STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
 _SESSION = f"Of POST /v1/admin/session. Writes carry its csrf_token as {CSRF_HEADER}."
+_LIVE = "Server-sent events, named `engine` and `away`, and comments; it never ends by itself."
 _EVENTS = "Server-sent events, named by their type, from message_start to message_stop; an error event ends it."
 
 
@@ -87,9 +89,15 @@ _FORMS = {
 }
 
 
+# Routes that answer events and nothing else: what each event's data may be.
+_STREAMS: dict[str, tuple[str, list[type[msgspec.Struct]]]] = {
+    "/v1/admin/engine/live": (_LIVE, [EngineEvent, AwayEvent])
+}
+
+
 def complete(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy of `schema` with keys, errors and the raw bodies described."""
-    kinds = [ErrorBody, AnthropicError]
+    kinds: list[Any] = [ErrorBody, AnthropicError, *(kind for _, kinds in _STREAMS.values() for kind in kinds)]
     for body in _BODIES.values():
         kinds += [kind for kind in (body.request, body.whole, body.streamed) if kind is not None]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
@@ -103,6 +111,9 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
         if (form := _FORMS.get(path)) is not None:
             content = {"multipart/form-data": {"schema": form}}
             paths[path]["post"]["requestBody"] = {"required": True, "content": content}
+        if (stream := _STREAMS.get(path)) is not None:
+            content = {"text/event-stream": {"schema": {"oneOf": [described[kind] for kind in stream[1]]}}}
+            paths[path]["get"]["responses"]["200"] = {"description": stream[0], "content": content}
         raw = _BODIES.get(path.removeprefix("/t/{tenant}"))
         if raw is not None:
             paths[path]["post"] = _with_body(paths[path]["post"], raw, described)

@@ -1,0 +1,281 @@
+"""Watching the engine over /v1/admin/engine/live: one look a second for all, none for nobody, and its end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from gateway_stack import MODEL, Stack, body, eventually
+
+from gateway import keys, live
+from gateway.live_views import AwayEvent, EngineEvent
+
+
+class Watch:
+    """One who watches, in a thread: `events` as they come, with when."""
+
+    def __init__(self, url: str, secret: str) -> None:
+        self.events: list[tuple[float, str, Any]] = []
+        self.comments = 0
+        self.status = 0
+        self.ended = threading.Event()
+        self._client = httpx.Client(timeout=httpx.Timeout(30))
+        self._url = url
+        self._secret = secret
+        self._leave = False
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        name = ""
+        headers = {"Authorization": f"Bearer {self._secret}"}
+        with self._client.stream("GET", f"{self._url}/v1/admin/engine/live", headers=headers) as answer:
+            self.status = answer.status_code
+            for line in answer.iter_lines():
+                if self._leave:
+                    break
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    self.events.append((time.monotonic(), name, json.loads(line.removeprefix("data: "))))
+                elif line.startswith(":"):
+                    self.comments += 1
+        self.ended.set()
+
+    def named(self, name: str) -> list[Any]:
+        return [data for _, said, data in self.events if said == name]
+
+    def leave(self) -> None:
+        """With the next line."""
+        self._leave = True
+
+    def close(self) -> None:
+        self.leave()
+        self._thread.join(15)
+        self._client.close()
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
+    """Its engine is killed, and its arena is small."""
+    directory = tmp_path_factory.mktemp("watched")
+    database_url = f"sqlite:///{directory / 'laneway.db'}"
+    made = Stack(directory, database_url, model_dir, fake={"step_ms": 5.0, "pages": 24, "tokens_per_page": 16})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def operator(watched: Stack) -> keys.MadeKey:
+    return watched.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin"))
+
+
+@contextmanager
+def watching(stack: Stack, secret: str) -> Iterator[Watch]:
+    watch = Watch(stack.url, secret)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def looks(stack: Stack) -> int:
+    [line] = [
+        line
+        for line in httpx.get(f"{stack.url}/metrics").text.splitlines()
+        if line.startswith("laneway_snapshots_total")
+    ]
+    return int(float(line.split()[-1]))
+
+
+def test_two_watch_and_the_engine_is_asked_once_a_second(watched: Stack, operator: keys.MadeKey) -> None:
+    before = looks(watched)
+    time.sleep(2.2)
+    assert looks(watched) == before, "nobody watches, and the engine was asked"
+    with watching(watched, operator.secret) as one, watching(watched, operator.secret) as other:
+        eventually(lambda: len(one.events) >= 1 and len(other.events) >= 1)
+        began, asked = time.monotonic(), looks(watched)
+        eventually(lambda: len(one.events) >= 4 and len(other.events) >= 4, timeout_s=15)
+        assert looks(watched) - asked <= time.monotonic() - began + 1.5
+        moments = [{data["at"] for data in watch.named("engine")[1:4]} for watch in (one, other)]
+        assert len(moments[0] & moments[1]) >= 2, "they are told of different moments"
+        gaps = [later - sooner for (sooner, *_), (later, *_) in zip(one.events[1:], one.events[2:], strict=False)]
+        assert all(0.5 < gap < 2.5 for gap in gaps), gaps
+        for data in one.named("engine"):
+            event = msgspec.convert(data, EngineEvent)
+            assert sum(length for _, length in event.arena.map) == event.arena.pages == 24
+            assert sum(owner.pages for owner in event.arena.owners) == 24
+    time.sleep(1.2)  # what was asked last comes in
+    after = looks(watched)
+    time.sleep(2.2)
+    assert looks(watched) == after, "all left, and the engine is still asked"
+
+
+def test_what_runs_is_shown_with_its_tenant_and_who_gave_way(watched: Stack, operator: keys.MadeKey) -> None:
+    asked: list[httpx.Response] = []
+
+    def ask(tenant: str, **fields: Any) -> threading.Thread:
+        thread = threading.Thread(target=lambda: asked.append(watched.chat(tenant, **fields)))
+        thread.start()
+        return thread
+
+    with watching(watched, operator.secret) as watch:
+        eventually(lambda: len(watch.events) >= 1)
+        slow = ask("initech", max_tokens=250, messages=[{"role": "user", "content": "One. " * 30}])
+        time.sleep(0.4)
+        threads = [slow, *(ask("acme", model="acme-style", max_tokens=200) for _ in range(2))]
+
+        def shown() -> list[EngineEvent]:
+            return [msgspec.convert(data, EngineEvent) for data in watch.named("engine")]
+
+        def of(tenant: str) -> list[Any]:
+            return [one for event in shown() for one in event.requests if one.tenant == tenant]
+
+        eventually(lambda: bool(of("acme")) and bool(of("initech")), timeout_s=15)
+        eventually(lambda: any(event.preemptions for event in shown()), timeout_s=15)
+        for thread in threads:
+            thread.join(30)
+    row = of("acme")[0]
+    assert (row.tier, row.model, row.adapter) == ("premium", MODEL, "acme-style")
+    assert row.tenant_id == watched.tenants["acme"]
+    assert row.adapter_digest == b"acme-style".hex().ljust(64, "0")
+    assert row.request_id.startswith("req_")
+    assert row.prompt_tokens > 0
+    told = [one for event in shown() for one in event.preemptions]
+    assert {(one.tier, one.caused_by_tier) for one in told} <= {("batch", "premium"), ("premium", "premium")}
+    assert [one.number for one in told] == list(range(told[0].number, told[0].number + len(told))), "twice, or not told"
+    assert abs(told[0].at - time.time()) < 30
+    last = shown()[-1]
+    assert sum(tier.preempted_total for tier in last.tiers) >= len(told)
+    [style] = [one for one in last.adapters if one.name == "acme-style"]
+    assert style.where in ("device", "host")
+    kinds = {owner.kind for event in shown() for owner in event.arena.owners}
+    assert {"kv", "free"} <= kinds
+    assert all(answer.status_code == 200 for answer in asked)
+
+
+def test_an_engine_that_goes_and_comes_back(watched: Stack, operator: keys.MadeKey) -> None:
+    with watching(watched, operator.secret) as watch:
+        eventually(lambda: len(watch.named("engine")) >= 1)
+        watched.kill_engine()
+        eventually(lambda: len(watch.named("away")) >= 1)
+        away = msgspec.convert(watch.named("away")[-1], AwayEvent)
+        assert away.reason
+        comments = watch.comments
+        eventually(lambda: watch.comments > comments, timeout_s=10)
+        with watching(watched, operator.secret) as late:  # is told at once
+            eventually(lambda: len(late.named("away")) == 1, timeout_s=2)
+        seen = len(watch.named("engine"))
+        watched.start_engine()
+        eventually(lambda: len(watch.named("engine")) > seen, timeout_s=15)
+        assert watch.named("engine")[-1]["epoch"] != watch.named("engine")[0]["epoch"]
+        watched.wait_ready()
+
+
+def test_it_ends_with_the_key(watched: Stack, operator: keys.MadeKey) -> None:
+    with watching(watched, operator.secret) as watch:
+        eventually(lambda: len(watch.events) >= 1)
+        watched.write(lambda c: keys.revoke(c, operator.key.id))
+        assert watch.ended.wait(6)
+    assert (
+        httpx.get(
+            f"{watched.url}/v1/admin/engine/live", headers={"Authorization": f"Bearer {operator.secret}"}
+        ).status_code
+        == 401
+    )
+
+
+def test_a_tenant_may_not_watch(watched: Stack) -> None:
+    answer = httpx.get(f"{watched.url}/v1/admin/engine/live", headers=watched.headers("acme"))
+    assert answer.status_code == 403
+
+
+def test_so_many_may_watch_and_no_more(watched: Stack, operator: keys.MadeKey) -> None:
+    watches = [Watch(watched.url, operator.secret) for _ in range(live.WATCHERS_MAX)]
+    try:
+        eventually(lambda: all(watch.events for watch in watches), timeout_s=20)
+        answer = httpx.get(
+            f"{watched.url}/v1/admin/engine/live", headers={"Authorization": f"Bearer {operator.secret}"}
+        )
+        assert answer.status_code == 503
+        assert str(live.WATCHERS_MAX) in answer.json()["error"]["message"]
+    finally:
+        for watch in watches:
+            watch.leave()
+        for watch in watches:
+            watch.close()
+    with watching(watched, operator.secret) as watch:
+        eventually(lambda: bool(watch.events))
+
+
+async def test_a_slow_reader_misses_events_and_holds_up_nobody() -> None:
+    watcher = live.Watcher(lambda _: None)
+    for number in range(1000):
+        watcher.offer(b"%d" % number)
+    assert await watcher.next(1.0) == b"999"
+    assert await watcher.next(0.01) == b""
+    watcher.offer(b"last")
+    watcher.end()
+    assert await watcher.next(1.0) is None
+
+
+def test_the_description_has_the_events(watched: Stack) -> None:
+    schema = httpx.get(f"{watched.url}/schema").json()
+    content = schema["paths"]["/v1/admin/engine/live"]["get"]["responses"]["200"]["content"]
+    names = {one["$ref"].rpartition("/")[2] for one in content["text/event-stream"]["schema"]["oneOf"]}
+    assert names == {"EngineEvent", "AwayEvent"}
+    event = schema["components"]["schemas"]["EngineEvent"]
+    assert set(event["required"]) == set(EngineEvent.__struct_fields__)
+
+
+def test_a_stop_ends_who_watches(tmp_path: Path, model_dir: Path) -> None:
+    stack = Stack(tmp_path / "stopped", f"sqlite:///{tmp_path / 'stopped.db'}", model_dir)
+    stack.start()
+    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    try:
+        with watching(stack, secret) as watch:
+            eventually(lambda: len(watch.events) >= 1)
+            began = time.monotonic()
+            assert stack.gateway is not None
+            stack.gateway.terminate()
+            assert stack.gateway.wait(10) == 0
+            assert time.monotonic() - began < 3
+            assert watch.ended.wait(2)
+    finally:
+        stack.stop()
+
+
+def test_requests_of_another_gateway_get_their_tenant_from_their_holds(
+    tmp_path: Path, model_dir: Path, postgres_url: str
+) -> None:
+    stack = Stack(tmp_path / "two", postgres_url, model_dir, fake={"step_ms": 20.0})
+    stack.start()
+    stack.start_more_gateways(1)
+    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    try:
+        ask = threading.Thread(
+            target=lambda: httpx.post(
+                f"{stack.urls[1]}/v1/chat/completions",
+                headers=stack.headers("globex"),
+                json=body(max_tokens=200),
+                timeout=60,
+            )
+        )
+        ask.start()
+        with watching(stack, secret) as watch:
+            eventually(
+                lambda: any(one["tenant"] == "globex" for data in watch.named("engine") for one in data["requests"]),
+                timeout_s=10,
+            )
+        ask.join(30)
+    finally:
+        stack.stop()
