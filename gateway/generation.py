@@ -25,6 +25,7 @@ from gateway.answer import Answer, Cut
 from gateway.asked import Asked, Prompt
 from gateway.callers import Caller, Callers
 from gateway.choices import AWAY, Choice, Choices, Outcome
+from gateway.first_tokens import FirstTokens
 from gateway.inflight import InFlight, ServedModel
 from gateway.limiter import Admission, Limiter
 from gateway.live_views import TenantName
@@ -32,7 +33,7 @@ from gateway.loader import AdapterLoader
 from gateway.log import RequestLine, Seldom
 from gateway.metrics import Metrics
 from gateway.prompts import Counted, PromptCounter
-from gateway.registry import Registry
+from gateway.registry import Registry, Target
 from gateway.replays import Call, First, Replayed
 from gateway.sampling import check_ids
 from gateway.tiers import Tiers
@@ -62,6 +63,7 @@ class Generator:
         loader: AdapterLoader,
         callers: Callers,
         metrics: Metrics,
+        first_tokens: FirstTokens,
         secret: bytes,
     ) -> None:
         self._models = models
@@ -74,6 +76,7 @@ class Generator:
         self._loader = loader
         self._callers = callers
         self._metrics = metrics
+        self._first_tokens = first_tokens
         self._secret = secret
         self._owners: dict[asyncio.Task[None], InFlight] = {}
         self._admitting = 0
@@ -93,6 +96,15 @@ class Generator:
             raise errors.EngineAway("This server is stopping.")
         target = self._registry.resolve(caller.tenant_id, asked.model)
         tier = self._tiers.serve(caller.tier, asked.service_tier)
+        try:
+            return await self._begin(caller, asked, line, call, target, tier)
+        except (errors.Unavailable, DatabaseUnavailable):
+            self._first_tokens.refused(tier)
+            raise
+
+    async def _begin(
+        self, caller: Caller, asked: Asked, line: RequestLine, call: Call | None, target: Target, tier: str
+    ) -> InFlight | Replayed:
         line.record.model, line.record.tier = target.model, tier
         line.record.adapter = target.adapter.id if target.adapter else None
         line.record.stream = asked.stream
@@ -238,6 +250,7 @@ class Generator:
         if record.ttft_s is None:
             record.ttft_s = work.line.age_s()
             self._metrics.ttft.labels(work.tier).observe(record.ttft_s)
+            self._first_tokens.observe(work.tier, record.ttft_s, work.prompt_tokens)
 
     async def _confirm(self, work: InFlight) -> None:
         """A body may take long to arrive: whether its key was revoked meanwhile. From here on `end` finds the request.
@@ -383,6 +396,8 @@ class Generator:
 
     async def _fail(self, work: InFlight, error: errors.ApiError) -> None:
         work.line.record.code = error.code
+        if error.status == errors.Unavailable.status and work.line.record.ttft_s is None:
+            self._first_tokens.refused(work.tier)
         if work.first is not None:
             await work.first.forget()
         work.answer.fail(error)

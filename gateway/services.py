@@ -30,7 +30,9 @@ from gateway.config import Config
 from gateway.console_files import ConsoleFiles
 from gateway.deliveries import Deliverer
 from gateway.exporting import Exporter
+from gateway.first_tokens import FirstTokens
 from gateway.generation import Generator
+from gateway.health_checks import HealthChecks
 from gateway.inflight import ServedModel
 from gateway.limiter import PLACE_S, Limiter
 from gateway.live import Live, Tenants
@@ -115,6 +117,7 @@ class Services:
         self.loader = AdapterLoader(self.engine, self.store, registry.active, registry.kept, registry.pinned)
         self.sweeper = Sweeper(self.store, self.database, self.loader)
         self.engine.on_connect = self.loader.on_connect
+        self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, lambda: self.watch.now_s())
         self.generator = Generator(
             models=self.models,
             registry=self.registry,
@@ -126,9 +129,11 @@ class Services:
             loader=self.loader,
             callers=self.callers,
             metrics=self.metrics,
+            first_tokens=self.first_tokens,
             secret=secret,
         )
         self.live = Live(self.engine, Tenants(self.database, self.generator.tenants), self.registry.names)
+        self.health = HealthChecks(self)
         self._loading: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
@@ -167,6 +172,7 @@ class Services:
             "webhooks": self.deliverer.run(self.config.lease.audit_s),
             "exports": self.exporter.run(),
             "keys-used": self._flush_used(),
+            "first-tokens": self.first_tokens.run(),
             "limits": self.limiter.run(),
             "store": self.sweeper.run(self.config.lease.audit_s),
             "replays": self.replays.run(self.config.lease.audit_s),
@@ -218,6 +224,7 @@ class Services:
                 await self.ledger.close(patience_s=min(CLOSE_PATIENCE_S, rest_s * LEDGER_SHARE))
                 await self.settler.finish()
                 await self.callers.flush_used()
+                await self.first_tokens.flush()
                 if not self.settler.bytes_used:  # else the lease keeps its holds until the next start settles them
                     await self.leases.release()
         except (DatabaseUnavailable, TimeoutError) as error:

@@ -72,6 +72,12 @@ class Siblings:
         texts = await asyncio.gather(*(self._ask(number) for number in numbers))
         return merged(dict(zip(numbers, texts, strict=True)))
 
+    async def silent(self) -> list[int]:
+        """Which of the workers do not answer now."""
+        others = [number for number in range(self._place.workers) if number != self._place.number]
+        answers = await asyncio.gather(*(asked(socket_path(self._data_dir, number), PULSE) for number in others))
+        return [number for number, answer in zip(others, answers, strict=True) if answer != PULSE]
+
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, ValueError):  # ValueError: a line without an end
             async with asyncio.timeout(ANSWER_S_MAX):

@@ -1,5 +1,5 @@
-"""Tables of the gateway: API keys, sessions, rate limits, replays, the adapter registry and the audit log of
-administrative writes.
+"""Tables of the gateway: API keys, sessions, rate limits, replays, the adapter registry, the audit log of
+administrative writes and the waits for first tokens.
 
 They share the metadata and the conventions of `billing.tables`: one database has one schema and one history, and
 moments (`…_at`) are integer microseconds UTC. Nothing about money lives here. Migrations alone alter tables.
@@ -138,6 +138,19 @@ adapter_shares = sa.Table(
     metadata,
     sa.Column("adapter_id", sa.ForeignKey("adapters.id"), primary_key=True),
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
+)
+
+# How many requests had their first token after how long, by the minute in which it came; kept for a day
+# (first_tokens.py). Each gateway writes its own rows.
+first_token_minutes = sa.Table(
+    "first_token_minutes",
+    metadata,
+    sa.Column("minute", sa.BigInteger, primary_key=True, autoincrement=False),  # its beginning
+    sa.Column("tier", sa.String(32), primary_key=True),
+    sa.Column("gateway_id", sa.String(64), primary_key=True),
+    sa.Column("bucket", sa.Integer, primary_key=True, autoincrement=False),  # of the wait; -1: refused with a 503
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("within_target", sa.BigInteger, nullable=False),  # of those, in their own target
 )
 
 audit_log = sa.Table(

@@ -42,6 +42,7 @@ from gateway.routes.admin_finance import (
 from gateway.routes.admin_limits import LimitsController
 from gateway.routes.admin_live import engine_live
 from gateway.routes.admin_money import BudgetController, PriceController
+from gateway.routes.admin_operations import health_report, list_base_models, list_tiers
 from gateway.routes.admin_people import KeyController, ProjectController, TenantController
 from gateway.routes.admin_reports import (
     audit_findings,
@@ -83,6 +84,9 @@ def admin_router(services: Services) -> Router:
             list_audit_log,
             engine_status,
             engine_live,
+            list_tiers,
+            list_base_models,
+            health_report,
             list_periods,
             close_period,
             list_invoices,
