@@ -83,6 +83,8 @@ OPERATORS = {
     ("POST", "/v1/admin/budgets"), ("DELETE", "/v1/admin/budgets/{budget_id:str}"), ("POST", "/v1/admin/limits"),
     ("DELETE", "/v1/admin/limits/{limits_id:str}"), ("POST", "/v1/admin/webhooks"),
     ("DELETE", "/v1/admin/webhooks/{webhook_id:str}"), ("GET", "/v1/admin/audit"), ("GET", "/v1/admin/engine"),
+    ("GET", "/v1/admin/engine/live"), ("GET", "/v1/admin/tiers"), ("GET", "/v1/admin/models"),
+    ("GET", "/v1/admin/health"),
     ("POST", "/v1/admin/periods/close"), ("GET", "/v1/admin/invoices/{invoice_id:str}"),
     ("POST", "/v1/admin/corrections"),
     ("GET", "/v1/admin/reconciliations"), ("POST", "/v1/admin/reconciliations"),

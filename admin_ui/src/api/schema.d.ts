@@ -447,6 +447,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/engine/live": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** EngineLive */
+        get: operations["V1AdminEngineLiveEngineLive"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/exports": {
         parameters: {
             query?: never;
@@ -509,6 +526,23 @@ export interface paths {
         };
         /** DownloadManifest */
         get: operations["V1AdminExportsExportIdManifestDownloadManifest"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** HealthReport */
+        get: operations["V1AdminHealthHealthReport"];
         put?: never;
         post?: never;
         delete?: never;
@@ -665,6 +699,23 @@ export interface paths {
         };
         /** TierMargins */
         get: operations["V1AdminMarginsTierMargins"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListBaseModels */
+        get: operations["V1AdminModelsListBaseModels"];
         put?: never;
         post?: never;
         delete?: never;
@@ -865,6 +916,23 @@ export interface paths {
         head?: never;
         /** ChangeTenant */
         patch: operations["V1AdminTenantsTenantIdChangeTenant"];
+        trace?: never;
+    };
+    "/v1/admin/tiers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListTiers */
+        get: operations["V1AdminTiersListTiers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/v1/admin/usage": {
@@ -1213,6 +1281,19 @@ export interface components {
             /** @default null */
             tool_calls: unknown[] | null;
         };
+        /** Attainment */
+        Attainment: {
+            refused_503: number;
+            requests: number;
+            share_within_target: number | null;
+            start_time: number;
+            ttft_p50_ms: number | null;
+            ttft_p95_ms: number | null;
+            ttft_p99_ms: number | null;
+            /** @enum {string} */
+            window: "5m" | "1h" | "24h";
+            within_target: number;
+        };
         /** AuditLineView */
         AuditLineView: {
             action: string;
@@ -1229,6 +1310,14 @@ export interface components {
         AuditView: {
             findings: components["schemas"]["Findings"];
             sound: boolean;
+        };
+        /**
+         * AwayEvent
+         * @description The data of an event `away`: no engine can be watched now.
+         */
+        AwayEvent: {
+            at: number;
+            reason: string;
         };
         /** BlockDelta */
         BlockDelta: {
@@ -1929,6 +2018,24 @@ export interface components {
             stop_reason: "end_turn" | "max_tokens" | "stop_sequence";
             stop_sequence: string | null;
         };
+        /**
+         * EngineEvent
+         * @description The data of an event `engine`: one moment of the engine. `requests` are at most 256 of `requests_total`: those
+         *         that run, by tier and the oldest first, then those that wait, the oldest first. `adapters` are at most 1,024 of
+         *         `adapters_total`, those in the arena first. `preemptions` are those since the event before.
+         */
+        EngineEvent: {
+            adapters: components["schemas"]["LiveAdapter"][];
+            adapters_total: number;
+            arena: components["schemas"]["LiveArena"];
+            at: number;
+            epoch: string;
+            preemptions: components["schemas"]["LivePreemption"][];
+            requests: components["schemas"]["LiveRequest"][];
+            requests_total: number;
+            steps: number;
+            tiers: components["schemas"]["LiveTier"][];
+        };
         /** EngineView */
         EngineView: {
             adapters_resident: string[];
@@ -2013,6 +2120,26 @@ export interface components {
                 [key: string]: string;
             };
             ready: boolean;
+        };
+        /** HealthItem */
+        HealthItem: {
+            detail: string;
+            name: string;
+            since: number;
+            /** @enum {string} */
+            status: "ok" | "degraded" | "down";
+        };
+        /** HealthReport */
+        HealthReport: {
+            at: number;
+            data: components["schemas"]["HealthItem"][];
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+            /** @enum {string} */
+            status: "ok" | "degraded" | "down";
         };
         /** Imbalance */
         Imbalance: {
@@ -2101,6 +2228,89 @@ export interface components {
             unit: "tokens" | "money";
             used: number | bigint;
             window_start: number;
+        };
+        /** LiveAdapter */
+        LiveAdapter: {
+            bytes: number;
+            digest: string;
+            name: string | null;
+            /** @enum {unknown} */
+            where: "device" | "disk" | "host";
+        };
+        /**
+         * LiveArena
+         * @description `map` is the arena in page order: pairs of an index into `owners` and over how many pages it goes; the second
+         *         numbers add up to `pages`. In a very large arena each `map_cell_pages` pages are shown as the first of them.
+         */
+        LiveArena: {
+            map: [
+                number,
+                number
+            ][];
+            map_cell_pages: number;
+            owners: components["schemas"]["LiveOwner"][];
+            page_bytes: number;
+            pages: number;
+        };
+        /**
+         * LiveOwner
+         * @description Whose `pages` pages are. A page that several requests share is the highest tier's; `cached` is held by nobody,
+         *         and found again by whoever sends the same prompt. `adapter` is a name, or the digest where no name is known.
+         */
+        LiveOwner: {
+            adapter: string | null;
+            adapter_digest: string | null;
+            /** @enum {unknown} */
+            kind: "adapter" | "cached" | "free" | "kv";
+            model: string | null;
+            pages: number;
+            tier: string | null;
+        };
+        /**
+         * LivePreemption
+         * @description `number` counts those of the engine: a gap in it is a preemption that was not told.
+         */
+        LivePreemption: {
+            at: number;
+            caused_by_tier: string;
+            /** @enum {unknown} */
+            kind: "recompute" | "swap";
+            number: number;
+            request_id: string;
+            tier: string;
+        };
+        /**
+         * LiveRequest
+         * @description `number` is unique, the engine's count of arrivals; texts of one HTTP request share a `request_id`. `tenant` (a
+         *         slug) is null until it is known whose the request is.
+         */
+        LiveRequest: {
+            adapter: string | null;
+            adapter_digest: string | null;
+            age_s: number;
+            completion_tokens: number;
+            model: string;
+            number: number;
+            prompt_tokens: number;
+            request_id: string;
+            /** @enum {unknown} */
+            state: "decode" | "preempted" | "prefill" | "waiting";
+            tenant: string | null;
+            tenant_id: string | null;
+            tier: string;
+        };
+        /**
+         * LiveTier
+         * @description `held_pages`: distinct ones, those of its requests' adapters among them. `preempted_total`: since the engine
+         *         started, how often one of its requests gave way.
+         */
+        LiveTier: {
+            floor_pages: number;
+            held_pages: number;
+            preempted_total: number;
+            running: number;
+            tier: string;
+            waiting: number;
         };
         /** Margins */
         Margins: {
@@ -2289,6 +2499,31 @@ export interface components {
         /** ModelList */
         ModelList: {
             data: components["schemas"]["ModelCard"][];
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+        };
+        /** ModelView */
+        ModelView: {
+            adapters: number;
+            context_tokens: number | null;
+            digest: string | null;
+            dtype: string;
+            kv_tokens: number | null;
+            max_tokens_default: number;
+            name: string;
+            pages: number | null;
+            tokens_per_page: number | null;
+            vocab_size: number | null;
+        };
+        /** ModelsView */
+        ModelsView: {
+            adapters: components["schemas"]["LiveAdapter"][];
+            adapters_total: number;
+            data: components["schemas"]["ModelView"][];
+            engine_away: string | null;
             /**
              * @default list
              * @constant
@@ -2892,6 +3127,36 @@ export interface components {
             requests: number;
             tier: string | null;
             usage_picos: number | bigint;
+        };
+        /** TierTargets */
+        TierTargets: {
+            inter_token_ms: number;
+            ttft_base_ms: number;
+            ttft_per_1k_prompt_tokens_ms: number;
+        };
+        /** TierView */
+        TierView: {
+            attainment: components["schemas"]["Attainment"][];
+            floor: number;
+            name: string;
+            preemptible: boolean;
+            preemptions_max: number;
+            queue_max: number;
+            queue_target_ms: number | null;
+            rank: number;
+            service_tier: string;
+            targets: components["schemas"]["TierTargets"];
+        };
+        /** TiersView */
+        TiersView: {
+            data: components["schemas"]["TierView"][];
+            late_s_max: number;
+            /**
+             * @default list
+             * @constant
+             */
+            object: "list";
+            recorded_since: number | null;
         };
         /** TokenCount */
         TokenCount: {
@@ -4453,6 +4718,44 @@ export interface operations {
             };
         };
     };
+    V1AdminEngineLiveEngineLive: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Server-sent events, named `engine` and `away`, and comments; it never ends by itself. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["EngineEvent"] | components["schemas"]["AwayEvent"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminExportsListExports: {
         parameters: {
             query?: {
@@ -4693,6 +4996,45 @@ export interface operations {
                 };
                 content: {
                     "": string;
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminHealthHealthReport: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HealthReport"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5212,6 +5554,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Margins"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminModelsListBaseModels: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelsView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5983,6 +6364,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminTiersListTiers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TiersView"];
                 };
             };
             /** @description A refusal, with its reason */
