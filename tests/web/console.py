@@ -25,7 +25,7 @@ class Console:
     @classmethod
     def started(cls, directory: Path, model_dir: Path, **history: Any) -> Console:
         """SQLite: the pages' reads on PostgreSQL are the API's tests' part."""
-        stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir, fake={"step_ms": 8.0})
+        stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir.resolve(), fake={"step_ms": 8.0})
         stack.prepare()
         History(stack, **history).write()
         console = cls(stack, {})
