@@ -12,11 +12,14 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import periods, rollups, tables
-from billing.clock import rfc3339
+from billing.clock import DAY, rfc3339
 from billing.prices import METERS
 from billing.rollups import HOUR
 
 FINDINGS_MAX = 100  # of one proof
+BEGINNERS_MAX = 500  # tenants in their first month that are named to the database one by one
+# How much earlier than its request ended, by its gateway's clock, an entry may have been recorded, by the database's.
+CLOCKS_APART = DAY
 
 _usage = tables.usage
 _entries = tables.entries
@@ -60,7 +63,7 @@ def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
         sa.func.coalesce(_usage.c.adapter, rollups.NOTHING).label("adapter"),
         *(column.label(name) for name, column in sums.items()),
     ).join(_periods, periods.belongs())
-    raw = _of(raw, month).where(_usage.c.sequence <= folded)
+    raw = _of(raw, month).where(_usage.c.sequence <= folded, *_readable(connection, month))
     raw = raw.group_by(_periods.c.id, *(_usage.c[name] for name in key), _usage.c.adapter)
     kept = _select(
         _hours.c.period_id,
@@ -98,26 +101,36 @@ def rolled_up_hours(connection: sa.Connection, first: int, last: int) -> list[Im
 
 def settled(connection: sa.Connection, first: int, last: int) -> list[Imbalance]:
     """Each usage row with first < sequence ≤ last: its cost = its tokens at their prices = its receivable = what its
-    hold was settled at ≤ what was held; and its entries sum to 0."""
+    hold was settled at ≤ what was held; each meter's revenue is that meter's tokens; and its entries sum to 0."""
     batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
-    found = []
-    own = (
-        _select(_entries.c.transaction_id, _sum(_entries.c.amount_picos).label("total"), _received().label("received"))
-        .join(_usage, _usage.c.request_id == _entries.c.transaction_id)
-        .where(batch)
-        .group_by(_entries.c.transaction_id)
-        .subquery()
-    )
-    cost, received = _usage.c.cost_picos, sa.func.coalesce(own.c.received, 0)
+    cost = _usage.c.cost_picos
+    unit, own = _unit_prices(), _entries_of(batch)
+    tokens = rollups.meters()
+    priced = {m: sa.func.coalesce(tokens[f"{m}_tokens"] * unit.c[m], 0) for m in METERS}
+    booked = {name: sa.func.coalesce(own.c[name], 0) for name in ("received", "total", *METERS)}
+    worth = sum(priced.values(), sa.literal_column("0"))
     query = (
-        _select(_usage.c.request_id, cost, received, sa.func.coalesce(own.c.total, 0))
+        _select(_usage.c.request_id, cost, worth, *booked.values(), *priced.values())
+        .outerjoin(unit, sa.and_(unit.c.version == _usage.c.price_version_id, unit.c.tier == _usage.c.tier))
         .outerjoin(own, own.c.transaction_id == _usage.c.request_id)
-        .where(batch, sa.or_(received != cost, sa.func.coalesce(own.c.total, 0) != 0))
+        .where(
+            batch,
+            sa.or_(
+                worth != cost,
+                booked["received"] != cost,
+                booked["total"] != 0,
+                *(booked[m] != -priced[m] for m in METERS),
+            ),
+        )
     )
-    for request_id, expected, receivable, total in _some(connection, query):
-        found.append(Imbalance("receivable", request_id, int(expected), int(receivable)))
-        if total:
-            found.append(Imbalance("entries of one transaction", request_id, 0, int(total)))
+    found = []
+    for request_id, *amounts in _some(connection, query):
+        owed, at_price, received, total, *by_meter = map(int, amounts)
+        pairs = [("price × tokens", at_price, owed), ("receivable", owed, received)]
+        pairs.append(("entries of one transaction", 0, total))
+        revenues = zip(METERS, by_meter[len(METERS) :], by_meter, strict=False)
+        pairs += [(f"revenue of {meter}", -due, entered) for meter, due, entered in revenues]
+        found += [Imbalance(what, request_id, due, there) for what, due, there in pairs if due != there]
     query = (
         _select(_usage.c.request_id, cost, _holds.c.settled_picos)
         .outerjoin(_holds, _holds.c.request_id == _usage.c.request_id)
@@ -131,36 +144,39 @@ def settled(connection: sa.Connection, first: int, last: int) -> list[Imbalance]
             ),
         )
     )
-    found += [Imbalance("settled hold", row[0], int(row[1]), int(row[2] or 0)) for row in _some(connection, query)]
-    tokens = rollups.meters()
-    priced = _sum(sa.case(*((_unit.c.meter == m, tokens[f"{m}_tokens"] * _unit.c.picos) for m in METERS), else_=0))
-    at_price = sa.and_(_unit.c.price_version_id == _usage.c.price_version_id, _unit.c.tier == _usage.c.tier)
-    query = (
-        _select(_usage.c.request_id, priced, cost)
-        .outerjoin(_unit, at_price)
-        .where(batch)
-        .group_by(_usage.c.request_id, cost)
-        .having(sa.func.coalesce(priced, 0) != cost)
-    )
-    return found + [
-        Imbalance("price × tokens", row[0], int(row[1] or 0), int(row[2])) for row in _some(connection, query)
-    ]
+    return found + [Imbalance("settled hold", row[0], int(row[1]), int(row[2] or 0)) for row in _some(connection, query)]
+
+
+def _unit_prices() -> Any:
+    """A row for each price version and tier, with a column for each meter."""
+    prices = (_sum(sa.case((_unit.c.meter == m, _unit.c.picos), else_=0)).label(m) for m in METERS)
+    version = _unit.c.price_version_id.label("version")
+    return _select(version, _unit.c.tier, *prices).group_by(_unit.c.price_version_id, _unit.c.tier).subquery()
+
+
+def _entries_of(batch: sa.ColumnElement[bool]) -> Any:
+    """Of each usage row in the batch that has any: its entries' sum, its receivable, and its revenue by meter."""
+    revenue = (_sum(sa.case((_entries.c.meter == m, _entries.c.amount_picos), else_=0)).label(m) for m in METERS)
+    sums = (_sum(_entries.c.amount_picos).label("total"), _received().label("received"), *revenue)
+    query = _select(_entries.c.transaction_id, *sums).join(_usage, _usage.c.request_id == _entries.c.transaction_id)
+    return query.where(batch).group_by(_entries.c.transaction_id).subquery()
 
 
 def entered(connection: sa.Connection, month: str | None) -> list[Imbalance]:
-    """Usage and corrections between the bounds of each period = the entries recorded between them, by tenant, account
-    and meter. Where that is not so, transaction by transaction: an end of its own time may lie across a bound."""
+    """Usage and corrections between the bounds of each period = their entries, by tenant, currency, account and meter.
+    First the entries recorded between the bounds, which takes no join. A request that a journal kept across a bound
+    was recorded in another month than it ended in: only tenants that differ are looked at by transaction."""
     expected, found = _expected_entries(connection, month), _found_entries(connection, month)
-    differ = {key for key in expected.keys() | found.keys() if expected.get(key, 0) != found.get(key, 0)}
+    differ = _differing(expected, found)
+    if differ and month is not None:
+        tenant_ids = sorted({key[0] for key in differ})
+        found = {key: picos for key, picos in found.items() if key[0] not in tenant_ids}
+        found |= _entries_of_month(connection, month, tenant_ids)
+        differ = _differing(expected, found)
     if not differ:
         return []
-    tenant_ids = sorted({key[0] for key in differ})
-    single = _transactions(connection, tenant_ids)
-    if single:
-        return single[:FINDINGS_MAX]
-    if month is None:  # with all months there is no bound to lie across
-        return _listed("entries", expected, found)
-    return []
+    single = _transactions(connection, sorted({key[0] for key in differ}))
+    return single[:FINDINGS_MAX] or _listed("entries", expected, found)
 
 
 def invoiced(connection: sa.Connection, month: str | None) -> list[Imbalance]:
@@ -237,6 +253,36 @@ def overshot(connection: sa.Connection) -> list[str]:
     return [f"{budget_id}@{rfc3339(start)}" for budget_id, start in _some(connection, query)]
 
 
+def _differing(expected: Amounts, found: Amounts) -> set[tuple[str, ...]]:
+    return {key for key in expected.keys() | found.keys() if expected.get(key, 0) != found.get(key, 0)}
+
+
+def _bounds(connection: sa.Connection, month: str) -> tuple[int, int]:
+    """From the first moment of any tenant's month to the end of the last."""
+    query = _select(sa.func.min(_periods.c.start_at), sa.func.max(_periods.c.end_at)).where(_periods.c.month == month)
+    first, last = connection.execute(query).one()
+    return (0, 0) if first is None else (int(first), int(last))
+
+
+def _readable(connection: sa.Connection, month: str | None) -> list[sa.ColumnElement[bool]]:
+    """What the usage rows of a month have in common, whoever's they are, so that no other month's are read: they ended
+    in it, or came after the month before was closed. A tenant's first month has whatever came before it, too."""
+    if month is None:
+        return []
+    first, last = _bounds(connection, month)
+    of_month = _periods.c.month == month
+    own = [_usage.c.finished_at >= first]
+    after = _select(sa.func.min(_periods.c.late_after)).where(of_month, _periods.c.late_after > 0)
+    if (late := connection.execute(after).scalar_one()) is not None:
+        own.append(_usage.c.sequence > late)
+    query = _select(_periods.c.tenant_id).where(of_month, _periods.c.late_after == 0)
+    if beginners := list(connection.execute(query.limit(BEGINNERS_MAX + 1)).scalars()):
+        if len(beginners) > BEGINNERS_MAX:
+            return [_usage.c.finished_at < last]
+        own.append(_usage.c.tenant_id.in_(beginners))
+    return [_usage.c.finished_at < last, sa.or_(*own)]
+
+
 def _of(query: Statement, month: str | None) -> Statement:
     return query if month is None else query.where(_periods.c.month == month)
 
@@ -271,7 +317,7 @@ def _differences(
 
 
 def _listed(what: str, expected: Amounts, found: Amounts) -> list[Imbalance]:
-    keys = sorted(key for key in expected.keys() | found.keys() if expected.get(key, 0) != found.get(key, 0))
+    keys = sorted(_differing(expected, found))
     return [Imbalance(what, " ".join(key), expected.get(key, 0), found.get(key, 0)) for key in keys[:FINDINGS_MAX]]
 
 
@@ -290,6 +336,8 @@ def _expected_entries(connection: sa.Connection, month: str | None) -> Amounts:
     key = (_usage.c.tenant_id, _usage.c.currency, _usage.c.tier, _usage.c.price_version_id)
     grouped = _select(*key, *(_sum(column).label(name) for name, column in tokens.items()))
     if month is not None:
+        first, last = _bounds(connection, month)
+        grouped = grouped.where(_usage.c.finished_at >= first, _usage.c.finished_at < last)
         grouped = grouped.join(_periods, _between(month, _usage.c.tenant_id, _usage.c.finished_at))
     sums = grouped.group_by(*key).subquery()
     picos = sa.case(*((_unit.c.meter == m, sums.c[f"{m}_tokens"] * _unit.c.picos) for m in METERS), else_=0)
@@ -315,9 +363,31 @@ def _found_entries(connection: sa.Connection, month: str | None) -> Amounts:
     key = (_entries.c.tenant_id, _entries.c.currency, _entries.c.account, _entries.c.meter)
     query = _select(*key, _sum(_entries.c.amount_picos))
     if month is not None:
+        first, last = _bounds(connection, month)  # said without a join too, it finds the rows by their index
+        query = query.where(_entries.c.recorded_at >= first, _entries.c.recorded_at < last)
         query = query.join(_periods, _between(month, _entries.c.tenant_id, _entries.c.recorded_at))
-    rows = connection.execute(query.group_by(*key))
-    return {(row[0], row[1], row[2], row[3] or ""): int(row[4]) for row in rows}
+    return _amounts(connection, query.group_by(*key))
+
+
+def _entries_of_month(connection: sa.Connection, month: str, tenant_ids: Sequence[str]) -> Amounts:
+    """Of these tenants: entries of requests that ended in the month, whenever they were recorded; those of no request
+    by their own moment."""
+    key = (_entries.c.tenant_id, _entries.c.currency, _entries.c.account, _entries.c.meter)
+    moment = sa.func.coalesce(_usage.c.finished_at, _entries.c.recorded_at)
+    query = (
+        _select(*key, _sum(_entries.c.amount_picos))
+        .outerjoin(_usage, _usage.c.request_id == _entries.c.transaction_id)
+        .join(_periods, _between(month, _entries.c.tenant_id, moment))
+        .where(
+            _entries.c.tenant_id.in_(tenant_ids),
+            _entries.c.recorded_at >= _bounds(connection, month)[0] - CLOCKS_APART,
+        )
+    )
+    return _amounts(connection, query.group_by(*key))
+
+
+def _amounts(connection: sa.Connection, query: Statement) -> Amounts:
+    return {(row[0], row[1], row[2], row[3] or ""): int(row[4]) for row in connection.execute(query)}
 
 
 def _transactions(connection: sa.Connection, tenant_ids: Sequence[str]) -> list[Imbalance]:

@@ -34,6 +34,7 @@ PERIOD_PROOFS: tuple[PeriodProof, ...] = (
 )
 
 _results = tables.reconciliations
+_ALONE = sa.text("SET LOCAL max_parallel_workers_per_gather = 0")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +87,8 @@ def month(connection: sa.Connection, label: str, clock: Clock = database_now) ->
 
 def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
     """What was folded since the last minute's result. In one unchanging view."""
+    if connection.dialect.name != "sqlite":  # so few rows: workers would take longer to start than to read them
+        connection.execute(_ALONE)
     began, at = time.monotonic(), clock(connection)
     last = newest(connection, "minute")
     first = 0 if last is None else last.sequence_to

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import Books
-from finance_books import at, close, fold, use
+from billing_books import Books, settlement
+from finance_books import at, close, fold, run_group, use
 
 from billing import budgets, corrections, engine_books, reconcile, rollups, tables
 from billing.engine_books import EngineCount
@@ -30,6 +30,18 @@ FAULTS = {
         "minute month whole",
     ),
     "an entry is gone": ("DELETE FROM entries WHERE transaction_id = '{r}' AND meter = 'output'", "minute month whole"),
+    "an entry is of another meter": (
+        "UPDATE entries SET meter = 'output' WHERE transaction_id = '{r}' AND meter = 'input'",
+        "minute month whole",
+    ),
+    "an entry is another tenant's": (
+        "UPDATE entries SET tenant_id = 'ten_x' WHERE transaction_id = '{r}' AND account = 'receivable'",
+        "month whole",
+    ),
+    "an entry is in another currency": (
+        "UPDATE entries SET currency = 'EUR' WHERE transaction_id = '{r}' AND account = 'receivable'",
+        "month whole",
+    ),
     "an entry of nobody's": (
         "INSERT INTO entries (transaction_id, tenant_id, account, amount_picos, currency, recorded_at) "
         "SELECT 'req_x', tenant_id, account, 5, currency, recorded_at FROM entries WHERE account = 'revenue' LIMIT 1",
@@ -199,3 +211,24 @@ def test_tokens_counted_as_lost_and_settled_nonetheless(books: Books) -> None:
     note(books, msgspec.structs.replace(ENGINE, lost_tokens=10))
     result = minute(books)
     assert (result.engine_gap, result.imbalances) == (7, [])
+
+
+def test_a_request_that_was_recorded_in_the_month_after_it_ended(books: Books) -> None:
+    """A journal kept it across the month's end: in both months usage is the entries', and a fault is found still."""
+    use(books, JANUARY)
+    fold(books, JANUARY)
+    request = books.request()
+    run_group(books, JANUARY, [request])
+    kept = msgspec.structs.replace(settlement(request, 7), finished_at=JANUARY + 1)
+    run_group(books, FEBRUARY, endings=[kept])
+    use(books, FEBRUARY)
+    fold(books, FEBRUARY)
+
+    def of(month: str) -> Result:
+        return books.database.read_sync(lambda c: reconcile.month(c, month))
+
+    assert (of("2031-01").imbalances, of("2031-02").imbalances) == ([], [])
+    swap = f"UPDATE entries SET meter = 'output' WHERE transaction_id = '{request.request_id}' AND meter = 'input'"
+    books.database.write_sync(lambda c: past_the_triggers(c, swap))
+    assert {one.where.split()[-1] for one in of("2031-01").imbalances} == {"input", "output"}
+    assert of("2031-02").sound
