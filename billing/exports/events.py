@@ -5,6 +5,7 @@ Fields are in a fixed order, so alike rows give alike bytes. Amounts are exact d
 
 from __future__ import annotations
 
+from json.encoder import encode_basestring
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from billing.exports.amounts import decimal_text, precise_moment_text
 
 NAME = "laneway cloudevents 1"
 SPEC_VERSION = "1.0"
+CONTENT_TYPE = "application/json"
 SETTLED = "laneway.usage.settled"
 CORRECTED = "laneway.usage.corrected"
 # Read of a usage row, in this order.
@@ -86,21 +88,45 @@ class Event(msgspec.Struct):
     time: str
     data: Used | Corrected
     specversion: str = SPEC_VERSION
-    datacontenttype: str = "application/json"
+    datacontenttype: str = CONTENT_TYPE
     subject: str | msgspec.UnsetType = msgspec.UNSET
 
 
 _ENCODER = msgspec.json.Encoder()
+GROUPS_MAX = 20_000  # remembered at once; past it they are made again
 
 
-def of_usage(rows: list[Any]) -> bytes:
-    """Rows of usage, as tuples in the order of USAGE_COLUMNS."""
-    return _ENCODER.encode_lines([_used(*row) for row in rows])
+class Writer:
+    """Settled requests as lines. What those of one key, model, tier and price have alike is rendered once."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Any, ...], tuple[str, ...]] = {}
+
+    def of_usage(self, rows: list[Any]) -> bytes:
+        """Rows of usage, as tuples in the order of USAGE_COLUMNS. The same bytes as of an encoded Event each."""
+        groups = self._groups
+        pieces: list[str] = []
+        for (
+            sequence, request_id, tenant, project, key, model, adapter, tier, version, currency,
+            prompt, cached, completion, cost, ending, started_at, finished_at,
+        ) in rows:  # fmt: skip
+            named = (tenant, project, key, model, adapter, tier, version, currency, ending)
+            group = groups.get(named)
+            if group is None:
+                if len(groups) >= GROUPS_MAX:
+                    groups.clear()
+                group = groups[named] = _rendered(*named)
+            head, data, tail, last = group
+            pieces += (
+                '{"id":', encode_basestring(request_id), head, precise_moment_text(finished_at),
+                '","data":{"sequence":', str(sequence), data, str(prompt), ',"cached_tokens":', str(cached),
+                ',"completion_tokens":', str(completion), ',"cost":"', decimal_text(cost), tail,
+                precise_moment_text(started_at), last,
+            )  # fmt: skip
+        return "".join(pieces).encode()
 
 
-def _used(
-    sequence: int,
-    request_id: str,
+def _rendered(
     tenant_id: str,
     project_id: str | None,
     key_id: str,
@@ -109,32 +135,28 @@ def _used(
     tier: str,
     price_version_id: str,
     currency: str,
-    prompt_tokens: int,
-    cached_tokens: int,
-    completion_tokens: int,
-    cost_picos: int,
     ending: str,
-    started_at: int,
-    finished_at: int,
-) -> Event:
-    data = Used(
-        sequence,
-        tenant_id,
-        project_id,
-        key_id,
-        model,
-        adapter,
-        tier,
-        price_version_id,
-        prompt_tokens,
-        cached_tokens,
-        completion_tokens,
-        decimal_text(cost_picos),
-        currency,
-        ending,
-        precise_moment_text(started_at),
+) -> tuple[str, str, str, str]:
+    """What lies between the parts of a line that are a request's own, in the order of Event's and Used's fields."""
+
+    def fields(**values: str | None) -> str:
+        return ",".join(f'"{name}":{_ENCODER.encode(value).decode()}' for name, value in values.items())
+
+    named = fields(
+        tenant_id=tenant_id,
+        project_id=project_id,
+        key_id=key_id,
+        model=model,
+        adapter=adapter,
+        tier=tier,
+        price_version_id=price_version_id,
     )
-    return Event(request_id, f"/tenants/{tenant_id}", SETTLED, precise_moment_text(finished_at), data, subject=key_id)
+    return (
+        f',{fields(source=f"/tenants/{tenant_id}", type=SETTLED)},"time":"',
+        f',{named},"prompt_tokens":',
+        f'",{fields(currency=currency, ending=ending)},"started_at":"',
+        f'"}},{fields(specversion=SPEC_VERSION, datacontenttype=CONTENT_TYPE, subject=key_id)}}}\n',
+    )
 
 
 def of_correction(made: Correction) -> bytes:

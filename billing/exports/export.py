@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -34,6 +35,7 @@ from billing.prices import METERS
 FETCH = 8192  # rows of the database in memory at once
 PRICES_MAX = 10_000
 BUFFER_BYTES = 1 << 20
+THREAD_BYTES_MIN = 1 << 16  # to give less to a thread takes longer than to write it
 
 Kind = Literal["focus", "events"]
 Format = Literal["csv", "parquet", "jsonl"]
@@ -73,12 +75,15 @@ class TooLarge(Exception):
 
 
 class _Sink(io.RawIOBase):
-    """Writes through to a file and takes its hash and its size on the way."""
+    """Writes through to a file and takes its hash and its size on the way: in a thread, while the next rows are made.
+    What is written is in the file after `finish`."""
 
     def __init__(self, file: BinaryIO, bytes_max: int) -> None:
         self._file = file
         self._bytes_max = bytes_max
-        self.digest = hashlib.sha256()
+        self._digest = hashlib.sha256()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="export-file")
+        self._writing: Future[None] | None = None  # one at a time: no more is in memory
         self.size = 0
 
     def writable(self) -> bool:
@@ -88,16 +93,50 @@ class _Sink(io.RawIOBase):
         return self.size
 
     def write(self, data: Any) -> int:
-        count = memoryview(data).nbytes
-        self.size += count
+        """Raises TooLarge, and OSError of this write or the one before."""
+        content = bytes(data)  # the giver may use its buffer again
+        self.size += len(content)
         if self.size > self._bytes_max:
             raise TooLarge(f"the file would be larger than {self._bytes_max} bytes")
-        self.digest.update(data)
-        self._file.write(data)
-        return count
+        self._wait()
+        if len(content) < THREAD_BYTES_MIN:
+            self._take(content)
+        else:
+            self._writing = self._thread.submit(self._take, content)
+        return len(content)
+
+    def finish(self) -> str:
+        """The SHA-256 of all that is in the file now. Raises OSError."""
+        self._wait()
+        self._file.flush()
+        return self._digest.hexdigest()
+
+    def end(self) -> None:
+        """Whatever happened: the thread ends."""
+        self._thread.shutdown()
 
     def flush(self) -> None:
         pass
+
+    def _wait(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _take(self, content: bytes) -> None:
+        self._digest.update(content)
+        self._file.write(content)
+
+
+class _Used(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that were read together, by column; `tokens` in the order of METERS, `first` and `last` sequences."""
+
+    currencies: list[str]
+    picos: list[int]
+    tokens: tuple[list[int], list[int], list[int]]
+    requests: int
+    first: list[int]
+    last: list[int]
 
 
 class _Sums:
@@ -113,9 +152,14 @@ class _Sums:
         self.corrected = 0
         self.done = 0
 
-    def used(self, currency: str, picos: int, requests: int, first: int, last: int) -> None:
-        self.billed[currency] = self.billed.get(currency, 0) + picos
-        self.usage_rows += requests
+    def used(self, part: _Used) -> None:
+        for currency in set(part.currencies):
+            paid = [picos for picos, of in zip(part.picos, part.currencies, strict=True) if of == currency]
+            self.billed[currency] = self.billed.get(currency, 0) + sum(paid)
+        for meter, counts in zip(METERS, part.tokens, strict=True):
+            self.tokens[meter] += sum(counts)
+        self.usage_rows += part.requests
+        first, last = min(part.first), max(part.last)
         ends = self.usage_ends
         self.usage_ends = [min(ends[0], first), max(ends[1], last)] if ends else [first, last]
 
@@ -172,8 +216,10 @@ def run(
     try:
         with part.open("wb", buffering=BUFFER_BYTES) as file:
             sink = _Sink(file, bytes_max)
-            promised = _Export(connection, spec, sink, progress or (lambda done, total, rows: None)).write(name)
-            file.flush()
+            try:
+                promised = _Export(connection, spec, sink, progress or (lambda done, total, rows: None)).write(name)
+            finally:
+                sink.end()
             os.fsync(file.fileno())
         target = directory / name
         part.replace(target)
@@ -223,14 +269,14 @@ class _Export:
                 invoices[invoice.id] = manifests.Invoice(owed, invoice.currency)
         if self._writer is not None:
             self._writer.close()
-        sums = self._sums
+        sha256, sums = self._sink.finish(), self._sums
         self._progress(total, total, sums.rows)
         focus = self._writer is not None
         return Manifest(
             file=name,
             kind=self._spec.kind,
             size_bytes=self._sink.size,
-            sha256=self._sink.digest.hexdigest(),
+            sha256=sha256,
             rows=sums.rows,
             billed={currency: Decimal(decimal_text(picos)) for currency, picos in sums.billed.items()},
             tokens=dict(sums.tokens),
@@ -281,11 +327,16 @@ class _Export:
         sums = self._sums
         for read in self._stream(query):
             self._know({(row[5], row[4]) for row in read})
-            for row in read:
-                sums.used(row[7], row[11], row[12], row[13], row[14])
-                sums.tokens["input"] += row[8]
-                sums.tokens["cached_input"] += row[9]
-                sums.tokens["output"] += row[10]
+            sums.used(
+                _Used(
+                    currencies=[row[7] for row in read],
+                    picos=[row[11] for row in read],
+                    tokens=([row[8] for row in read], [row[9] for row in read], [row[10] for row in read]),
+                    requests=sum([row[12] for row in read]),
+                    first=[row[13] for row in read],
+                    last=[row[14] for row in read],
+                )
+            )
             self._put(rows.of_hours(read, self._prices), len(read), total)
         for made, used_at in self._corrections(period):
             price = None
@@ -330,15 +381,21 @@ class _Export:
     # ---- events
 
     def _events(self, period: Period, total: int) -> None:
-        sums = self._sums
+        sums, writer = self._sums, events.Writer()
         columns = [_usage.c[name] for name in events.USAGE_COLUMNS]
         for read in self._stream(sa.select(*columns).where(*self._in(period)).order_by(_usage.c.sequence)):
-            for row in read:
-                sums.used(row[9], row[13], 1, row[0], row[0])
-                sums.tokens["input"] += row[10] - row[11]
-                sums.tokens["cached_input"] += row[11]
-                sums.tokens["output"] += row[12]
-            self._put_events(events.of_usage(read), len(read), total)
+            sequences = [row[0] for row in read]
+            sums.used(
+                _Used(
+                    currencies=[row[9] for row in read],
+                    picos=[row[13] for row in read],
+                    tokens=([row[10] - row[11] for row in read], [row[11] for row in read], [row[12] for row in read]),
+                    requests=len(read),
+                    first=sequences,
+                    last=sequences,
+                )
+            )
+            self._put_events(writer.of_usage(read), len(read), total)
         for made, _ in self._corrections(period):
             self._put_events(events.of_correction(made), 1, total)
 

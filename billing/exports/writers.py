@@ -1,6 +1,6 @@
 """FOCUS rows as CSV, JSONL and Parquet: alike bytes for alike rows, amounts exact, no moment of now.
 
-A row costs one string operation, or a place in a few arrays: all that its group has alike is rendered once.
+A row costs a few places in a list of strings, or in a few arrays: all that its group has alike is rendered once.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ class TextWriter:
             file.write((",".join(COLUMNS) + "\n").encode())
 
     def write(self, rows: Sequence[Row]) -> None:
+        """One join over all rows: between what a row has of its own lies what its group rendered once."""
         moments = self._moments
-        lines = []
+        pieces: list[str] = []
         for group, start, end, tokens, picos in rows:
-            template = group.rendered
-            if template is None:
-                template = group.rendered = self._template(group, tokens is None)
+            between = group.rendered
+            if between is None:
+                between = group.rendered = self._between(group, tokens is None)
             cost = decimal_text(picos)
             try:
                 begin, finish = moments[start], moments[end]
@@ -70,32 +71,43 @@ class TextWriter:
                     moments.clear()
                 begin, finish = moments.setdefault(start, moment_text(start)), moments.setdefault(end, moment_text(end))
             if tokens is None:
-                lines.append(template % (cost, finish, begin, cost, cost, cost))
+                first, second, third, fourth, fifth, sixth, last = between
+                pieces += (first, cost, second, finish, third, begin, fourth, cost, fifth, cost, sixth, cost, last)
             else:
-                lines.append(template % (cost, finish, begin, tokens, cost, cost, cost, tokens))
-        self._file.write("".join(lines).encode())
+                first, second, third, fourth, fifth, sixth, seventh, eighth, last = between
+                many = str(tokens)
+                pieces += (
+                    first, cost, second, finish, third, begin, fourth, many, fifth, cost, sixth, cost, seventh, cost,
+                    eighth, many, last,
+                )  # fmt: skip
+        self._file.write("".join(pieces).encode())
 
     def close(self) -> None:
         pass
 
-    def _template(self, group: Group, no_tokens: bool) -> str:
-        cells = []
-        for name in COLUMNS:
-            null = name in QUANTITIES and no_tokens
-            value = "%s" if name in VARYING and not null else None
+    def _between(self, group: Group, no_tokens: bool) -> tuple[str, ...]:
+        """A row of the group as text, cut where its own cells go: those of VARYING, in the order of COLUMNS."""
+        parts = [""]
+        for at, name in enumerate(COLUMNS):
+            parts[-1] += ("{" if self._jsonl else "") if at == 0 else ","
             if self._jsonl:
-                cells.append(f"{json.dumps(name)}:{self._json(name, group.cells[name], value, null)}")
-            else:
-                cells.append(value or csv_cell(_text(name, group.cells[name])).replace("%", "%%"))
-        return "{" + ",".join(cells) + "}\n" if self._jsonl else ",".join(cells) + "\n"
+                parts[-1] += f"{json.dumps(name)}:"
+            if name not in VARYING or (no_tokens and name in QUANTITIES):
+                parts[-1] += self._cell(name, group.cells[name])
+                continue
+            quote = '"' if self._jsonl and name in MOMENTS else ""
+            parts[-1] += quote
+            parts.append(quote)
+        parts[-1] += "}\n" if self._jsonl else "\n"
+        return tuple(parts)
 
-    def _json(self, name: str, cell: Any, value: str | None, null: bool) -> str:
-        if value is not None:
-            return f'"{value}"' if name in MOMENTS else value
-        if cell is None or null:
-            return "null"
+    def _cell(self, name: str, cell: Any) -> str:
         text = _text(name, cell)
-        return str(text) if name in PRICES else json.dumps(text, ensure_ascii=False).replace("%", "%%")
+        if not self._jsonl:
+            return csv_cell(text)
+        if text is None:
+            return "null"
+        return text if name in PRICES else json.dumps(text, ensure_ascii=False)
 
 
 class ParquetWriter:

@@ -6,6 +6,7 @@ Columns are looked at by their distinct cells and rules by their distinct combin
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from decimal import Context, Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from billing.focus.rules import RULES, Rule
 
 # Of what rows have in common through the whole file; beyond it, a rule looks no further and the report says so.
 REMEMBERED_MAX = 200_000
+SOUND_MAX = 10_000  # cells of one column that are not looked at twice
 # (rule, severity, a column, and the one of which it must not have two)
 ONE_EACH: tuple[tuple[str, Severity, str, str], ...] = (
     ("sku-price-parent", "must", "SkuPriceId", "SkuId"),
@@ -106,6 +108,7 @@ class _Check:
         self._rules = [rule for rule in RULES if all(name in here or name in rule.maybe for name in rule.columns)]
         self._ones = [one for one in ONE_EACH if one[2] in here and one[3] in here]
         self._seen: list[dict[Any, Any]] = [{} for _ in self._ones]
+        self._sound: dict[str, set[Any]] = {}
         self._custom = [(name, at) for name, at in here.items() if name not in COLUMNS]
         self.rows = 0
         self.billed: dict[str, Decimal] = {}
@@ -139,35 +142,47 @@ class _Check:
         if not batch.rows:
             return
         for column, at in self._columns:
-            self._cells(column, batch.columns[at], batch.rows)
+            self._cells(column, batch, at)
+        asked: dict[tuple[Any, ...], dict[tuple[Any, ...], str]] = {}
         for rule in self._rules:
-            self._ask(rule, batch)
+            self._ask(rule, batch, asked)
         for name, at in self._custom:
-            self._stand_ins(name, batch.columns[at], batch.rows)
+            self._stand_ins(name, batch, at)
         if not self._typed:
             for name, at in self._index.items():
-                self._formulas(name, batch.columns[at], batch.rows)
+                self._formulas(name, batch, at)
         for one, seen in zip(self._ones, self._seen, strict=True):
             self._one_each(one, seen, batch)
         self._sum(batch)
 
-    def _cells(self, column: Column, cells: list[Any], rows: list[int]) -> None:
-        faults = {cell: fault for cell in set(cells) if (fault := values.check(column, cell, self._typed))}
+    def _cells(self, column: Column, batch: Batch, at: int) -> None:
+        known = self._sound.setdefault(column.name, set())
+        faults = {}
+        for cell in batch.distinct[at] - known:
+            if fault := values.check(column, cell, self._typed):
+                faults[cell] = fault
+            elif len(known) < SOUND_MAX:
+                known.add(cell)
         if not faults:
             return
-        for cell, row in zip(cells, rows, strict=True):
+        for cell, row in zip(batch.columns[at], batch.rows, strict=True):
             if cell in faults:
                 rule, message = faults[cell]
                 severity: Severity = "should" if rule in values.SHOULD else "must"
                 self._found.add(rule, message, column=column.name, row=row, value=cell, severity=severity)
 
-    def _ask(self, rule: Rule, batch: Batch) -> None:
+    def _ask(self, rule: Rule, batch: Batch, asked: dict[tuple[Any, ...], dict[tuple[Any, ...], str]]) -> None:
+        """`asked`: what questions found in this batch, by the lists they looked at: alike columns are one list."""
         nulls = [None] * len(batch.rows)
-        found = [batch.columns[self._index[name]] if name in self._index else nulls for name in rule.columns]
-        faults = {}
-        for cells in set(zip(*found, strict=True)):
-            if message := rule.question(*cells):
-                faults[cells] = message
+        places = [self._index.get(name) for name in rule.columns]
+        found = [nulls if at is None else batch.columns[at] for at in places]
+        looked_at = (rule.question, *(None if at is None else id(batch.columns[at]) for at in places))
+        faults = asked.get(looked_at)
+        if faults is None:
+            distinct = [{None} if at is None else batch.distinct[at] for at in places]
+            faults = asked[looked_at] = {
+                cells: message for cells in _combinations(found, distinct) if (message := rule.question(*cells))
+            }
         if faults:
             for cells, row in zip(zip(*found, strict=True), batch.rows, strict=True):
                 if cells in faults:
@@ -180,23 +195,23 @@ class _Check:
                         severity=rule.severity,
                     )
 
-    def _stand_ins(self, name: str, cells: list[Any], rows: list[int]) -> None:
+    def _stand_ins(self, name: str, batch: Batch, at: int) -> None:
         """A provider's own columns should keep nulls too."""
-        wrong = {cell for cell in set(cells) if isinstance(cell, str) and not cell.strip()}
-        for cell, row in zip(cells, rows, strict=True) if wrong else ():
+        wrong = {cell for cell in batch.distinct[at] if isinstance(cell, str) and not cell.strip()}
+        for cell, row in zip(batch.columns[at], batch.rows, strict=True) if wrong else ():
             if cell in wrong:
                 self._found.add(
                     "null-stand-in", "is an empty string, no null", column=name, row=row, value=cell, severity="should"
                 )
 
-    def _formulas(self, name: str, cells: list[Any], rows: list[int]) -> None:
+    def _formulas(self, name: str, batch: Batch, at: int) -> None:
         """What a spreadsheet would compute. Negative numbers are none."""
         wrong = {
             cell
-            for cell in set(cells)
+            for cell in batch.distinct[at]
             if isinstance(cell, str) and cell.startswith(FORMULA) and values.number(cell) is None
         }
-        for cell, row in zip(cells, rows, strict=True) if wrong else ():
+        for cell, row in zip(batch.columns[at], batch.rows, strict=True) if wrong else ():
             if cell in wrong:
                 self._found.add(
                     "spreadsheet-formula",
@@ -209,9 +224,11 @@ class _Check:
 
     def _one_each(self, one: tuple[str, Severity, str, str], seen: dict[Any, Any], batch: Batch) -> None:
         rule, severity, of, has = one
-        pairs = list(zip(batch.columns[self._index[of]], batch.columns[self._index[has]], strict=True))
+        places = (self._index[of], self._index[has])
+        columns = [batch.columns[at] for at in places]
         wrong = set()
-        for subject, value in dict.fromkeys(pairs):  # in the file's order: the first counts
+        # In the file's order: the first counts.
+        for subject, value in _combinations(columns, [batch.distinct[at] for at in places]):
             if subject is None or value is None or (subject in seen and seen[subject] == value):
                 continue
             if subject not in seen:
@@ -221,7 +238,7 @@ class _Check:
                     seen[subject] = value
                 continue
             wrong.add((subject, value))
-        for pair, row in zip(pairs, batch.rows, strict=True) if wrong else ():
+        for pair, row in zip(zip(*columns, strict=True), batch.rows, strict=True) if wrong else ():
             if pair in wrong:
                 message = f"has the {has} {pair[1]!r} here, and {seen[pair[0]]!r} elsewhere"
                 self._found.add(rule, message, column=of, row=row, value=pair[0], severity=severity)
@@ -233,10 +250,12 @@ class _Check:
         for name, sums in (("BillingCurrency", self.billed), ("InvoiceId", self.invoices)):
             if name not in self._index:
                 continue
-            for subject, cost in zip(batch.columns[self._index[name]], costs, strict=True):
-                paid = values.number(cost)
-                if not isinstance(subject, str) or paid is None:
+            pairs = Counter(zip(batch.columns[self._index[name]], costs, strict=True))
+            for (subject, cost), times in pairs.items():
+                number = values.number(cost)
+                if not isinstance(subject, str) or number is None:
                     continue
+                paid = EXACT.multiply(number, Decimal(times))
                 if subject in sums:
                     sums[subject] = EXACT.add(sums[subject], paid)
                 elif len(sums) < REMEMBERED_MAX:
@@ -247,6 +266,20 @@ class _Check:
     def finish(self) -> None:
         if not self.rows:
             self._found.add("rows", "the file has no rows", severity="should")
+
+
+def _combinations(columns: list[list[Any]], distinct: list[set[Any]]) -> Iterable[tuple[Any, ...]]:
+    """What stands side by side in these columns, once each, in the file's order.
+    Most columns are alike through thousands of rows: only of the others rows are made."""
+    varying = [at for at, cells in enumerate(distinct) if len(cells) != 1]
+    if not varying:
+        return [tuple([column[0] for column in columns])]
+    if len(varying) == 1:
+        [only] = varying
+        before = tuple([column[0] for column in columns[:only]])
+        after = tuple([column[0] for column in columns[only + 1 :]])
+        return [(*before, cell, *after) for cell in dict.fromkeys(columns[only])]
+    return dict.fromkeys(zip(*columns, strict=True))
 
 
 def _compare(promised: Manifest, seen: _Check, digest: str, path: Path, found: Findings) -> None:

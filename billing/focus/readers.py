@@ -9,7 +9,6 @@ import csv
 import datetime
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -36,11 +35,24 @@ class Misfit(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Rows that follow each other, by column, in the file's order. `rows` are their numbers, from 1."""
+    """Rows that follow each other, by column, in the file's order. `rows` are their numbers, from 1. `distinct`: the
+    cells of each column, once each. Columns with the same cells may be the same list."""
 
     rows: list[int]
     columns: list[list[Any]]
     misfits: list[Misfit]
+    distinct: list[set[Any]]
+
+
+def _batch(rows: list[int], columns: list[list[Any]], misfits: list[Misfit]) -> Batch:
+    """Columns that are alike, as costs of a provider without discounts are, become one list."""
+    distinct = [set(column) for column in columns]
+    seen: dict[tuple[Any, Any, int], int] = {}
+    for at, column in enumerate(columns if rows else ()):
+        same = seen.setdefault((column[0], column[-1], len(distinct[at])), at)
+        if same != at and columns[same] == column:
+            columns[at], distinct[at] = columns[same], distinct[same]
+    return Batch(rows, columns, misfits, distinct)
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -65,8 +77,15 @@ def open_file(path: Path, file: IO[bytes]) -> Reader:
 # ---- CSV
 
 
+EMPTY = ""
+_QUOTED = object()  # stands for a quoted empty cell until nulls are told apart
+
 # Two quotes that may be a whole cell: a quoted cell may have such a part too.
-_EMPTY = re.compile(r'(?:^|,)""(?:,|\r|\n|$)')
+_EMPTY = (',"",', ',""\n', ',""\r')
+
+
+def _may_be_empty(line: str) -> bool:
+    return '""' in line and (line.startswith('""') or line.endswith(',""') or any(part in line for part in _EMPTY))
 
 
 class _Lines:
@@ -76,27 +95,27 @@ class _Lines:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._record: list[str] = []
+        self._suspect = False
 
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        raw = self._file.readline(LINE_CHARS_MAX)
-        if not raw:
-            raise StopIteration
-        if len(raw) >= LINE_CHARS_MAX:
-            raise CannotRead(f"a line is longer than {LINE_CHARS_MAX} bytes")
-        try:
-            line = raw.decode()
-        except UnicodeDecodeError as error:
-            raise CannotRead(f"the file is not UTF-8: {error}") from error
-        self._record.append(line)
-        return line
+    def __iter__(self) -> Iterator[str]:
+        readline, record = self._file.readline, self._record
+        while raw := readline(LINE_CHARS_MAX):
+            if len(raw) >= LINE_CHARS_MAX:
+                raise CannotRead(f"a line is longer than {LINE_CHARS_MAX} bytes")
+            try:
+                line = raw.decode()
+            except UnicodeDecodeError as error:
+                raise CannotRead(f"the file is not UTF-8: {error}") from error
+            record.append(line)
+            if _may_be_empty(line):
+                self._suspect = True
+            yield line
 
     def take(self) -> str | None:
         """The text of the record just read, if it may have a quoted empty cell."""
-        found = "".join(self._record) if any('""' in line and _EMPTY.search(line) for line in self._record) else None
+        found = "".join(self._record) if self._suspect else None
         self._record.clear()
+        self._suspect = False
         return found
 
 
@@ -122,7 +141,7 @@ def _csv_batches(records: Iterator[list[str]], lines: _Lines, width: int) -> Ite
     row = 0
     while True:
         numbers: list[int] = []
-        cells: list[list[str | None]] = []
+        cells: list[list[Any]] = []
         misfits: list[Misfit] = []
         try:
             for record in itertools.islice(records, BATCH_ROWS):
@@ -132,19 +151,24 @@ def _csv_batches(records: Iterator[list[str]], lines: _Lines, width: int) -> Ite
                     misfits.append(Misfit(row, "row-width", f"has {len(record)} cells, the header {width}"))
                     continue
                 numbers.append(row)
-                cells.append([cell or None for cell in record] if text is None else _quoted_empty(record, text))
+                cells.append(record if text is None else _quoted_empty(record, text))
         except csv.Error as error:
             raise CannotRead(f"row {row + 1} is no CSV: {error}") from error
         if not numbers and not misfits:
             return
-        yield Batch(
-            numbers, [list(column) for column in zip(*cells, strict=True)] or [[] for _ in range(width)], misfits
-        )
+        yield _batch(numbers, [_nulls(column) for column in zip(*cells, strict=True)] or [[]] * width, misfits)
 
 
-def _quoted_empty(record: list[str], text: str) -> list[str | None]:
+def _nulls(column: tuple[Any, ...]) -> list[Any]:
+    """A cell without anything is null."""
+    if "" not in column:
+        return [EMPTY if cell is _QUOTED else cell for cell in column] if _QUOTED in column else list(column)
+    return [EMPTY if cell is _QUOTED else cell or None for cell in column]
+
+
+def _quoted_empty(record: list[str], text: str) -> list[Any]:
     """The record's cells: an empty one that is quoted is an empty string, and no null."""
-    found: list[str | None] = []
+    found: list[Any] = []
     at = 0
     for cell in record:
         quoted = text[at : at + 1] == '"'
@@ -156,7 +180,7 @@ def _quoted_empty(record: list[str], text: str) -> list[str | None]:
         else:
             at += len(cell)
         at += 1  # the comma, or the end of the line
-        found.append(cell if cell or quoted else None)
+        found.append(_QUOTED if quoted and not cell else cell)
     return found
 
 
@@ -201,23 +225,37 @@ def _jsonl_batches(lines: Iterator[bytes], names: list[str]) -> Iterator[Batch]:
     expected = tuple(names)
     while True:
         numbers: list[int] = []
-        cells: list[list[Any]] = []
+        cells: list[tuple[Any, ...]] = []
         misfits: list[Misfit] = []
         for line in itertools.islice(lines, BATCH_ROWS):
             row += 1
             pairs = _object(line, row)
-            if tuple(name for name, _ in pairs) != expected:
+            found, values = zip(*pairs, strict=True) if pairs else ((), ())
+            if found != expected:
                 by_name = dict(pairs)
                 if len(by_name) != len(pairs) or set(by_name) != set(names):
                     differ = sorted(set(by_name) ^ set(names)) or ["a key twice"]
                     misfits.append(Misfit(row, "row-columns", f"has not the first row's columns: {', '.join(differ)}"))
                     continue
-                pairs = tuple((name, by_name[name]) for name in names)
+                values = tuple([by_name[name] for name in names])
             numbers.append(row)
-            cells.append([tuple(cell) if isinstance(cell, list) else cell for _, cell in pairs])
+            cells.append(values)
         if not numbers and not misfits:
             return
-        yield Batch(numbers, [list(column) for column in zip(*cells, strict=True)] or [[] for _ in names], misfits)
+        yield _batch(numbers, [_hashable(column) for column in zip(*cells, strict=True)] or [[]] * len(names), misfits)
+
+
+def _hashable(column: tuple[Any, ...]) -> list[Any]:
+    """Cells are looked up by what they are, so arrays and what is in them become tuples."""
+    try:
+        hash(column)
+    except TypeError:
+        return [_tuples(cell) for cell in column]
+    return list(column)
+
+
+def _tuples(cell: Any) -> Any:
+    return tuple([_tuples(one) for one in cell]) if isinstance(cell, list | tuple) else cell
 
 
 # ---- Parquet
@@ -245,7 +283,7 @@ def _parquet_batches(found: Any, broken: type[Exception]) -> Iterator[Batch]:
         for batch in found.iter_batches(BATCH_ROWS):
             rows = list(range(row + 1, row + 1 + batch.num_rows))
             row += batch.num_rows
-            yield Batch(rows, [_cells(column) for column in batch.columns], [])
+            yield _batch(rows, [_cells(column) for column in batch.columns], [])
     except (broken, OSError) as error:
         raise CannotRead(f"the file breaks off after row {row}: {error}") from error
 

@@ -6,6 +6,7 @@ A cell is None (null), a string, or bytes: the text of a number in a format that
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import re
 from collections.abc import Callable
@@ -60,6 +61,7 @@ def _type(column: Column, value: object) -> Fault:
     return None if isinstance(value, str) else ("type", f"is no string, and the column is of type {column.kind}")
 
 
+@functools.lru_cache(maxsize=65_536)  # several rules look at the same cells
 def number(value: object) -> Decimal | None:
     """An exact number that can be computed with; None for everything else, null too."""
     text = value.decode() if isinstance(value, bytes) else value
