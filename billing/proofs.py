@@ -17,6 +17,7 @@ from billing.prices import METERS
 from billing.rollups import HOUR
 
 FINDINGS_MAX = 100  # of one proof
+HOURS_AT_ONCE = 200  # in one statement: SQLite nests no deeper than 1000
 BEGINNERS_MAX = 500  # tenants in their first month that are named to the database one by one
 # How much earlier than its request ended, by its gateway's clock, an entry may have been recorded, by the database's.
 CLOCKS_APART = DAY
@@ -78,9 +79,14 @@ def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
 def rolled_up_hours(connection: sa.Connection, first: int, last: int) -> list[Imbalance]:
     """The same by tenant, for the hours that usage with first < sequence ≤ last finished in."""
     batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
-    hours = list(connection.execute(_select(rollups.hour()).where(batch).distinct()).scalars())
-    if not hours:
-        return []
+    hours = sorted(connection.execute(_select(rollups.hour()).where(batch).distinct()).scalars())
+    found: list[Imbalance] = []
+    for at in range(0, len(hours), HOURS_AT_ONCE):
+        found += _in_hours(connection, hours[at : at + HOURS_AT_ONCE])
+    return found[:FINDINGS_MAX]
+
+
+def _in_hours(connection: sa.Connection, hours: Sequence[int]) -> list[Imbalance]:
     folded = rollups.read_cursor(connection).sequence
     within = sa.or_(*(_usage.c.finished_at.between(hour, hour + HOUR - 1) for hour in hours))
     sums = {name: column for name, column in rollups.sums().items() if name in _SUMMED}

@@ -9,6 +9,7 @@ from billing_books import Books, settlement
 from finance_books import at, close, fold, run_group, use
 
 from billing import budgets, corrections, engine_books, reconcile, rollups, tables
+from billing.clock import SECOND
 from billing.engine_books import EngineCount
 from billing.errors import InvalidValue
 from billing.reconcile import Result
@@ -232,3 +233,30 @@ def test_a_request_that_was_recorded_in_the_month_after_it_ended(books: Books) -
     books.database.write_sync(lambda c: past_the_triggers(c, swap))
     assert {one.where.split()[-1] for one in of("2031-01").imbalances} == {"input", "output"}
     assert of("2031-02").sound
+
+
+def test_a_minute_whose_usage_lies_in_more_hours_than_one_statement_can_name(books: Books) -> None:
+    """The first look at a ledger that was there before: years of a few requests."""
+    requests = [books.request() for _ in range(1100)]
+    for first in range(0, len(requests), 100):
+        part = requests[first : first + 100]
+        run_group(books, JANUARY, part)
+        hours = (JANUARY - (first + at) * 3600 * SECOND for at in range(100))
+        run_group(
+            books,
+            JANUARY,
+            endings=[
+                msgspec.structs.replace(settlement(request, 3), finished_at=hour)
+                for request, hour in zip(part, hours, strict=True)
+            ],
+        )
+    fold(books, JANUARY)
+    assert minute(books).sound
+    books.database.write_sync(
+        lambda c: past_the_triggers(
+            c, "UPDATE usage_hours SET requests = 2 WHERE hour = (SELECT min(hour) FROM usage_hours)"
+        )
+    )
+    books.database.write_sync(lambda c: c.execute(sa.delete(tables.reconciliations)).rowcount)
+    [found] = minute(books).imbalances
+    assert (found.what, found.found) == ("usage less roll-ups: requests", -1)
