@@ -150,7 +150,9 @@ def settled(connection: sa.Connection, first: int, last: int) -> list[Imbalance]
             ),
         )
     )
-    return found + [Imbalance("settled hold", row[0], int(row[1]), int(row[2] or 0)) for row in _some(connection, query)]
+    return found + [
+        Imbalance("settled hold", row[0], int(row[1]), int(row[2] or 0)) for row in _some(connection, query)
+    ]
 
 
 def _unit_prices() -> Any:

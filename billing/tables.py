@@ -284,6 +284,7 @@ entries = sa.Table(
     sa.Column("currency", sa.String(3), nullable=False),
     sa.Column("recorded_at", sa.BigInteger, nullable=False),
     sa.CheckConstraint("account IN ('receivable', 'revenue')", name="account"),
+    sa.Index("ix_entries_recorded_at", "recorded_at", postgresql_using="brin"),  # they lie in its order
     sqlite_autoincrement=True,
 )
 
@@ -472,6 +473,7 @@ reconciliations = sa.Table(
     # At a quiet moment: the ledger's tokens less those of all engines. As long as no engine comes or goes, it stays.
     sa.Column("engine_gap", sa.BigInteger),
     sa.Column("engines", sa.Text),  # their epochs
+    sa.Column("engine_bounds", sa.Text),  # between which the gap must be, whatever runs (engine_books.py)
     sa.CheckConstraint("kind IN ('minute', 'month', 'whole')", name="kind"),
     sqlite_autoincrement=True,
 )
@@ -485,6 +487,9 @@ engine_counts = sa.Table(
     sa.Column("overrun_tokens", sa.BigInteger, nullable=False),
     sa.Column("lost_tokens", sa.BigInteger, nullable=False),
     sa.Column("ledger_tokens", sa.BigInteger),  # of the ledger then, when nothing ran; null: something did
+    # Whatever ran: of the ledger just before, and just after with all that open holds may still come to.
+    sa.Column("ledger_before", sa.BigInteger),
+    sa.Column("ledger_bound", sa.BigInteger),
     sa.Column("read_at", sa.BigInteger, nullable=False),
 )
 
@@ -528,6 +533,7 @@ export_names = sa.Table(
     sa.Column("period_id", sa.ForeignKey("billing_periods.id"), primary_key=True),
     sa.Column("subject_id", sa.String(64), primary_key=True),
     sa.Column("name", sa.String(200), nullable=False),
+    sa.Column("kept_at", sa.BigInteger),  # null: before there was this column, and for ever
 )
 
 # What the rows of an export came to for each invoice of its closed periods: the last equality of the books.

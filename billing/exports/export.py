@@ -46,6 +46,8 @@ Progress = Callable[[int, int, int], None]
 
 __all__ = ["BooksDiffer", "Cancelled", "MissingLibrary", "Spec", "TooLarge", "run"]
 
+# Between two reads lies the work on what was read, and at the end a large file is synced to its disk.
+_PATIENT = sa.text("SET LOCAL idle_in_transaction_session_timeout = '15min'")
 _hours = tables.usage_hours
 _usage = tables.usage
 
@@ -211,6 +213,8 @@ def run(
     (Database.read_sync). The names of things must be kept (labels). What `progress` raises ends it; then, and whatever
     goes wrong, nothing of it stays. Raises NotFound, InvalidValue, MissingLibrary, BooksDiffer, TooLarge, OSError."""
     spec.check()
+    if connection.dialect.name != "sqlite":
+        connection.execute(_PATIENT)
     name = file_name(connection, spec)
     part = directory / f".{name}.part"
     try:

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 import sqlalchemy as sa
 
 from billing import tables
+from billing.clock import Clock, database_now
 from billing.periods import Period
 
 PROVIDER = "provider"  # the subject that the issuer's name is kept under
 KEEP_MAX = 1000  # rows in one statement
 
 _names = tables.export_names
+_periods = tables.billing_periods
 
 
 def subjects(connection: sa.Connection, period: Period) -> list[str]:
@@ -39,20 +41,27 @@ def own(connection: sa.Connection, tenant_id: str) -> dict[str, str]:
     return {subject: name for query in asked for subject, name in connection.execute(query)}
 
 
-def keep(connection: sa.Connection, period: Period, names: Mapping[str, str]) -> None:
-    """Of a closed period, what is kept already stays; of an open one the newest names hold."""
+def keep(connection: sa.Connection, period: Period, names: Mapping[str, str], clock: Clock = database_now) -> None:
+    """Of a closed period, what was kept since it was closed stays; before that the newest names hold."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:
         from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    # As it is now, and nobody closes it meanwhile: whoever exports may have seen it open a while ago.
+    row = sa.select(_periods.c.closed_at).where(_periods.c.id == period.id).with_for_update(read=True)
+    closed_at = connection.execute(row).scalar_one()
+    now = clock(connection)
     into = insert(_names)
-    key = [_names.c.period_id, _names.c.subject_id]
-    if period.state == "closed":
-        statement = into.on_conflict_do_nothing(index_elements=key)
-    else:
-        statement = into.on_conflict_do_update(index_elements=key, set_={"name": into.excluded.name})
+    statement = into.on_conflict_do_update(
+        index_elements=[_names.c.period_id, _names.c.subject_id],
+        set_={"name": into.excluded.name, "kept_at": now},
+        where=None if closed_at is None else _names.c.kept_at < closed_at,
+    )
     for part in _parts(names):
-        rows = [{"period_id": period.id, "subject_id": subject, "name": name} for subject, name in part.items()]
+        rows = [
+            {"period_id": period.id, "subject_id": subject, "name": name, "kept_at": now}
+            for subject, name in part.items()
+        ]
         connection.execute(statement, rows)
 
 

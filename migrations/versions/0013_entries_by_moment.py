@@ -1,4 +1,5 @@
-"""Entries are found by the moment they were recorded at: reconciling a month reads that month's alone."""
+"""Entries by the moment they were recorded at, so that reconciling a month reads that month's alone; engines' counts
+beside running requests; and when an export kept a name."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ def upgrade() -> None:
     # What engines made is compared with the ledger while requests run: between two bounds (engine_books.py).
     op.add_column("engine_counts", sa.Column("ledger_before", sa.BigInteger(), nullable=True))
     op.add_column("engine_counts", sa.Column("ledger_bound", sa.BigInteger(), nullable=True))
+    # Names that were kept before stay for ever: null.
+    op.add_column("export_names", sa.Column("kept_at", sa.BigInteger(), nullable=True))
     op.add_column("reconciliations", sa.Column("engine_bounds", sa.Text(), nullable=True))
 
 

@@ -17,6 +17,7 @@ from billing.tenants import Tenant
 BYTES_MAX = 1 << 30
 JANUARY = at("2031-01-10T09:30")
 FEBRUARY = at("2031-02-10T10:30")
+LATER = at("2040-01-01T00:00")
 HOUR = 3_600_000_000
 
 
@@ -83,7 +84,7 @@ def name_all(books: Books, spec: Spec, **names: str) -> None:
     for period in books.database.read_sync(lambda c: list(export.of_spec(c, spec))):
         own = books.database.read_sync(lambda c, tenant_id=period.tenant_id: labels.own(c, tenant_id))  # type: ignore[misc]
         kept = own | {"provider": "Laneway"} | names
-        books.database.write_sync(lambda c, period=period, kept=kept: labels.keep(c, period, kept))  # type: ignore[misc]
+        books.database.write_sync(lambda c, period=period, kept=kept: labels.keep(c, period, kept, lambda _: LATER))  # type: ignore[misc]
 
 
 def run(books: Books, directory: Path, spec: Spec, **options: Any) -> Manifest:

@@ -7,21 +7,38 @@ import io
 import json
 import sys
 import threading
+import time
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from billing_books import Books
-from export_books import FEBRUARY, HOUR, JANUARY, february, january, name_all, open_month, run, second_tenant
+from export_books import (
+    BYTES_MAX,
+    FEBRUARY,
+    HOUR,
+    JANUARY,
+    february,
+    january,
+    name_all,
+    open_month,
+    run,
+    second_tenant,
+)
 from finance_books import at, close, fold, use
 
-from billing import invoices, tables, tenants
+from billing import invoices, periods, tables, tenants
+from billing.clock import to_datetime
 from billing.errors import InvalidValue, NotFound
-from billing.exports import export, writers
+from billing.exports import events, export, labels, writers
+from billing.exports.amounts import decimal_text, precise_moment_text
 from billing.exports.export import BooksDiffer, Cancelled, MissingLibrary, Spec, TooLarge
 from billing.focus.checker import CannotRead, check
+from billing.focus.manifest import Manifest
 
 FORMATS = [("focus", "csv"), ("focus", "parquet"), ("focus", "jsonl"), ("events", "jsonl")]
 
@@ -375,3 +392,65 @@ def test_parquet_holds_numbers_of_64_bits(tmp_path: Path) -> None:
     table = parquet.read_table(file)
     assert [cell.scaleb(12) for cell in table["BilledCost"].to_pylist()] == numbers
     assert table["PricingQuantity"].to_pylist() == [None if number == 0 else number for number in numbers]
+
+
+def test_a_closed_month_has_the_names_of_its_first_export_after_it_was_closed(books: Books, tmp_path: Path) -> None:
+    """A provisional export does not settle them, and one that saw the month open does not change them later."""
+    use(books, JANUARY)
+    open_month(books, "2031-01")
+    seen_open = books.database.read_sync(lambda c: periods.get(c, books.tenant.id, "2031-01"))
+
+    def named(name: str, moment: int) -> str:
+        books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, name=name))
+        names = books.database.read_sync(lambda c: labels.own(c, books.tenant.id)) | {"provider": "Laneway"}
+        books.database.write_sync(lambda c: labels.keep(c, seen_open, names, lambda _: moment))
+        made = books.database.read_sync(lambda c: export.run(c, spec(books), tmp_path, bytes_max=BYTES_MAX))
+        return str(rows_of(tmp_path / made.file)[0]["BillingAccountName"])
+
+    assert named("While open", FEBRUARY - 2) == "While open"
+    assert named("Open still", FEBRUARY - 1) == "Open still"
+    close(books, "2031-01", FEBRUARY)
+    assert named("When closed", FEBRUARY + 1) == "When closed"
+    assert named("Later", FEBRUARY + 2) == "When closed"
+
+
+def test_an_export_may_take_its_time_between_two_reads(postgres_books: Books, tmp_path: Path) -> None:
+    """A database ends transactions that idle: not this one, while a large file goes to its disk."""
+    use(postgres_books, JANUARY)
+    open_month(postgres_books, "2031-01")
+    name_all(postgres_books, spec(postgres_books))
+    fine = "SET SESSION idle_in_transaction_session_timeout = '100ms'"
+    postgres_books.database.read_sync(lambda c: None)
+    sa.event.listen(postgres_books.database._read_engine, "begin", lambda c: c.exec_driver_sql(fine))
+
+    def slow(connection: sa.Connection) -> Manifest:
+        return export.run(
+            connection,
+            spec(postgres_books),
+            tmp_path,
+            bytes_max=BYTES_MAX,
+            progress=lambda done, total, rows: time.sleep(0.3),
+        )
+
+    assert postgres_books.database.read_sync(slow).rows == 2
+
+
+def test_a_line_is_the_event_that_it_stands_for() -> None:
+    """Put together from pieces, it is what an encoder makes of the whole."""
+    rows: list[Any] = [
+        (7, "req_1", "ten_1", None, "key_1", "model-a", None, "batch", "prv_1", "USD", 9, 2, 3, 12_000_001, "stop", 5, 86_399_999_999),
+        (8, 'r"\\\x01é', "ten_1", "prj_ä", "key\n", "m/%s{}", "adp_1", "premium", "prv_2", "EUR", 0, 0, 0, 0, "length", 0, 1),
+        (9, "req_3", "ten_1", None, "key_1", "model-a", None, "batch", "prv_1", "USD", 9, 2, 3, 10**18 + 1, "stop", 10**15, 2 * 10**15),
+    ]  # fmt: skip
+    lines = events.Writer().of_usage(rows).splitlines(keepends=True)
+    for row, line in zip(rows, lines, strict=True):
+        sequence, request_id, tenant, project, key, model, adapter, tier, version, currency, *counts = row
+        prompt, cached, completion, cost, ending, started_at, finished_at = counts
+        started, finished = (precise_moment_text(moment) for moment in (started_at, finished_at))
+        data = events.Used(
+            sequence, tenant, project, key, model, adapter, tier, version, prompt, cached, completion,
+            decimal_text(cost), currency, ending, started,
+        )  # fmt: skip
+        event = events.Event(request_id, f"/tenants/{tenant}", events.SETTLED, finished, data, subject=key)
+        assert msgspec.json.encode(event) + b"\n" == line
+        assert (Decimal(data.cost).scaleb(12), datetime.fromisoformat(finished)) == (cost, to_datetime(finished_at))
