@@ -31,6 +31,10 @@ STDERR_BYTES_MAX = 64 * 1024
 _log = logging.getLogger(__name__)
 
 
+class NotHere(Exception):
+    """The file of an export that is done cannot be read by this gateway: says where it is."""
+
+
 def host_name() -> str:
     return socket.gethostname()
 
@@ -56,7 +60,7 @@ def _names(connection: sa.Connection, period: Period) -> dict[str, str]:
 
 class Exporter:
     """One per gateway process. `directory` has a folder for each export; their files together take at most
-    `bytes_max`, the oldest go first."""
+    `bytes_max`, the oldest go first. Hosts may share it: then each has the files of all."""
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class Exporter:
         bytes_max: int,
         provider: str,
         poll_s: float = POLL_S,
+        host: str | None = None,
     ) -> None:
         self._database = database
         self._gateway_id = gateway_id
@@ -74,11 +79,22 @@ class Exporter:
         self._bytes_max = bytes_max
         self._provider = provider
         self._poll_s = poll_s
-        self._host = host_name()
+        self._host = host or host_name()
         self._away = ""
 
     def folder(self, export_id: str) -> Path:
         return self._directory / export_id
+
+    def path(self, job: Job, suffix: str) -> Path:
+        """Of the file of an export that is done, or (by its suffix) of what lies beside it. Raises NotHere."""
+        assert job.file is not None
+        path = self.folder(job.id) / (job.file + suffix)
+        if path.is_file():
+            return path
+        again = "Asked for anew, it is made again; of a closed month, with the same bytes."
+        if job.host == self._host:
+            raise NotHere(f"The file is gone from the host {job.host!r}, where it was made. {again}")
+        raise NotHere(f"The file lies on the host {job.host!r}, and this is {self._host!r}: ask a gateway there. {again}")
 
     async def drop(self, export_id: str) -> None:
         """Its files, if they are here."""
@@ -163,19 +179,25 @@ class Exporter:
         return process.returncode, lines[-1] if lines else ""
 
     async def _tidy(self) -> None:
-        """Remove the oldest files over the bound, and folders that no export of this host has any more."""
-        kept = await self._database.read(lambda c: jobs.on_host(c, self._host))
-        gone: list[str] = []
-        used = 0
-        for export_id, size in kept:
-            used += size
-            if used > self._bytes_max:
-                gone.append(export_id)
-        if gone:
-            await self._database.write(lambda c: jobs.remove(c, gone))
+        """Remove the oldest files over the bound, and folders that are no export's any more. A whole file stays,
+        whichever host made it; of an export that another host finished elsewhere, what we began here goes."""
         # What is there first, then whose it is: a folder is made after its export.
         there = await asyncio.to_thread(os.listdir, self._directory)
-        for export_id in await self._database.read(lambda c: jobs.dropped(c, there, self._host)):
+        found = await self._database.read(lambda c: jobs.standing(c, there))
+        kept = {job.id for job in found if job.state != "done"}
+        gone: list[str] = []
+        used = 0
+        for job in found:  # the newest first
+            if job.state != "done" or not await asyncio.to_thread((self.folder(job.id) / str(job.file)).is_file):
+                continue
+            used += job.size_bytes or 0
+            if used > self._bytes_max:
+                gone.append(job.id)
+            else:
+                kept.add(job.id)
+        if gone:
+            await self._database.write(lambda c: jobs.remove(c, gone))
+        for export_id in set(there) - kept:
             await self.drop(export_id)
 
 

@@ -231,18 +231,10 @@ def release(connection: sa.Connection, export_id: str, gateway_id: str) -> None:
     connection.execute(_own(export_id, gateway_id).values(values))
 
 
-def on_host(connection: sa.Connection, host: str) -> list[tuple[str, int]]:
-    """Ids of those whose files lie on `host`, the newest first, with their sizes."""
-    query = sa.select(_exports.c.id, _exports.c.size_bytes).where(_exports.c.host == host, _exports.c.state == "done")
-    return [(row.id, row.size_bytes or 0) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
-
-
-def dropped(connection: sa.Connection, names: Sequence[str], host: str) -> set[str]:
-    """Those of `names` that are ids of no export that waits, runs, or is done on `host`: their files are nobody's."""
-    done_here = sa.and_(_exports.c.state == "done", _exports.c.host == host)
-    kept = sa.or_(_exports.c.state.in_(ACTIVE), done_here)
-    query = sa.select(_exports.c.id).where(_exports.c.id.in_(names), kept)
-    return set(names) - set(connection.execute(query).scalars())
+def standing(connection: sa.Connection, names: Sequence[str]) -> list[Job]:
+    """Of those whose ids are among `names`: what waits, runs or is done, the newest first."""
+    query = sa.select(_exports).where(_exports.c.id.in_(names), _exports.c.state.in_((*ACTIVE, "done")))
+    return [Job(*row) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
 
 
 def remove(connection: sa.Connection, export_ids: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from billing.exports.jobs import Job
 from billing.focus import manifest
 from gateway.administration import Actor, Administration, export_of, narrowed
 from gateway.errors import Conflict
+from gateway.exporting import NotHere
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, sequence
 from gateway.services import Services
 from gateway.views import ExportView, Page, page
@@ -97,8 +98,9 @@ class ExportController(Controller):
         job = await services.database.read(lambda c: export_of(c, export_id, by))
         if job.state != "done" or job.file is None:
             raise Conflict(f"The export is {job.state}, so it has no file.")
-        path = services.exporter.folder(job.id) / (job.file + suffix)
-        if not path.is_file():
-            raise Conflict(f"The file lies on the host {job.host!r}: ask a gateway there.")
+        try:
+            path = services.exporter.path(job, suffix)
+        except NotHere as error:
+            raise Conflict(str(error)) from None
         media_type = MEDIA_TYPES[job.format] if not suffix else "application/json"
         return File(path, filename=path.name, media_type=media_type)

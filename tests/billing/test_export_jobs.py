@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from billing.exports import jobs
 from billing.exports.export import Spec
 from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, WAITING_MAX, Job
 from billing.focus.checker import check
-from gateway.exporting import Exporter
+from gateway.exporting import Exporter, NotHere
 
 
 @pytest.fixture
@@ -49,9 +50,9 @@ def take(books: Books, gateway_id: str) -> Job | None:
     return books.database.write_sync(lambda c: jobs.take(c, gateway_id, "here"))
 
 
-def exporter(books: Books, directory: Path, bytes_max: int = BYTES_MAX) -> Exporter:
+def exporter(books: Books, directory: Path, bytes_max: int = BYTES_MAX, host: str = "here") -> Exporter:
     lease(books, "gw_1")
-    return Exporter(books.database, "gw_1", directory, bytes_max=bytes_max, provider="Laneway")
+    return Exporter(books.database, "gw_1", directory, bytes_max=bytes_max, provider="Laneway", host=host)
 
 
 def test_jobs_are_taken_one_after_another_and_of_the_dead_again(books: Books, asked: Spec) -> None:
@@ -119,6 +120,38 @@ async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, ask
     books.database.write_sync(lambda c: jobs.end(c, second.id))
     assert get(books, second).state == "removed"
     assert not await worker.turn()
+
+
+async def test_hosts_that_share_a_folder_have_each_others_files(books: Books, asked: Spec, tmp_path: Path) -> None:
+    """Tidying up keeps what another host finished there, within one bound, and drops what it left unfinished."""
+    folder = tmp_path / "shared"
+    size = run(books, tmp_path / "by hand", asked).size_bytes
+    ours, theirs = (exporter(books, folder, 2 * size + size // 2, host) for host in ("here", "there"))
+    made = []
+    for worker in (ours, theirs, ours):
+        made.append(create(books, asked))
+        if len(made) == 3:
+            left = theirs.folder(made[1].id).with_name("exp_unfinished")
+            left.mkdir()
+            (left / ".focus.csv.part").write_bytes(b"x")
+        assert await worker.turn()
+        file = get(books, made[-1]).file
+        assert file is not None
+        for reader in (ours, theirs):
+            assert reader.path(get(books, made[-1]), "").is_file()
+    assert [get(books, job).state for job in made] == ["removed", "done", "done"]
+    assert sorted(os.listdir(folder)) == sorted(job.id for job in made[1:])
+
+
+async def test_a_file_that_is_not_here_is_refused_by_its_host(books: Books, asked: Spec, tmp_path: Path) -> None:
+    ours, theirs = exporter(books, tmp_path / "ours"), exporter(books, tmp_path / "theirs", host="there")
+    job = create(books, asked)
+    assert await theirs.turn()
+    with pytest.raises(NotHere, match="on the host 'there'.*this is 'here'.*made again.*same bytes"):
+        ours.path(get(books, job), "")
+    shutil.rmtree(theirs.folder(job.id))
+    with pytest.raises(NotHere, match="gone from the host 'there'"):
+        theirs.path(get(books, job), "")
 
 
 async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked: Spec, tmp_path: Path) -> None:
