@@ -92,7 +92,7 @@ class FirstTokens:
                 _log.warning("first_tokens.unwritten", extra={"fields": {"reason": str(error)}})
 
     async def flush(self) -> None:
-        """Write what changed, and once an hour forget what is too old. Raises DatabaseUnavailable: what was not written
+        """Write what changed, and with that, once an hour, forget what is too old. Raises DatabaseUnavailable: what was not written
         is written next time."""
         minutes, self._changed = self._changed, set()
         rows: list[dict[str, int | str]] = [
@@ -107,10 +107,10 @@ class FirstTokens:
             for minute in minutes
             for (tier, number), (requests, within) in self._counts[minute].items()
         ]
+        if not rows:
+            return
         now = int(self._now_s()) * SECOND
         sweep = self._swept_at is None or now - self._swept_at > 3600 * SECOND
-        if not rows and not sweep:
-            return
         try:
             await self._database.keep(lambda connection: _write(connection, rows, now if sweep else None))
         except DatabaseUnavailable:
@@ -195,7 +195,6 @@ _UPSERT = {"sqlite": _upsert(sqlite.insert(_minutes)), "postgresql": _upsert(pos
 
 def _write(connection: sa.Connection, rows: Sequence[Mapping[str, int | str]], now: int | None) -> None:
     """Also forget what is too old, unless `now` is None."""
-    if rows:
-        connection.execute(_UPSERT[connection.dialect.name], rows)
+    connection.execute(_UPSERT[connection.dialect.name], rows)
     if now is not None:
         connection.execute(sa.delete(_minutes).where(_minutes.c.minute < now - KEPT_S * SECOND))
