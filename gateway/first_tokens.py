@@ -92,8 +92,8 @@ class FirstTokens:
                 _log.warning("first_tokens.unwritten", extra={"fields": {"reason": str(error)}})
 
     async def flush(self) -> None:
-        """Write what changed, and with that, once an hour, forget what is too old. Raises DatabaseUnavailable: what was not written
-        is written next time."""
+        """Write what changed; once an hour, forget what is too old too. Raises DatabaseUnavailable: what was not
+        written is written next time."""
         minutes, self._changed = self._changed, set()
         rows: list[dict[str, int | str]] = [
             {
