@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -21,6 +22,7 @@ from gateway.config import TierSection
 from gateway.tables import first_token_minutes as _minutes
 
 FLUSH_S = 10.0
+REMEMBERED_S_MIN = 2.0
 MINUTE = 60 * SECOND
 # Longer than the longest window that is asked for.
 KEPT_S = 25 * 3600
@@ -120,6 +122,38 @@ class FirstTokens:
             self._swept_at = now
         for minute in [minute for minute in self._counts if minute < now - MINUTE and minute not in self._changed]:
             del self._counts[minute]
+
+
+class Attained:
+    """`summaries` of what all gateways wrote, remembered for a while: the day's are half a million rows where eight
+    gateways are busy."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._known: dict[int, tuple[float, tuple[int, Mapping[str, Summary]]]] = {}  # window → when it was read
+        self._since: int | None = None
+        self._reading = asyncio.Lock()
+
+    async def of(self, windows_s: Sequence[int]) -> tuple[dict[int, tuple[int, Mapping[str, Summary]]], int | None]:
+        """Raises DatabaseUnavailable."""
+        async with self._reading:
+            now, known = self._clock(), self._known
+            stale = [one for one in windows_s if one not in known or now - known[one][0] > remembered_s(one)]
+            if stale:
+                found, self._since = await self._database.report(lambda connection: summaries(connection, stale))
+                self._known |= {one: (now, found[one]) for one in stale}
+            return {one: self._known[one][1] for one in windows_s}, self._since
+
+
+def remembered_s(window_s: int) -> float:
+    """For so long the sums of a window are not made again."""
+    return max(REMEMBERED_S_MIN, window_s / 1440)
+
+
+def late_s(window_s: int) -> float:
+    """What happened so long ago is in the sums of a window."""
+    return FLUSH_S + remembered_s(window_s)
 
 
 def bucket(milliseconds: float) -> int:

@@ -30,7 +30,7 @@ from gateway.config import Config
 from gateway.console_files import ConsoleFiles
 from gateway.deliveries import Deliverer
 from gateway.exporting import Exporter
-from gateway.first_tokens import FirstTokens
+from gateway.first_tokens import Attained, FirstTokens
 from gateway.generation import Generator
 from gateway.health_checks import HealthChecks
 from gateway.inflight import ServedModel
@@ -118,6 +118,7 @@ class Services:
         self.sweeper = Sweeper(self.store, self.database, self.loader)
         self.engine.on_connect = self.loader.on_connect
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, lambda: self.watch.now_s())
+        self.attained = Attained(self.database)
         self.generator = Generator(
             models=self.models,
             registry=self.registry,

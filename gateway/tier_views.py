@@ -12,7 +12,7 @@ import msgspec
 
 from engine.protocol import ModelInfo
 from gateway.config import ModelSection, TierSection
-from gateway.first_tokens import Summary
+from gateway.first_tokens import Summary, late_s
 from gateway.live_views import LiveAdapter
 
 Window = Literal["5m", "1h", "24h"]
@@ -24,7 +24,7 @@ class Attainment(msgspec.Struct, frozen=True, kw_only=True):
     """Of requests whose first token came since `start_time` (the whole minute in which the window begins): from their
     arrival at the gateway to the token. `share_within_target` is against each request's own target, by its prompt's
     length; null when there was none. Quantiles are at most 9.1 % too high, and never too low. `refused_503`: requests
-    that got a 503 and no token; they are not in `requests`."""
+    that got a 503 and no token; they are not in `requests`. All of it is known here after `late_s_max`."""
 
     window: Window
     start_time: int
@@ -35,6 +35,7 @@ class Attainment(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p95_ms: float | None
     ttft_p99_ms: float | None
     refused_503: int
+    late_s_max: float
 
 
 class TierTargets(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,12 +62,10 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TiersView(msgspec.Struct, frozen=True, kw_only=True):
-    """From high to low. `recorded_since`: the first minute that is known, at most a day back; null: none yet. What
-    gateways saw is here within `late_s_max`."""
+    """From high to low. `recorded_since`: the first minute that is known, about a day back at most; null: none."""
 
     data: list[TierView]
     recorded_since: int | None
-    late_s_max: float
     object: Literal["list"] = "list"
 
 
@@ -130,6 +129,7 @@ def _attainment(window: Window, start_time: int, found: Summary) -> Attainment:
         ttft_p95_ms=found.p95_ms,
         ttft_p99_ms=found.p99_ms,
         refused_503=found.refused,
+        late_s_max=late_s(WINDOWS_S[window]),
     )
 
 

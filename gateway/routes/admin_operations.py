@@ -7,7 +7,6 @@ from collections import Counter
 from litestar import get
 
 from engine.client import EngineUnavailable
-from gateway import first_tokens
 from gateway.health_checks import HealthReport
 from gateway.live_views import adapter_places
 from gateway.services import Services
@@ -17,13 +16,11 @@ from gateway.tier_views import WINDOWS_S, ModelsView, TiersView, model_view, tie
 @get("/tiers", opt={"route": "/v1/admin/tiers", "area": "engine"})
 async def list_tiers(services: Services) -> TiersView:
     """The tiers, from high to low: how each is configured, and how its promise of a first token was kept."""
-    windows_s = list(WINDOWS_S.values())
-    windows, since = await services.database.report(lambda c: first_tokens.summaries(c, windows_s))
+    windows, since = await services.attained.of(list(WINDOWS_S.values()))
     tiers = enumerate(services.config.tiers)
     return TiersView(
         data=[tier_view(tier, rank, windows) for rank, tier in tiers],
         recorded_since=since,
-        late_s_max=first_tokens.FLUSH_S,
     )
 
 

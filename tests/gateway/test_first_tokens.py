@@ -129,6 +129,26 @@ async def test_while_the_database_is_away_what_waits_is_bounded_and_comes_later(
     assert read(database, 86_400)[86_400]["premium"].requests == first_tokens.WAITING_MAX
 
 
+async def test_sums_are_remembered_for_a_part_of_their_window(database: Database) -> None:
+    now = 100.0
+    attained = first_tokens.Attained(database, lambda: now)
+    counts = FirstTokens(database, "gw_1", TIERS, Clock(database))
+
+    async def requests() -> list[int]:
+        found, _ = await attained.of([300, 86_400])
+        return [tiers["premium"].requests if tiers else 0 for _, tiers in found.values()]
+
+    assert await requests() == [0, 0]
+    counts.observe("premium", 0.05, 0)
+    await counts.flush()
+    assert await requests() == [0, 0]
+    now += first_tokens.REMEMBERED_S_MIN + 0.1
+    assert await requests() == [1, 0]
+    now += 60
+    assert await requests() == [1, 1]
+    assert first_tokens.late_s(86_400) == first_tokens.FLUSH_S + 60
+
+
 def test_nothing_is_nothing(database: Database) -> None:
     found, since = database.read_sync(lambda c: summaries(c, [300]))
     assert found[300][1] == {}

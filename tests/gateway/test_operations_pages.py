@@ -61,8 +61,7 @@ def test_tiers_with_their_targets_and_what_came_of_them(stack: Stack) -> None:
     assert premium.targets.ttft_base_ms == configured.ttft_base_ms
     assert premium.service_tier == "priority"
     assert [one.window for one in premium.attainment] == ["5m", "1h", "24h"]
-    five, hour, day = premium.attainment
-    assert five.requests <= hour.requests <= day.requests
+    five = premium.attainment[0]
     assert five.ttft_p50_ms is not None
     assert 0 < five.ttft_p50_ms <= (five.ttft_p95_ms or 0) <= (five.ttft_p99_ms or 0)
     assert five.share_within_target == pytest.approx(five.within_target / five.requests, abs=1e-6)
