@@ -28,6 +28,7 @@ MAP_CELLS_MAX = 65_536
 REQUEST_ID_CHARS_MAX = 128
 
 Owners = npt.NDArray[np.uint32]
+Shown = npt.NDArray[np.uint16]
 # Kind, tier, model and adapter of a PageOwner.
 Owner = tuple[str, str | None, str | None, str | None]
 
@@ -69,8 +70,8 @@ def _arena(scheduler: Scheduler) -> tuple[list[PageOwner], bytes, int]:
     _paint_requests(scheduler, owner_of, owners)
     counts = np.bincount(owner_of, minlength=len(owners))
     shown = np.flatnonzero(counts)
-    index = np.zeros(len(owners), np.uint32)
-    index[shown] = np.arange(len(shown), dtype=np.uint32)
+    index = np.zeros(len(owners), np.uint16)
+    index[shown] = np.arange(len(shown), dtype=np.uint16)
     held = [PageOwner(*owners[number], int(counts[number])) for number in shown.tolist()]  # type: ignore[arg-type]
     cell = -(-len(owner_of) // MAP_CELLS_MAX)
     return held, _runs(index[owner_of[::cell]], cell, len(owner_of)), cell
@@ -116,10 +117,14 @@ def _paint(owner_of: Owners, held: Ordered[tuple[int, Ordered[int]]]) -> None:
     owner_of[pages] = np.repeat(np.array([owner for owner, _ in held], np.uint32), counts)
 
 
-def _runs(owner_of: Owners, cell: int, pages: int) -> bytes:
-    starts = np.concatenate(([0], np.flatnonzero(owner_of[1:] != owner_of[:-1]) + 1))
-    lengths = np.diff(np.append(starts * cell, pages))
-    return np.stack((owner_of[starts], lengths), axis=1).astype("<u4").tobytes()
+def _runs(owner_of: Shown, cell: int, pages: int) -> bytes:
+    ends = np.append(np.flatnonzero(owner_of[1:] != owner_of[:-1]), len(owner_of) - 1)
+    pairs = np.empty((len(ends), 2), "<u4")
+    pairs[:, 0] = owner_of[ends]
+    until = np.minimum((ends + 1) * cell, pages)
+    pairs[0, 1] = until[0]
+    pairs[1:, 1] = until[1:] - until[:-1]
+    return pairs.tobytes()
 
 
 # ---- requests, tiers, preemptions
