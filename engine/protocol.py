@@ -223,8 +223,8 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
 
 class PageOwner(msgspec.Struct, frozen=True, array_like=True):
     """Whose `pages` pages of the arena are. A page that several requests share is the highest tier's. "cached": named
-    by the prefix cache and held by nobody; "adapter" without a digest: taken for one that left, kept by others' tiles.
-    """
+    by the prefix cache and held by nobody; "adapter" without a digest: taken for one that left, kept by others' tiles,
+    or for one beyond the adapters' limit."""
 
     kind: Literal["free", "kv", "cached", "adapter"]
     tier: str | None

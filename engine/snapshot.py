@@ -91,10 +91,11 @@ def _unheld(scheduler: Scheduler, *, adapter: int) -> Owners:
 
 
 def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:
-    by_digest = scheduler.residency.pages()
+    """Each for itself, of the first ADAPTERS_MAX; what is left is some adapter's."""
+    shown = list(islice(scheduler.residency.pages().items(), ADAPTERS_MAX))
     first = len(owners)
-    owners += [("adapter", None, None, digest) for digest in by_digest]
-    _paint(owner_of, [(first + index, pages) for index, pages in enumerate(by_digest.values())])
+    owners += [("adapter", None, None, digest) for digest, _ in shown]
+    _paint(owner_of, [(first + index, pages) for index, (_, pages) in enumerate(shown)])
 
 
 def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:

@@ -124,6 +124,19 @@ def test_every_list_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(shot.adapters), shot.adapters_total) == (2, 3)
 
 
+def test_the_pages_of_adapters_beyond_the_limit_stay_some_adapter_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(adapters=ADAPTERS, models=("base", "other"))
+    for digest, (model, _) in ADAPTERS.items():
+        house.submit(8, adapter=digest, model=model)
+    house.run()
+    assert {one.adapter for one in check(house).owners if one.kind == "adapter"} >= set(ADAPTERS)
+    monkeypatch.setattr(snapshot, "ADAPTERS_MAX", 1)
+    shot = take(house)
+    named = [one.adapter for one in shot.owners if one.kind == "adapter"]
+    assert named == [None, "a"]
+    assert sum(one.pages for one in shot.owners if one.kind == "adapter") == house.arena.adapter_pages()
+
+
 def test_a_large_arena_is_shown_in_cells_whose_sum_is_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "MAP_CELLS_MAX", 10)
     house = House(pages=64)
