@@ -20,6 +20,7 @@ from billing.clock import Clock, Period, database_now, window_end, window_start,
 from billing.counters import Kind, Scope, Unit
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
+from billing.lists import Asked, Columns, Listed, page
 from billing.prices import PICOS_MAX
 
 BUDGETS_MAX = 32  # active ones of one tenant or key: each is a locked row in every hold
@@ -30,6 +31,19 @@ SOFT_THRESHOLDS = (80, 100)  # of a soft budget that names none
 
 _budgets = tables.budgets
 _windows = tables.budget_windows
+
+
+_SORTED = Columns(
+    sorts={name: _budgets.c[name] for name in ("created_at", "limit_amount", "scope", "unit", "period", "kind")},
+    unique=_budgets.c.id,
+    searched=(
+        _budgets.c.id,
+        _budgets.c.scope_id,
+        _budgets.c.tenant_id,
+        tables.tenants.c.slug,
+        sa.func.coalesce(tables.projects.c.name, ""),
+    ),
+)
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -162,8 +176,22 @@ def states(
     clock: Clock = database_now,
 ) -> list[BudgetState]:
     """Active budgets with used, held and left in their present windows."""
+    return states_of(connection, listing(connection, tenant_id=tenant_id, scope_id=scope_id), clock)
+
+
+def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[BudgetState]:
+    """The active ones, in their present windows. Raises InvalidValue."""
+    query = sa.select(_budgets).join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
+    query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
+    if tenant_id is not None:
+        query = query.where(_budgets.c.tenant_id == tenant_id)
+    listed = page(connection, query, _SORTED, asked, _budget, lambda budget: budget.id)
+    return Listed(states_of(connection, listed.items), listed.next)
+
+
+def states_of(connection: sa.Connection, found: Sequence[Budget], clock: Clock = database_now) -> list[BudgetState]:
+    """These, in their present windows."""
     now = clock(connection)
-    found = listing(connection, tenant_id=tenant_id, scope_id=scope_id)
     zones = _zones(connection, {budget.tenant_id for budget in found})
     query = sa.select(_windows).where(_windows.c.budget_id.in_([budget.id for budget in found]))
     counters = {(row.budget_id, row.window_start): (row.posted, row.held) for row in connection.execute(query)}

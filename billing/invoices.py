@@ -15,6 +15,7 @@ from billing.clock import Clock, database_now, rfc3339
 from billing.corrections import Correction
 from billing.errors import InvalidValue, NotFound, NotYet
 from billing.ids import new_id
+from billing.lists import Asked, Columns, Listed, page
 from billing.periods import Period
 from billing.prices import METERS, PICOS_MAX
 
@@ -25,6 +26,18 @@ _hours = tables.usage_hours
 _invoices = tables.invoices
 _lines = tables.invoice_lines
 _holds = tables.holds
+
+
+_SORTED = Columns(
+    sorts={
+        "period": _periods.c.start_at,
+        "issued_at": _invoices.c.issued_at,
+        "total_picos": _invoices.c.total_picos,
+        "tenant_id": _invoices.c.tenant_id,
+    },
+    unique=_invoices.c.id,
+    searched=(_invoices.c.id, _invoices.c.tenant_id, _periods.c.month),
+)
 
 
 class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +143,18 @@ def listing(
     if after is not None:
         query = query.where(sa.tuple_(_periods.c.start_at, _periods.c.id) > after)
     return [_invoice(row) for row in connection.execute(query)]
+
+
+def found(
+    connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None, month: str | None = None
+) -> Listed[Invoice]:
+    """Raises InvalidValue."""
+    query = _joined()
+    if tenant_id is not None:
+        query = query.where(_invoices.c.tenant_id == tenant_id)
+    if month is not None:
+        query = query.where(_periods.c.month == periods.check_month(month))
+    return page(connection, query, _SORTED, asked, _invoice, lambda invoice: invoice.id)
 
 
 def _closable(connection: sa.Connection, tenant_id: str, month: str, now: int) -> Period:

@@ -12,6 +12,7 @@ from billing import revision, tables
 from billing.clock import database_now, is_time_zone
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ids import new_id
+from billing.lists import Asked, Columns, Listed, page
 from billing.requests import REQUEST_TOKENS_MAX
 
 LIST_MAX = 1000
@@ -25,6 +26,18 @@ _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _tenants = tables.tenants
 _projects = tables.projects
+
+
+_SORTED_TENANTS = Columns(
+    sorts={name: _tenants.c[name] for name in ("slug", "name", "tier", "status", "created_at")},
+    unique=_tenants.c.id,
+    searched=(_tenants.c.id, _tenants.c.slug, _tenants.c.name),
+)
+_SORTED_PROJECTS = Columns(
+    sorts={name: _projects.c[name] for name in ("name", "created_at", "tenant_id")},
+    unique=_projects.c.id,
+    searched=(_projects.c.id, _projects.c.name, _projects.c.tenant_id),
+)
 
 
 class Tenant(msgspec.Struct, frozen=True):
@@ -100,6 +113,14 @@ def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> 
     """A page in the order of slugs, beginning after slug `after`."""
     query = sa.select(_tenants).where(_tenants.c.slug > after).order_by(_tenants.c.slug).limit(min(limit, LIST_MAX))
     return [Tenant(*row) for row in connection.execute(query)]
+
+
+def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Tenant]:
+    """All, or the one. Raises InvalidValue."""
+    query = sa.select(_tenants)
+    if tenant_id is not None:
+        query = query.where(_tenants.c.id == tenant_id)
+    return page(connection, query, _SORTED_TENANTS, asked, lambda row: Tenant(*row), lambda tenant: tenant.id)
 
 
 def update(
@@ -200,6 +221,14 @@ def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
     """A tenant's, by name."""
     query = sa.select(_projects).where(_projects.c.tenant_id == tenant_id).order_by(_projects.c.name)
     return [Project(*row) for row in connection.execute(query)]
+
+
+def found_projects(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Project]:
+    """Of all tenants, or of one. Raises InvalidValue."""
+    query = sa.select(_projects)
+    if tenant_id is not None:
+        query = query.where(_projects.c.tenant_id == tenant_id)
+    return page(connection, query, _SORTED_PROJECTS, asked, lambda row: Project(*row), lambda project: project.id)
 
 
 def default_project(connection: sa.Connection, tenant_id: str) -> Project:

@@ -17,6 +17,7 @@ from adapters.facts import Facts
 from billing import clock
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ids import new_id
+from billing.lists import Asked, Columns, Listed, page
 from gateway.tables import adapter_shares, adapter_versions, adapters
 
 NAME_CHARS_MAX = 200
@@ -24,6 +25,13 @@ NOTES_CHARS_MAX = 2000
 SHARES_MAX = 1000
 VERSIONS_MAX = 1000  # of one adapter, the removed ones among them
 EVERYONE = "*"  # on a shared list: all tenants
+
+
+_SORTED = Columns(
+    sorts={name: adapters.c[name] for name in ("name", "base_model", "version", "created_at")},
+    unique=adapters.c.id,
+    searched=(adapters.c.id, adapters.c.name, adapters.c.base_model, sa.func.coalesce(adapters.c.tenant_id, "")),
+)
 
 
 class AdapterNameTaken(AlreadyExists):
@@ -191,6 +199,19 @@ def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> l
     for share in connection.execute(sa.select(adapter_shares).order_by(adapter_shares.c.tenant_id)):
         shares[share.adapter_id].append(share.tenant_id)
     return [_adapter(row, shares[row.id]) for row in connection.execute(query)]
+
+
+def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Adapter]:
+    """The active ones, of all owners or of one. Raises InvalidValue."""
+    query = sa.select(adapters).where(adapters.c.active.is_(True))
+    if tenant_id is not None:
+        query = query.where(adapters.c.tenant_id == tenant_id)
+    listed = page(connection, query, _SORTED, asked, lambda row: row, lambda row: str(row.id))
+    shares: dict[str, list[str]] = {row.id: [] for row in listed.items}
+    among = sa.select(adapter_shares).where(adapter_shares.c.adapter_id.in_(shares))
+    for share in connection.execute(among.order_by(adapter_shares.c.tenant_id)):
+        shares[share.adapter_id].append(share.tenant_id)
+    return Listed([_adapter(row, shares[row.id]) for row in listed.items], listed.next)
 
 
 def adapter_by_id(connection: sa.Connection, adapter_id: str) -> Adapter:

@@ -13,9 +13,23 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import clock
+from billing.lists import Asked, Columns, Listed, page
 from gateway.tables import audit_log
 
 LIST_MAX = 1000
+
+
+_SORTED = Columns(
+    sorts={"at": audit_log.c.id},  # in the order they were written
+    unique=audit_log.c.id,
+    searched=(
+        audit_log.c.action,
+        audit_log.c.object_id,
+        audit_log.c.actor,
+        sa.func.coalesce(audit_log.c.request_id, ""),
+        sa.func.coalesce(audit_log.c.tenant_id, ""),
+    ),
+)
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +95,21 @@ def listing(
     connection: sa.Connection, which: Filter, *, before: int | None = None, limit: int = 100
 ) -> list[AuditLine]:
     """The newest first; a page begins below the line with the id `before`."""
-    query = sa.select(audit_log).order_by(audit_log.c.id.desc()).limit(min(limit, LIST_MAX))
+    query = _matching(which).order_by(audit_log.c.id.desc()).limit(min(limit, LIST_MAX))
+    if before is not None:
+        query = query.where(audit_log.c.id < before)
+    return [AuditLine(**row._mapping) for row in connection.execute(query)]
+
+
+def found(connection: sa.Connection, which: Filter, asked: Asked) -> Listed[AuditLine]:
+    """Raises InvalidValue."""
+    return page(
+        connection, _matching(which), _SORTED, asked, lambda row: AuditLine(**row._mapping), lambda line: line.id
+    )
+
+
+def _matching(which: Filter) -> sa.Select[Any]:
+    query = sa.select(audit_log)
     for name in ("tenant_id", "actor", "action", "object_id"):
         if getattr(which, name) is not None:
             query = query.where(audit_log.c[name] == getattr(which, name))
@@ -89,6 +117,4 @@ def listing(
         query = query.where(audit_log.c.at >= which.start)
     if which.end is not None:
         query = query.where(audit_log.c.at < which.end)
-    if before is not None:
-        query = query.where(audit_log.c.id < before)
-    return [AuditLine(**row._mapping) for row in connection.execute(query)]
+    return query

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from billing import clock, revision
 from billing.bulk import BulkUpdate, Query, among
 from billing.ids import new_id
+from billing.lists import Asked, Columns, Listed, page
 from gateway.roles import ROLES, TENANT_ADMIN, Role
 from gateway.tables import keys
 
@@ -46,6 +47,23 @@ _LOCK_USED = Query(
 )
 _FORM = re.compile(rf"lw_(?:{'|'.join(KINDS)})_([0-9A-Za-z]{{{RANDOM_CHARS}}})([0-9A-Za-z]{{{CHECK_CHARS}}})\Z")
 SECRET_CHARS_MAX = len("lw_admin_") + RANDOM_CHARS + CHECK_CHARS
+
+
+NEVER = 0  # in a sort, of a moment that there is none of
+_SORTED = Columns(
+    sorts={
+        "created_at": keys.c.created_at,
+        "name": keys.c.name,
+        "kind": keys.c.kind,
+        "role": sa.func.coalesce(keys.c.role, ""),
+        "tier": sa.func.coalesce(keys.c.tier, ""),
+        "last_used_at": sa.func.coalesce(keys.c.last_used_at, NEVER),
+        "expires_at": sa.func.coalesce(keys.c.expires_at, NEVER),
+        "revoked_at": sa.func.coalesce(keys.c.revoked_at, NEVER),
+    },
+    unique=keys.c.id,
+    searched=(keys.c.id, keys.c.name, keys.c.prefix, keys.c.last4, sa.func.coalesce(keys.c.tenant_id, "")),
+)
 
 
 class KeyRefused(ValueError):
@@ -187,20 +205,18 @@ def exists(connection: sa.Connection, secret: str) -> bool:
     return connection.execute(sa.select(keys.c.id).where(keys.c.hash == hash_secret(secret))).scalar() is not None
 
 
-def list_keys(
-    connection: sa.Connection, tenant_id: str | None = None, *, after: str | None = None, limit: int | None = None
-) -> list[Key]:
-    """All keys, or one tenant's, oldest first; the revoked ones too. A page begins after the key with the id `after`.
-    Raises KeyRefused when there is none."""
-    query = _SELECT.order_by(keys.c.created_at, keys.c.id).limit(limit)
+def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[Key]:
+    """All keys, or one tenant's, oldest first; the revoked ones too."""
+    query = _SELECT.order_by(keys.c.created_at, keys.c.id)
     if tenant_id is not None:
         query = query.where(keys.c.tenant_id == tenant_id)
-    if after is not None:
-        created_at = connection.execute(sa.select(keys.c.created_at).where(keys.c.id == after)).scalar()
-        if created_at is None:
-            raise KeyRefused(f"there is no key {after}")
-        query = query.where(sa.tuple_(keys.c.created_at, keys.c.id) > sa.tuple_(created_at, after))
     return [_key(row) for row in connection.execute(query)]
+
+
+def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Key]:
+    """All keys, or one tenant's; the revoked ones too. Raises InvalidValue."""
+    query = _SELECT if tenant_id is None else _SELECT.where(keys.c.tenant_id == tenant_id)
+    return page(connection, query, _SORTED, asked, _key, lambda key: key.id)
 
 
 def is_usable(connection: sa.Connection, key_id: str) -> bool:

@@ -18,6 +18,7 @@ from billing.exports import export
 from billing.exports.export import Format, Kind, Spec
 from billing.focus.manifest import Manifest
 from billing.ids import new_id
+from billing.lists import Asked, Columns, Listed, page
 
 WAITING_MAX = 100
 ATTEMPTS_MAX = 3
@@ -31,6 +32,13 @@ ACTIVE = ("queued", "running")
 
 _exports = tables.exports
 _leases = tables.leases
+
+
+_SORTED = Columns(
+    sorts={name: _exports.c[name] for name in ("created_at", "month", "kind", "state")},
+    unique=_exports.c.sequence,
+    searched=(_exports.c.id, _exports.c.month, _exports.c.actor, sa.func.coalesce(_exports.c.tenant_id, "")),
+)
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -104,6 +112,14 @@ def listing(
     if before is not None:
         query = query.where(_exports.c.sequence < before)
     return [Job(*row) for row in connection.execute(query)]
+
+
+def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Job]:
+    """Raises InvalidValue."""
+    query = sa.select(_exports)
+    if tenant_id is not None:
+        query = query.where(_exports.c.tenant_id == tenant_id)
+    return page(connection, query, _SORTED, asked, lambda row: Job(*row), lambda job: job.sequence)
 
 
 def end(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> Job:

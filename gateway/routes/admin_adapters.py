@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import sqlalchemy as sa
@@ -17,12 +17,13 @@ from gateway.adapter_rows import Adapter, Registration, Version
 from gateway.administration import Actor, Administration, narrowed, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.form import Fields
-from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
 from gateway.services import Services
 from gateway.staging import base_of
 from gateway.uploads import UploadView
 from gateway.views import AddedAdapterView, Page, page
 
+AdapterSort = Literal["name", "-name", "base_model", "-base_model", "version", "-version", "created_at", "-created_at"]
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -78,18 +79,15 @@ class AdapterController(Controller):
         services: Services,
         by: Actor,
         tenant: TenantFilter = None,
+        search: Search = None,
+        sort: AdapterSort = "name",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[Adapter]:
-        """Adapters, by name; of all owners, or of one."""
-
-        def query(connection: sa.Connection) -> list[Adapter]:
-            owner = narrowed(connection, by, tenant)
-            found = adapter_rows.list_adapters(connection, active=True)
-            return [adapter for adapter in found if owner in (None, adapter.tenant_id)]
-
-        found = await services.database.read(query)
-        return page(after_id(found, after), limit, lambda adapter: adapter, lambda adapter: adapter.id)
+        """Adapters, of all owners or of one."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(lambda c: adapter_rows.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
+        return listed(found, lambda adapter: adapter)
 
     @get("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
     async def get_adapter(self, services: Services, by: Actor, adapter: str) -> Adapter:

@@ -16,10 +16,11 @@ from billing.focus import manifest
 from gateway.administration import Actor, Administration, export_of, narrowed
 from gateway.errors import Conflict
 from gateway.exporting import NotHere
-from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, sequence
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
 from gateway.services import Services
-from gateway.views import ExportView, Page, page
+from gateway.views import ExportView, Page
 
+ExportSort = Literal["created_at", "-created_at", "month", "-month", "kind", "-kind", "state", "-state"]
 MEDIA_TYPES = {
     "csv": "text/csv; charset=utf-8",
     "jsonl": "application/jsonl",
@@ -60,17 +61,15 @@ class ExportController(Controller):
         services: Services,
         by: Actor,
         tenant: TenantFilter = None,
+        search: Search = None,
+        sort: ExportSort = "-created_at",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[ExportView]:
-        """Exports with how far they are, the newest first."""
-        before = sequence(after)
-
-        def query(connection: sa.Connection) -> list[Job]:
-            tenant_id = narrowed(connection, by, tenant)
-            return jobs.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
-
-        return page(await services.database.read(query), limit, ExportView.of, lambda job: str(job.sequence))
+        """Exports with how far they are."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(lambda c: jobs.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
+        return listed(found, ExportView.of)
 
     @get("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
     async def get_export(self, services: Services, by: Actor, export_id: str) -> ExportView:

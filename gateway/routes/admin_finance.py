@@ -29,10 +29,13 @@ from gateway.finance_views import (
     StandingView,
     WholeInvoiceView,
 )
-from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Name, TenantFilter, sequence
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed, sequence
 from gateway.services import Services
 from gateway.views import Page, page
 
+InvoiceSort = Literal[
+    "period", "-period", "issued_at", "-issued_at", "total_picos", "-total_picos", "tenant_id", "-tenant_id"
+]
 EVERYONES = {"area": "billing", "everyones": True}  # the books as a whole
 Month = Annotated[str | None, Parameter(max_length=7, description="for example 2026-01")]
 PeriodState = Annotated[Literal["open", "closed"] | None, Parameter(query="state")]  # the framework keeps that name
@@ -103,18 +106,17 @@ async def list_invoices(
     by: Actor,
     tenant: TenantFilter = None,
     month: Month = None,
+    search: Search = None,
+    sort: InvoiceSort = "period",
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[InvoiceView]:
-    """Invoices, by the start of their periods."""
-    begin = _place(after)
-
-    def query(connection: sa.Connection) -> list[invoices.Invoice]:
-        tenant_id = narrowed(connection, by, tenant)
-        return invoices.listing(connection, tenant_id=tenant_id, month=month, after=begin, limit=limit + 1)
-
-    found = await services.database.read(query)
-    return page(found, limit, InvoiceView.of, lambda one: f"{one.period.start_at}-{one.period.id}")
+    """Invoices, of all tenants or of one."""
+    wanted = asked(sort, search, after, limit)
+    found = await services.database.read(
+        lambda c: invoices.found(c, wanted, tenant_id=narrowed(c, by, tenant), month=month)
+    )
+    return listed(found, InvoiceView.of)
 
 
 @get("/invoices/{invoice_id:str}", opt={"route": "/v1/admin/invoices/{invoice_id}", "area": "billing"})

@@ -16,10 +16,14 @@ from billing.margins import Preview
 from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
 from gateway.administration import Actor, Administration, budget_state, narrowed
 from gateway.finance import Finance
-from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, after_id, asked, listed
 from gateway.services import Services
 from gateway.views import BudgetView, Page, PriceView, page
 
+BudgetSort = Literal[
+    "created_at", "-created_at", "limit_amount", "-limit_amount", "scope", "-scope", "unit", "-unit",
+    "period", "-period", "kind", "-kind",
+]  # fmt: skip
 Threshold = Annotated[int, Meta(ge=1, le=THRESHOLD_MAX)]
 PicosPerToken = Annotated[int, Meta(ge=0, le=UNIT_PRICE_PICOS_MAX)]
 
@@ -123,17 +127,15 @@ class BudgetController(Controller):
         services: Services,
         by: Actor,
         tenant: TenantFilter = None,
+        search: Search = None,
+        sort: BudgetSort = "created_at",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[BudgetView]:
         """Budgets with what is used, held and left of them in their present windows."""
-
-        def query(connection: sa.Connection) -> list[BudgetView]:
-            tenant_id = narrowed(connection, by, tenant)
-            return [BudgetView.of(state) for state in budgets.states(connection, tenant_id=tenant_id)]
-
-        found = await services.database.read(query)
-        return page(after_id(found, after), limit, lambda view: view, lambda view: view.id)
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(lambda c: budgets.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
+        return listed(found, BudgetView.of)
 
     @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
     async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-import sqlalchemy as sa
 from litestar import Controller, get, patch, post
-from litestar.params import Parameter
 from msgspec import UNSET, Meta, UnsetType
 
 from billing import tenants
@@ -15,10 +13,18 @@ from gateway import keys
 from gateway.administration import Actor, Administration, key_of, narrowed, tenant_of
 from gateway.keys import OVERLAP_S_MAX, Key, Kind
 from gateway.roles import Role
-from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
 from gateway.services import Services
-from gateway.views import NewKeyView, Page, ProjectView, TenantView, page
+from gateway.views import NewKeyView, Page, ProjectView, TenantView
 
+TenantSort = Literal[
+    "slug", "-slug", "name", "-name", "tier", "-tier", "status", "-status", "created_at", "-created_at"
+]
+ProjectSort = Literal["name", "-name", "created_at", "-created_at", "tenant_id", "-tenant_id"]
+KeySort = Literal[
+    "created_at", "-created_at", "name", "-name", "kind", "-kind", "role", "-role", "tier", "-tier",
+    "last_used_at", "-last_used_at", "expires_at", "-expires_at", "revoked_at", "-revoked_at",
+]  # fmt: skip
 Tokens = Annotated[int, Meta(ge=1, le=2**24)]
 Weight = Annotated[float, Meta(gt=0, le=tenants.SHARE_WEIGHT_MAX)]
 
@@ -108,17 +114,18 @@ class TenantController(Controller):
 
     @get("/", opt={"route": "/v1/admin/tenants"})
     async def list_tenants(
-        self, services: Services, by: Actor, limit: Limit = PAGE_DEFAULT, after: After = None
+        self,
+        services: Services,
+        by: Actor,
+        search: Search = None,
+        sort: TenantSort = "slug",
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
     ) -> Page[TenantView]:
-        """Tenants in the order of their slugs."""
-
-        def query(connection: sa.Connection) -> list[tenants.Tenant]:
-            if by.tenant_id is not None:
-                return [tenant_of(connection, by.tenant_id)]
-            return tenants.listing(connection, after=after or "", limit=limit + 1)
-
-        found = await services.database.read(query)
-        return page(found, limit, TenantView.of, lambda tenant: tenant.slug)
+        """Tenants; of somebody who has one, that one."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id))
+        return listed(found, TenantView.of)
 
     @get("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
     async def get_tenant(self, services: Services, by: Actor, tenant_id: str) -> TenantView:
@@ -155,13 +162,18 @@ class ProjectController(Controller):
         self,
         services: Services,
         by: Actor,
-        tenant: Annotated[str, Parameter(query="tenant", description="an id or a slug")],
+        tenant: TenantFilter = None,
+        search: Search = None,
+        sort: ProjectSort = "name",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[ProjectView]:
-        """A tenant's projects, by name."""
-        found = await services.database.read(lambda c: tenants.projects(c, tenant_of(c, tenant, by).id))
-        return page(after_id(found, after), limit, ProjectView.of, lambda project: project.id)
+        """Projects, of all tenants or of one."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(
+            lambda c: tenants.found_projects(c, wanted, tenant_id=narrowed(c, by, tenant))
+        )
+        return listed(found, ProjectView.of)
 
     @patch("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
     async def change_project(
@@ -192,16 +204,15 @@ class KeyController(Controller):
         services: Services,
         by: Actor,
         tenant: TenantFilter = None,
+        search: Search = None,
+        sort: KeySort = "created_at",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[Key]:
-        """Keys without their secrets, oldest first; the revoked ones too."""
-
-        def query(connection: sa.Connection) -> list[Key]:
-            tenant_id = narrowed(connection, by, tenant)
-            return keys.list_keys(connection, tenant_id, after=after, limit=limit + 1)
-
-        return page(await services.database.read(query), limit, lambda key: key, lambda key: key.id)
+        """Keys without their secrets; the revoked ones too."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(lambda c: keys.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
+        return listed(found, lambda key: key)
 
     @get("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
     async def get_key(self, services: Services, by: Actor, key_id: str) -> Key:

@@ -3,19 +3,33 @@ engine is doing."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 import sqlalchemy as sa
 from litestar import get
 
 from billing import audit, usage
 from billing.clock import SECOND
+from billing.lists import Listed
 from billing.usage import Filter, Totals, UsageRow
 from engine.client import EngineUnavailable
 from gateway import audit as audit_log
 from gateway.administration import Actor, narrowed
 from gateway.audit import AuditLine
 from gateway.errors import EngineAway
-from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Moment, Name, TenantFilter, sequence
+from gateway.routes.paging import (
+    PAGE_DEFAULT,
+    After,
+    Limit,
+    Moment,
+    Name,
+    Search,
+    TenantFilter,
+    asked,
+    listed,
+    sequence,
+)
 from gateway.services import Services
 from gateway.views import AuditLineView, AuditView, EngineView, Page, UsageView, page
 
@@ -81,13 +95,15 @@ async def list_audit_log(
     object_id: Name = None,
     start_time: Moment = None,
     end_time: Moment = None,
+    search: Search = None,
+    sort: Literal["at", "-at"] = "-at",
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[AuditLineView]:
-    """Administrative writes, the newest first; every given value must match; start_time ≤ at < end_time."""
-    before = sequence(after)
+    """Administrative writes; every given value must match; start_time ≤ at < end_time."""
+    wanted = asked(sort, search, after, limit)
 
-    def query(connection: sa.Connection) -> list[AuditLine]:
+    def query(connection: sa.Connection) -> Listed[AuditLine]:
         which = audit_log.Filter(
             tenant_id=narrowed(connection, by, tenant),
             actor=actor,
@@ -96,10 +112,9 @@ async def list_audit_log(
             start=None if start_time is None else start_time * SECOND,
             end=None if end_time is None else end_time * SECOND,
         )
-        return audit_log.listing(connection, which, before=before, limit=limit + 1)
+        return audit_log.found(connection, which, wanted)
 
-    found = await services.database.report(query)
-    return page(found, limit, AuditLineView.of, lambda line: str(line.id))
+    return listed(await services.database.report(query), AuditLineView.of)
 
 
 @get("/engine", opt={"route": "/v1/admin/engine", "area": "engine"})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import binascii
+from collections.abc import Callable, Sequence
 from typing import Annotated, Protocol, TypeVar
 
+import msgspec
 from litestar.params import Parameter
 
+from billing.lists import Asked, Listed, Place
 from gateway.errors import InvalidRequest
+from gateway.views import Item, Page, Source
 
 PAGE_DEFAULT, PAGE_MAX = 100, 500
 Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX)]
@@ -17,15 +22,41 @@ Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix secon
 Name = Annotated[str | None, Parameter(max_length=256)]
 
 
+Search = Annotated[str | None, Parameter(max_length=200, description="part of a name or an id, in whatever case")]
+PREFIX = "page_"
+
+
+def asked(sort: str, search: str | None, after: str | None, limit: int) -> Asked:
+    """What a list is asked for. Raises InvalidRequest."""
+    if search and "\0" in search:
+        raise InvalidRequest("'search' has a character 0, which nothing here has.", param="search")
+    return Asked(sort=sort, search=search or None, after=None if after is None else _place(after), limit=limit)
+
+
+def listed(found: Listed[Source], view: Callable[[Source], Item]) -> Page[Item]:
+    following = None
+    if found.next is not None:
+        following = PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(found.next)).decode().rstrip("=")
+    return Page(data=[view(one) for one in found.items], has_more=following is not None, next_page=following)
+
+
+def _place(token: str) -> Place:
+    try:
+        word = token.removeprefix(PREFIX).encode()
+        return msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=Place)
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
+        raise InvalidRequest(f"'page' is {token!r}, which is no page of this list.", param="page") from error
+
+
 class Identified(Protocol):
     @property
     def id(self) -> str: ...
 
 
-Listed = TypeVar("Listed", bound=Identified)
+WithId = TypeVar("WithId", bound=Identified)
 
 
-def after_id(items: Sequence[Listed], after: str | None) -> Sequence[Listed]:
+def after_id(items: Sequence[WithId], after: str | None) -> Sequence[WithId]:
     """Those behind the one with the id `after`. Raises InvalidRequest when it is not among them."""
     if after is None:
         return items
