@@ -9,17 +9,16 @@ import logging
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from adapters.header import AdapterRefused
+from adapters.order import ReadStopped
 from adapters.slabs import Slabs
-from adapters.weights import ReadStopped, Source, read_weights
-
-# Files that are read at once. Who waits for a slow disk keeps its place; more wait for theirs.
-READS_MAX = 4
+from adapters.weights import READS_MAX, Source, read_numbers
 
 _log = logging.getLogger(__name__)
 # (what to read, where to: uint8 [bytes], whether nobody waits for it any more)
@@ -40,13 +39,16 @@ class Read:
 
 
 class HostMemory:
-    def __init__(self, memory: torch.Tensor, read: Reader = read_weights) -> None:
+    def __init__(self, memory: torch.Tensor, read: Reader = read_numbers) -> None:
         """`memory` uint8 [bytes] on the host, pinned where a GPU copies from it; `read` is for threads."""
         self.evictions = 0
         self._slabs = Slabs(memory)
         self._read = read
         self._reading: dict[str, Read] = {}
+        self._asked: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Read] = queue.SimpleQueue()
+        self._threads = 0
+        weakref.finalize(self, _end, self._asked)
 
     @property
     def bytes(self) -> int:
@@ -83,8 +85,14 @@ class HostMemory:
         self.evictions += len(gone)
         read = Read(digest, source, self._slabs.view(digest), time.monotonic())
         self._reading[digest] = read
-        # One for each: they are few, and one that hangs for ever with its disk holds up nobody's end.
-        threading.Thread(target=_serve, args=(self._read, read, self._done), name="adapter-read", daemon=True).start()
+        self._asked.put(read)
+        # One for each that is read at once, so that one which hangs with its disk holds up no other; started when first
+        # needed, as that takes the loop half a millisecond.
+        if self._threads < len(self._reading):
+            self._threads += 1
+            threading.Thread(
+                target=_serve, args=(self._read, self._asked, self._done), name="adapter-read", daemon=True
+            ).start()
         return True
 
     def is_reading(self, digest: str) -> bool:
@@ -119,8 +127,21 @@ class HostMemory:
         assert set(self._reading) <= set(self._slabs.names())
 
 
-def _serve(read_into: Reader, read: Read, done: queue.SimpleQueue[Read]) -> None:
+def _end(asked: queue.SimpleQueue[Read | None]) -> None:
+    """So that no thread outlives whom it read for."""
+    for _ in range(READS_MAX):
+        asked.put(None)
+
+
+def _serve(read_into: Reader, asked: queue.SimpleQueue[Read | None], done: queue.SimpleQueue[Read]) -> None:
     """On a thread of its own."""
+    while (read := asked.get()) is not None:
+        _read(read_into, read)
+        done.put(read)
+        del read  # and with it its slab
+
+
+def _read(read_into: Reader, read: Read) -> None:
     try:
         read_into(read.source, read.slab, lambda: read.stopped)
     except ReadStopped:
@@ -131,4 +152,3 @@ def _serve(read_into: Reader, read: Read, done: queue.SimpleQueue[Read]) -> None
         _log.exception("adapter.read_failed", extra={"fields": {"digest": read.digest}})
         read.error = f"{type(error).__name__}: {error}"
     read.seconds = time.monotonic() - read.began
-    done.put(read)

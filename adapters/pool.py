@@ -6,7 +6,7 @@ The scheduler decides which pages; this decides where in them. It must never kno
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -15,40 +15,33 @@ from typing import NamedTuple
 import torch
 
 from adapters.host import HostMemory
+from adapters.order import Cut
 from adapters.spec import AdapterRefused, BaseShape
 from adapters.staging import Staging
-from adapters.table import AdapterRows
-from adapters.tile_pages import TilePages
+from adapters.table import AdapterRows, RowForm
+from adapters.tile_pages import Plan, TilePages
 from adapters.weights import HostAdapter, Layout, Source, open_source, tile
 from kernels.reference import LoraTile
 
 # Of host memory, where nobody says how much.
 HOST_BYTES = 256 << 20
-# Placed between two steps at most, if it is more than one adapter: by the host, and by a GPU on its way.
-PLACE_BYTES_MAX, STAGED_BYTES_MAX = 32 << 20, 512 << 20
+# Placed between two steps at most, if it is more than one adapter: by the host, and by a GPU on its way. That copies in
+# no time, but takes the host a millisecond or two for each, which must end before the step in flight does.
+PLACE_BYTES_MAX, STAGED_BYTES_MAX = 32 << 20, 128 << 20
 # Copies of so many bytes together are taken to end while the step in flight runs.
 HIDDEN_BYTES_MAX = 128 << 20
 # Between two looks at a file that is read for a `place` that waits.
 WAIT_S = 0.0005
 
-
-class TilePlace(NamedTuple):
-    """Where a tile lies: rank rows `first ≤ i < first + rank` of one (layer, module). In the page from `offset` on: A
-    [rank, in], then Bᵀ [rank, out], both contiguous."""
-
-    layer: int
-    module: str
-    first: int
-    rank: int
-    page: int
-    offset: int
-    bytes: int
+Places = list[tuple[int, int]]  # (page, offset in it) of each of an adapter's tiles, in the order of its slab
 
 
 class ResidentAdapter:
     """The tiles of one adapter in the arena, as the ops want them."""
 
-    def __init__(self, base: BaseShape, layout: Layout, places: list[TilePlace], arena: torch.Tensor) -> None:
+    """`places`: where in the arena each of its tiles lies."""
+
+    def __init__(self, base: BaseShape, layout: Layout, places: Places, arena: torch.Tensor) -> None:
         self.places = places
         self._base = base
         self._layout = layout
@@ -74,8 +67,8 @@ class ResidentAdapter:
     def _views(self) -> dict[tuple[int, str], list[LoraTile]]:
         if self._tiles is None:
             self._tiles = {}
-            for cut, place in zip(self._layout.cuts, self.places, strict=True):
-                data = self._arena[place.page, place.offset : place.offset + cut.bytes]
+            for cut, (page, offset) in zip(self._layout.cuts, self.places, strict=True):
+                data = self._arena[page, offset : offset + cut.bytes]
                 a, b = tile(data, cut, self._layout.dtype)
                 key = cut.layer, cut.module
                 self._tiles.setdefault(key, []).append(LoraTile(a.t(), b, self._layout.scales[key], 0))
@@ -90,6 +83,8 @@ class _Known:
     layout: Layout
     base: BaseShape
     source: Source | None
+    sizes: tuple[int, ...]  # of its tiles
+    form: RowForm | None = None  # where there is a table of rows
     slab: torch.Tensor | None = None
     models: set[str] = field(default_factory=set)
 
@@ -140,8 +135,8 @@ class TilePool:
         self._known: dict[str, _Known] = {}
         self._resident: dict[str, ResidentAdapter] = {}  # least recently used first
         self._pages = TilePages(self._page_bytes)
-        # Where tiles would go, and the fresh pages for that, while the free extents stay as they are.
-        self._plans: dict[str, tuple[list[tuple[int, int]], int]] = {}
+        # Where tiles would go while the free extents stay as they are: by their sizes, which many adapters share.
+        self._plans: dict[tuple[int, ...], Plan] = {}
         self._wanted: set[str] = set()
         self._pinned: set[str] = set()
         # Since the last `poll`: what was promised to whoever asked, and what came; and how much was placed.
@@ -181,7 +176,10 @@ class TilePool:
         if self.rows is not None and rank > self.rows.rank_max:
             raise AdapterRefused(f"rank {rank}: this engine serves ranks up to {self.rows.rank_max} (adapter_rank_max)")
         base = self._bases[model]
-        known = self._known.setdefault(digest, _Known(layout, base, source))
+        form = None if self.rows is None else self.rows.form(layout.cuts, layout.scales)
+        known = self._known.setdefault(
+            digest, _Known(layout, base, source, tuple(cut.bytes for cut in layout.cuts), form)
+        )
         if known.base.modules != base.modules:  # its tiles know where modules lie beside each other
             raise AdapterRefused(f"{digest} serves {min(known.models)}, whose modules have other sizes than {model}'s")
         known.models.add(model)
@@ -193,7 +191,6 @@ class TilePool:
         self.host.forget(digest)
         self._pinned.discard(digest)
         self._known.pop(digest, None)
-        self._plans.pop(digest, None)
 
     def known(self, digest: str, model: str) -> bool:
         return digest in self._known and model in self._known[digest].models
@@ -264,7 +261,8 @@ class TilePool:
 
     def ready(self, digest: str, *, hidden: bool = False) -> bool:
         """Until the next `poll`: whether a `place` would wait for nothing; if not it is brought nearer, before all that
-        nobody asks for now. `hidden`: a step is in flight, during which a copy may still end."""
+        nobody asks for now. `hidden`: a copy may still be under way: a step is in flight, during which it ends, or
+        nobody else would wait for it."""
         if digest in self._resident:
             return True
         if not self._is_near(digest, hidden) and not (self.want(digest, urgent=True) and self._is_near(digest, hidden)):
@@ -328,9 +326,13 @@ class TilePool:
         """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
         if digest in self._resident:
             return 0
-        if digest not in self._plans:
-            self._plans[digest] = self._pages.plan(self._known[digest].layout.cuts)
-        return self._plans[digest][1]
+        return self._plan(self._known[digest]).fresh
+
+    def _plan(self, known: _Known) -> Plan:
+        plan = self._plans.get(known.sizes)
+        if plan is None:
+            plan = self._plans[known.sizes] = self._pages.plan(known.layout.cuts)
+        return plan
 
     def place(self, digest: str, pages: list[int]) -> None:
         """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent.
@@ -343,16 +345,12 @@ class TilePool:
             self.rows.check_room()
         known = self._known[digest]
         data = self._take_out(digest)
-        fresh = {-1 - index: page for index, page in enumerate(pages)}
-        places = []
-        for cut, (planned_page, offset) in zip(known.layout.cuts, self._plans[digest][0], strict=True):
-            page = fresh.get(planned_page, planned_page)
-            self._pages.take(page, offset, cut.bytes)
-            places.append(TilePlace(cut.layer, cut.module, cut.first, cut.rank, page, offset, cut.bytes))
-        self._copy(data, places)
+        places = self._pages.take(self._plan(known), pages)
+        self._copy(data, known.layout.cuts, places)
         self._resident[digest] = ResidentAdapter(known.base, known.layout, places, self._arena)
         if self.rows is not None:
-            self.rows.add(digest, places, known.layout.scales)
+            assert known.form is not None
+            self.rows.add(digest, known.form, places)
         self._placed += known.layout.bytes
         self._plans.clear()
         if self.staging is not None and self.staging.has(digest):
@@ -381,16 +379,19 @@ class TilePool:
             return []
         if self.rows is not None:
             self.rows.remove(digest)
-        empty = [place.page for place in adapter.places if self._pages.give(place.page, place.offset, place.bytes)]
+        cuts = self._known[digest].layout.cuts
+        empty = [
+            page for (page, at), cut in zip(adapter.places, cuts, strict=True) if self._pages.give(page, at, cut.bytes)
+        ]
         self._plans.clear()
         return empty
 
-    def _copy(self, data: torch.Tensor, places: list[TilePlace]) -> None:
+    def _copy(self, data: torch.Tensor, cuts: Sequence[Cut], places: Places) -> None:
         """Tiles that are neighbours in the slab and in a page are one run; on a device all runs are few launches."""
         wide = torch.int32  # of 16 bytes at once the kernel moves four
         whole, arena = data.view(wide), self._arena.view(-1).view(wide)
         sources, targets = [], []
-        for page, offset, start, size in _runs(places):
+        for page, offset, start, size in _runs(cuts, places):
             first = (page * self._page_bytes + offset) // wide.itemsize
             targets.append(arena[first : first + size // wide.itemsize])
             sources.append(whole[start // wide.itemsize : (start + size) // wide.itemsize])
@@ -408,16 +409,18 @@ class TilePool:
         }
         for digest, adapter in self._resident.items():
             layout, slab = self._known[digest].layout, self._slab(digest)
-            for cut, place in zip(layout.cuts, adapter.places, strict=True):
-                extents[place.page].append((place.offset, place.bytes))
+            for cut, (page, offset) in zip(layout.cuts, adapter.places, strict=True):
+                extents[page].append((offset, cut.bytes))
                 if slab is None:
                     continue
-                lies = tile(self._arena[place.page, place.offset : place.offset + cut.bytes], cut, self._dtype)
+                lies = tile(self._arena[page, offset : offset + cut.bytes], cut, self._dtype)
                 meant = tile(slab[cut.start : cut.start + cut.bytes], cut, self._dtype)
                 for one, other in zip(lies, meant, strict=True):
-                    assert torch.equal(one.cpu(), other.cpu()), f"{digest}: tile {place} differs from host memory"
+                    assert torch.equal(one.cpu(), other.cpu()), f"{digest}: {cut} differs from host memory"
             if self.rows is not None:
-                self.rows.check(digest, adapter.places, layout.scales)
+                form = self._known[digest].form
+                assert form is not None
+                self.rows.check(digest, form, adapter.places)
         for page, found in extents.items():
             position = 0
             for offset, size in sorted(found):
@@ -429,16 +432,15 @@ class TilePool:
             self.staging.check_integrity()
 
 
-def _runs(places: list[TilePlace]) -> list[tuple[int, int, int, int]]:
-    """(page, offset in it, offset in the slab, bytes) of tiles that lie one after another in both. `places` are in the
-    order of the slab."""
+def _runs(cuts: Sequence[Cut], places: Places) -> list[tuple[int, int, int, int]]:
+    """(page, offset in it, offset in the slab, bytes) of tiles that lie one after another in both."""
     runs: list[tuple[int, int, int, int]] = []
-    start = 0
-    for place in places:
-        if runs and runs[-1][0] == place.page and runs[-1][1] + runs[-1][3] == place.offset:
-            page, offset, first, size = runs[-1]
-            runs[-1] = page, offset, first, size + place.bytes
-        else:
-            runs.append((place.page, place.offset, start, place.bytes))
-        start += place.bytes
-    return runs
+    page, offset, start, size = -1, 0, 0, 0  # of the run that grows
+    for cut, (own_page, own_offset) in zip(cuts, places, strict=True):
+        if own_page == page and own_offset == offset + size:
+            size += cut.bytes
+            continue
+        if size:
+            runs.append((page, offset, start, size))
+        page, offset, start, size = own_page, own_offset, cut.start, cut.bytes
+    return [*runs, (page, offset, start, size)] if size else runs

@@ -1,4 +1,5 @@
-"""Adapters on disk, named by their content: a directory of two files per digest, complete or not there.
+"""Adapters on disk, named by their content: a directory of two files per digest, complete or not there, and beside them
+what can be made of them again.
 
 What comes in lies apart until it was checked: `begin`, write, `sync`, then `keep`. It loads no torch, runs nothing it
 reads, and must never know about tenants or names of adapters.
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from adapters.check import CONFIG_FILE, FILES, WEIGHTS_FILE, Progress, check_adapter, read_adapter
+from adapters.check import CONFIG_FILE, FILES, WEIGHTS_FILE, Checked, Progress, check_adapter, read_adapter
 from adapters.header import AdapterRefused
 from adapters.spec import AdapterSpec, BaseShape
 
@@ -33,6 +34,9 @@ __all__ = [
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 COPY_BYTES = 1024 * 1024
+# Raise it with whatever changes the meaning of a slab's bytes, and all are made anew.
+SLAB_FORMAT = 1
+OLD_SLABS = re.compile(rf"slab-(?!{SLAB_FORMAT}\.)[0-9]+\..*")
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,8 +67,8 @@ class Incoming:
 
     def sync(self) -> None:
         """Return once it lies on the disk."""
-        for name in FILES:
-            _sync(self.path / name)
+        for path in self.path.iterdir():
+            _sync(path)
         _sync(self.path)
 
     def close(self) -> None:
@@ -83,7 +87,8 @@ class Incoming:
 
 
 class AdapterStore:
-    """`<root>/<digest>/{adapter_config.json,adapter_model.safetensors}`. Processes and threads may share a root."""
+    """`<root>/<digest>/{adapter_config.json,adapter_model.safetensors,slab-…}`. Processes and threads may share a
+    root."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -125,6 +130,28 @@ class AdapterStore:
             path = self.keep(incoming, checked.digest)
         return StoredAdapter(checked.digest, checked.spec, size, path)
 
+    def lacks_slab(self, digest: str, dtype: str) -> bool:
+        """It is here, and its slab is not."""
+        path = self.path(digest)
+        return path.is_dir() and not (path / slab_name(dtype)).exists()
+
+    def add_slab(self, digest: str, base: BaseShape, dtype: str) -> None:
+        """Make the slab of what is here without one, or with one of before. It is there whole, or not.
+        Raises AdapterRefused for a content that is not what its name says; OSError."""
+        from adapters.slab_file import make_slab  # which loads numpy
+
+        directory = self.path(digest)
+        checked = check_adapter(directory, base, dtype=dtype)
+        if checked.digest != digest:
+            raise AdapterRefused(f"its content is {checked.digest} now")
+        with self.begin() as incoming:
+            made = make_slab(directory, incoming.path, checked, base, dtype)
+            made.rename(directory / made.name)
+        for old in directory.iterdir():
+            if OLD_SLABS.fullmatch(old.name):
+                old.unlink(missing_ok=True)
+        _sync(directory)
+
     def path(self, digest: str) -> Path:
         """The directory of a digest. ValueError when that is no digest; whether it is there is not asked."""
         if not DIGEST.fullmatch(digest):
@@ -161,6 +188,22 @@ class AdapterStore:
                 os.close(lock)
                 swept += 1
         return swept
+
+
+def slab_name(dtype: str) -> str:
+    """Of the file in an adapter's directory that is its slab, as an engine of that dtype lays it out."""
+    return f"slab-{SLAB_FORMAT}.{dtype}"
+
+
+def slab_of(directory: Path, checked: Checked, base: BaseShape, dtype: str) -> bool:
+    """Make the slab of what comes in, beside it. Whether there was room: it is served without one."""
+    from adapters.slab_file import make_slab  # which loads numpy
+
+    try:
+        make_slab(directory, directory, checked, base, dtype)
+    except OSError:
+        return False
+    return True
 
 
 def _locked(path: Path) -> int | None:

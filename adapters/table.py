@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from adapters.order import Cut
 from adapters.spec import PARENTS, BaseShape
 from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK, Stack, TileTable, pack_entry
 
@@ -18,21 +21,15 @@ from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK, Stack, TileTable, pac
 MODULES = tuple(PARENTS)
 
 
-class Placed(Protocol):
-    """What the table must know of a tile in the arena: `adapters.pool.TilePlace` is one."""
+@dataclass(slots=True, frozen=True)
+class RowForm:
+    """What of an adapter's row is the same wherever its tiles lie. `entries` [layers, modules, 1 + tiles] int64 has
+    each module's rank and scale; `spots` [cuts]: where in it, flat, the place of each tile goes; `tiles` of its largest
+    module."""
 
-    @property
-    def layer(self) -> int: ...
-    @property
-    def module(self) -> str: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def page(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
+    entries: npt.NDArray[np.int64]
+    spots: npt.NDArray[np.int64]
+    tiles: int
 
 
 class AdapterRows:
@@ -63,38 +60,43 @@ class AdapterRows:
         if not self._free:
             raise ValueError(f"{len(self._rows)} adapters are in the arena, and its table has rows for no more")
 
-    def add(self, digest: str, places: Sequence[Placed], scales: Mapping[tuple[int, str], float]) -> None:
-        """Give it a row, and write there where its tiles lie; `scales` by (layer, module). Raises ValueError when every
-        row is taken."""
+    def form(self, cuts: Sequence[Cut], scales: Mapping[tuple[int, str], float]) -> RowForm:
+        """Of an adapter with these tiles; `scales` by (layer, module). May run beside everything else."""
+        entries = np.zeros(self.table.entries.shape[1:], np.int64)
+        ranks: Counter[tuple[int, str]] = Counter()
+        spots = []
+        for cut in cuts:
+            tile = cut.first // TILE_RANK
+            assert tile < self._tiles_max, f"{cut.module} has more than {self._tiles_max} tiles"
+            spots.append(np.ravel_multi_index((cut.layer, MODULES.index(cut.module), 1 + tile), entries.shape))
+            ranks[cut.layer, cut.module] += cut.rank
+        for (layer, module), rank in ranks.items():
+            entries[layer, MODULES.index(module), 0] = pack_entry(rank, scales[layer, module])
+        return RowForm(entries, np.array(spots, np.int64), -(-max(ranks.values(), default=0) // TILE_RANK))
+
+    def add(self, digest: str, form: RowForm, places: Sequence[tuple[int, int]]) -> None:
+        """Give it a row, and write there where its tiles lie: (page, offset) of each. Raises ValueError when every row
+        is taken."""
         assert digest not in self._rows
         self.check_room()
-        entries = self._entries(places, scales)
+        entries = self._entries(form, places)
         if self.table.entries.is_cuda:
             entries = entries.pin_memory()  # the allocator keeps it until the copy is done
         row = self._free.pop()
         self.table.entries[row].copy_(entries, non_blocking=True)
-        ranks = entries[..., 0] & 0xFFFFFFFF
-        self._rows[digest] = row, -(-int(ranks.max()) // TILE_RANK)
+        self._rows[digest] = row, form.tiles
 
-    def _entries(self, places: Sequence[Placed], scales: Mapping[tuple[int, str], float]) -> torch.Tensor:
+    def _entries(self, form: RowForm, places: Sequence[tuple[int, int]]) -> torch.Tensor:
         """What its row must hold."""
-        entries = torch.zeros(self.table.entries.shape[1:], dtype=torch.int64)
-        numbers = entries.numpy()
-        ranks: Counter[tuple[int, str]] = Counter()
-        for place in places:
-            tile = place.first // TILE_RANK
-            assert tile < self._tiles_max, f"{place.module} has more than {self._tiles_max} tiles"
-            unit = place.page * self._page_units + place.offset // TILE_ALIGN_BYTES
-            numbers[place.layer, MODULES.index(place.module), 1 + tile] = unit
-            ranks[place.layer, place.module] += place.rank
-        for (layer, module), rank in ranks.items():
-            numbers[layer, MODULES.index(module), 0] = pack_entry(rank, scales[layer, module])
-        return entries
+        where = np.array(places, np.int64).reshape(-1, 2)
+        entries = form.entries.copy()
+        entries.reshape(-1)[form.spots] = where[:, 0] * self._page_units + where[:, 1] // TILE_ALIGN_BYTES
+        return torch.from_numpy(entries)
 
-    def check(self, digest: str, places: Sequence[Placed], scales: Mapping[tuple[int, str], float]) -> None:
+    def check(self, digest: str, form: RowForm, places: Sequence[tuple[int, int]]) -> None:
         """AssertionError when its row says anything else. For idle moments and tests: it waits for the device."""
         row, _ = self._rows[digest]
-        assert torch.equal(self.table.entries[row].cpu(), self._entries(places, scales)), f"{digest}: a wrong table row"
+        assert torch.equal(self.table.entries[row].cpu(), self._entries(form, places)), f"{digest}: a wrong table row"
 
     def remove(self, digest: str) -> None:
         """Its row may be given to another. Steps begun before still find it as it was."""

@@ -5,11 +5,13 @@ Page numbers and offsets only. It must never know whose tiles they are, nor who 
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from adapters.extents import Extents
-from adapters.weights import Cut
+from adapters.order import Cut
 
 
 @dataclass(slots=True)
@@ -21,6 +23,15 @@ class _Page:
     largest: int = 0  # free extent
 
 
+class Plan(NamedTuple):
+    """Where tiles would go. Page -1 - i is the fresh page i, of `fresh`."""
+
+    places: list[tuple[int, int]]  # (page, offset) of each cut
+    fresh: int
+    free: dict[int, Extents]  # page → what of it would be free then
+    tiles: Mapping[int, int]  # page → how many it would get
+
+
 class TilePages:
     """Pages with tiles in them, on shelves by the bits of their largest free extent: one with room is found without
     looking at those that are full, which are nearly all."""
@@ -30,14 +41,20 @@ class TilePages:
         self._page_bytes = page_bytes
         self._shelves: list[dict[int, None]] = [{} for _ in range(page_bytes.bit_length() + 1)]
 
-    def take(self, number: int, offset: int, size: int) -> None:
-        """For a tile; the page may be a fresh one."""
-        page = self.pages.get(number)
-        if page is None:
-            page = self.pages[number] = _Page(Extents(self._page_bytes))
-        page.free.take(offset, size)
-        page.tiles += 1
-        self._shelve(number, page)
+    def take(self, plan: Plan, fresh: Sequence[int]) -> list[tuple[int, int]]:
+        """What was planned, with these pages for the fresh ones; (page, offset) of each cut. Nothing else was taken or
+        given meanwhile."""
+        assert len(fresh) == plan.fresh
+        for number, tiles in plan.tiles.items():
+            extents = plan.free[number]
+            if number < 0:
+                page = self.pages[fresh[-1 - number]] = _Page(extents)
+            else:
+                page = self.pages[number]
+                page.free = extents
+            page.tiles += tiles
+            self._shelve(number if number >= 0 else fresh[-1 - number], page)
+        return [(number if number >= 0 else fresh[-1 - number], offset) for number, offset in plan.places]
 
     def give(self, number: int, offset: int, size: int) -> bool:
         """Of a tile. Whether the page is empty, and gone from here."""
@@ -50,9 +67,8 @@ class TilePages:
         del self._shelves[page.largest.bit_length()][number], self.pages[number]
         return True
 
-    def plan(self, cuts: Sequence[Cut]) -> tuple[list[tuple[int, int]], int]:
-        """First-fit: for each cut, largest first, its (page, offset), and how many fresh pages that takes. Page -1 - i
-        is the fresh page i. Changes nothing."""
+    def plan(self, cuts: Sequence[Cut]) -> Plan:
+        """First-fit, each cut, largest first. Changes nothing."""
         order: list[int] = []
         trial: dict[int, Extents] = {}
         planned: list[tuple[int, int]] = []
@@ -76,7 +92,7 @@ class TilePages:
                 extents = trial[number] = extents.copy()
             extents.take(offset, size)
             planned.append((number, offset))
-        return planned, fresh
+        return Plan(planned, fresh, trial, Counter(number for number, _ in planned))
 
     def _with_room(self, size: int, other_than: Container[int]) -> list[int]:
         shelves, pages = self._shelves[size.bit_length() :], self.pages

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_tile_pool import GUARD, PAGE_BYTES, Books
 
-from adapters.host import READS_MAX, HostMemory
+from adapters.host import HostMemory
 from adapters.pool import Moved, TilePool
 from adapters.slabs import Slabs
 from adapters.spec import AdapterRefused
 from adapters.staging import Staging
-from adapters.weights import Source, read_weights
+from adapters.weights import READS_MAX, Source, read_weights
 
 # ---- slabs
 
@@ -286,9 +286,9 @@ def test_whatever_comes_and_goes_tiles_hold_what_they_should(tmp_path: Path, see
         books.check()
         for resident in books.placed:
             layout, start = pool._known[resident].layout, 0
-            for cut, spot in zip(layout.cuts, pool._resident[resident].places, strict=True):
+            for cut, (page, offset) in zip(layout.cuts, pool._resident[resident].places, strict=True):
                 size = (cut.in_features + cut.out_features) * cut.rank * 4
-                lies = pool._arena[spot.page, spot.offset : spot.offset + size]
-                assert torch.equal(lies, expected[resident][start : start + size]), f"{resident}: {spot}"
+                lies = pool._arena[page, offset : offset + size]
+                assert torch.equal(lies, expected[resident][start : start + size]), f"{resident}: {cut}"
                 start += cut.bytes
     assert placed > 5

@@ -92,7 +92,7 @@ class Books:
         assert self.pool.resident() == self.placed
         for page in self.free:
             assert bool((self.arena[page] == GUARD).all()), f"page {page} was written without being owned"
-        used = {place.page for digest in self.placed for place in self.pool._resident[digest].places}
+        used = {page for digest in self.placed for page, _ in self.pool._resident[digest].places}
         assert used == set(range(self.arena.shape[0])) - self.free, "a page is held without a tile in it, or not held"
 
 
@@ -124,15 +124,15 @@ def test_tiles_hold_the_weights_at_their_places() -> None:
     modules = module_weights({"q_proj": 37, "down_proj": 5})
     pool.add("a", "base", pack(modules, BASE))
     pool.place("a", list(range(10, 10 + pool.pages_needed("a"))))
-    places = pool._resident["a"].places
-    assert {place.rank for place in places if place.module == "q_proj"} == {TILE_RANK, 5}
-    for place in places:
-        weights = modules[place.layer, place.module]
-        count = place.rank * (weights.a.shape[1] + weights.b.shape[1])
-        numbers = arena[place.page, place.offset : place.offset + count * 4].view(torch.float32)
-        rows = slice(place.first, place.first + place.rank)
+    places, cuts = pool._resident["a"].places, pool._known["a"].layout.cuts
+    assert {cut.rank for cut in cuts if cut.module == "q_proj"} == {TILE_RANK, 5}
+    for cut, (page, offset) in zip(cuts, places, strict=True):
+        weights = modules[cut.layer, cut.module]
+        count = cut.rank * (weights.a.shape[1] + weights.b.shape[1])
+        numbers = arena[page, offset : offset + count * 4].view(torch.float32)
+        rows = slice(cut.first, cut.first + cut.rank)
         torch.testing.assert_close(numbers, torch.cat([weights.a[rows].flatten(), weights.b[rows].flatten()]))
-    covered = sorted((place.layer, place.module, place.first) for place in places)
+    covered = sorted((cut.layer, cut.module, cut.first) for cut in cuts)
     assert len(set(covered)) == len(covered) == BASE.layers * (3 + 1)
 
 

@@ -1,0 +1,148 @@
+"""From the order of a file to that of a slab: where an adapter's tiles lie, and its numbers one after another as they
+go there.
+
+It loads no torch, runs nothing it reads, and must never know about pages, devices or requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from adapters.finite import MAGNITUDE, check_finite
+from adapters.header import AdapterRefused, Tensor
+from adapters.spec import AdapterSpec, BaseShape
+
+# As the kernels have them, which this must not load: `kernels.lora_work` says why, a test that they are the same.
+TILE_RANK = 16
+TILE_ALIGN_BYTES = 64
+# dtype of a file's tensor → of the same numbers where they are computed with.
+NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+Key = tuple[int, str]  # layer, module
+Bits = npt.NDArray[Any]  # numbers as unsigned integers of their size: numpy has no bfloat16
+
+
+class ReadStopped(Exception):
+    """Nobody waits for it any more."""
+
+
+class Cut(NamedTuple):
+    """One tile: rank rows `first ≤ i < first + rank` of a module. From byte `start` of the slab on: A [rank, in], then
+    Bᵀ [rank, out]. `bytes` is rounded up to the alignment."""
+
+    bytes: int
+    layer: int
+    module: str
+    first: int
+    rank: int
+    start: int
+    in_features: int
+    out_features: int
+
+
+def cuts_of(ranks: Mapping[Key, int], base: BaseShape, item_bytes: int) -> tuple[Cut, ...]:
+    """The tiles of an adapter with these ranks of these modules of `base`: largest first, which packs best, without
+    gaps."""
+    cuts = []
+    for (layer, module), rank in ranks.items():
+        shape = base.modules[module]
+        row = (shape.in_features + shape.out_features) * item_bytes
+        for first in range(0, rank, TILE_RANK):
+            rows = min(TILE_RANK, rank - first)
+            size = -(-rows * row // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
+            cuts.append(Cut(size, layer, module, first, rows, 0, shape.in_features, shape.out_features))
+    cuts.sort(key=lambda cut: (-cut.bytes, cut.layer, cut.module, cut.first))
+    placed, start = [], 0
+    for cut in cuts:
+        placed.append(cut._replace(start=start))
+        start += cut.bytes
+    return tuple(placed)
+
+
+def ranks_of(spec: AdapterSpec) -> dict[Key, int]:
+    return {(module.layer, module.module): module.rank for module in spec.modules}
+
+
+def slab_bytes(cuts: Sequence[Cut]) -> int:
+    return cuts[-1].start + cuts[-1].bytes if cuts else 0
+
+
+def pieces(
+    raw: FileIO,
+    spec: AdapterSpec,
+    cuts: Sequence[Cut],
+    dtype: str,
+    *,
+    check: bool,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, Bits]]:
+    """(byte of the slab, what lies from there on) of each A and each Bᵀ of each tile, in the order of the file, whose
+    header was read. The numbers are gone when the next are asked for. With `check` they are finite. Raises
+    AdapterRefused, OSError, and ReadStopped soon after `stopped()`."""
+    tiles: dict[Key, list[Cut]] = {}
+    for cut in cuts:
+        tiles.setdefault((cut.layer, cut.module), []).append(cut)
+    tensors = [(m.a, (m.layer, m.module), False) for m in spec.modules]
+    tensors += [(m.b, (m.layer, m.module), True) for m in spec.modules]
+    tensors.sort(key=lambda part: part[0].start)
+    scratch = memoryview(bytearray(max(tensor.stop - tensor.start for tensor, _, _ in tensors)))
+    for tensor, key, is_b in tensors:
+        if stopped():
+            raise ReadStopped
+        data = scratch[: tensor.stop - tensor.start]
+        fill(raw, data)
+        numbers = _converted(data, tensor, dtype, check=check).reshape(tensor.shape)
+        for cut in tiles[key]:
+            rows = slice(cut.first, cut.first + cut.rank)
+            before = cut.rank * cut.in_features * numbers.itemsize if is_b else 0
+            yield cut.start + before, numbers[:, rows].T if is_b else numbers[rows]
+
+
+def read_past_header(raw: FileIO, spec: AdapterSpec) -> bytes:
+    """Read up to the first number; SHA-256 of that. Raises AdapterRefused, OSError."""
+    before = bytearray(min(min(module.a.start, module.b.start) for module in spec.modules))
+    fill(raw, memoryview(before))
+    return hashlib.sha256(before).digest()
+
+
+def fill(raw: FileIO, data: memoryview) -> None:
+    """Raises AdapterRefused when the file ends before that."""
+    at = 0
+    while at < len(data):
+        count = raw.readinto(data[at:])
+        if not count:
+            raise AdapterRefused(f"{Path(str(raw.name)).name}: it ends too soon: cut short since it was checked")
+        at += count
+
+
+def _converted(data: memoryview, tensor: Tensor, dtype: str, *, check: bool) -> Bits:
+    """The bit patterns of a tensor's numbers in `dtype`, rounded to nearest even. With `check` they are finite, or
+    AdapterRefused says which is not."""
+    if check:
+        check_finite(data, tensor, 0, dtype)
+    bits: Bits = np.frombuffer(data, MAGNITUDE[tensor.dtype][0])
+    return bits if NAMES[tensor.dtype] == dtype else _from_float32(_to_float32(bits, tensor.dtype), dtype)
+
+
+def _to_float32(bits: Bits, dtype: str) -> npt.NDArray[np.float32]:
+    if dtype == "BF16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(np.float16 if dtype == "F16" else np.float32).astype(np.float32, copy=False)
+
+
+def _from_float32(numbers: npt.NDArray[np.float32], dtype: str) -> Bits:
+    if dtype == "bfloat16":
+        bits = numbers.view(np.uint32)
+        return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    if dtype == "float16":
+        with np.errstate(over="ignore"):  # an infinity is found afterwards
+            return numbers.astype(np.float16).view(np.uint16)
+    return numbers.view(np.uint32)
