@@ -47,6 +47,7 @@ class Residency:
         self._pages: dict[str, list[int]] = {}  # resident digest → pages that were allocated for it
         self._pins: Counter[str] = Counter()  # digest → running requests that use it
         self._stays: set[str] = set()  # digests that are pinned for good
+        self._coming: dict[str, None] = {}  # of those, that are to come into the arena before anybody asks
         self._idle: OrderedDict[str, int] = OrderedDict()  # resident, used by nobody → the arena's time since
         self._waiting: dict[str, Counter[int]] = {}  # digest → waiting requests by their tier's rank
         self._deferred: dict[str, None] = {}  # of the waiting: for which there was no room yet on their way
@@ -92,7 +93,7 @@ class Residency:
         if not ranks:
             del self._waiting[digest]
             self._deferred.pop(digest, None)
-            self._table.drop(digest)
+            self._drop_unwanted(digest)
 
     def ready(self, digest: str | None) -> bool:
         """Until the next `poll`, and while it is not evicted: `join` would wait for nothing."""
@@ -112,12 +113,36 @@ class Residency:
             if move.error:
                 self._failures += 1
                 failed[move.digest] = move.error
+                if move.digest in self._coming:
+                    del self._coming[move.digest]
+                    self._drop_unwanted(move.digest)
             elif len(self._loads) < LOADS_MAX:
                 self._loads.append((move.source, move.seconds))
         for digest in list(islice(self._deferred, DEFERRED_MAX)):
             if self._table.want(digest):
                 del self._deferred[digest]
+        self._bring_pinned()
         return failed
+
+    @property
+    def brings(self) -> bool:
+        """A pinned one is on its way, for no request: `poll` goes on with it."""
+        return bool(self._coming)
+
+    def _bring_pinned(self) -> None:
+        """One after another, into pages that nobody uses; where there are none it waits for a request, as others do."""
+        digest = next(iter(self._coming), None)
+        if digest is None or not self._table.want(digest) or not self._table.ready(digest, hidden=False):
+            return
+        if self._table.has_room() and self._arena.available() >= self._table.pages_needed(digest):
+            self._place(digest)
+            self._idle[digest] = self._arena.now
+        self._coming.pop(digest, None)
+        self._drop_unwanted(digest)
+
+    def _drop_unwanted(self, digest: str) -> None:
+        if digest not in self._waiting and digest not in self._coming:
+            self._table.drop(digest)
 
     # ---- in the arena
 
@@ -129,13 +154,17 @@ class Residency:
         if digest not in self._pages:
             while not self._table.has_room():
                 assert self.evict(keep=digest), "more adapters run at once than the table has rows for"
-            self._pages[digest] = self._arena.allocate_adapter(self._table.pages_needed(digest))
-            self._table.place(digest, self._pages[digest])
-            if digest in self._stays:
-                self._arena.retain(self._pages[digest], PINNED)
+            self._place(digest)
         self._idle.pop(digest, None)
         self._pins[digest] += 1
         self._arena.retain(self._pages[digest], holder)
+
+    def _place(self, digest: str) -> None:
+        self._pages[digest] = self._arena.allocate_adapter(self._table.pages_needed(digest))
+        self._table.place(digest, self._pages[digest])
+        self._coming.pop(digest, None)
+        if digest in self._stays:
+            self._arena.retain(self._pages[digest], PINNED)
 
     def leave(self, digest: str | None, holder: str) -> None:
         """Undo one `join`. It stays resident until its pages are wanted."""
@@ -175,7 +204,7 @@ class Residency:
                 return
 
     def stay(self, digest: str, stays: bool) -> str:
-        """Whether it, once here, is never evicted. Why that cannot be, or ""."""
+        """Whether it comes before anybody asks, and is never evicted. Why that cannot be, or ""."""
         if stays and digest not in self._stays:
             pages, limit = sum(map(self.footprint, {*self._stays, digest})), int(PINNED_SHARE_MAX * self._arena.pages)
             if pages > limit:
@@ -186,10 +215,15 @@ class Residency:
         if stays != (digest in self._stays) and digest in self._pages:
             change = self._arena.retain if stays else self._arena.release
             change(self._pages[digest], PINNED)
+        if stays and digest not in self._stays | self._pages.keys():
+            self._coming[digest] = None
         if stays:
             self._stays.add(digest)
         else:
             self._stays.discard(digest)
+            if digest in self._coming:
+                del self._coming[digest]
+                self._drop_unwanted(digest)
         self._table.pin(digest, stays)
         return ""
 
@@ -237,6 +271,7 @@ class Residency:
         assert found == waiting, "it knows of other waiting requests than there are"
         assert set(self._deferred) <= set(self._waiting)
         resident = set(self._table.resident())
+        assert set(self._coming) <= self._stays - resident
         assert resident == set(self._pages)
         used = {digest for digest, pins in self._pins.items() if pins}
         assert set(self._idle) == resident - used, "the idle adapters are not those that nobody uses"

@@ -155,7 +155,7 @@ class Scheduler:
         self.residency.forget(digest)
 
     def pin_adapter(self, digest: str, pinned: bool) -> str:
-        """A pinned one, once in the arena, stays there. Why that cannot be, or ""."""
+        """A pinned one comes into the arena and stays there. Why that cannot be, or ""."""
         return self.residency.stay(digest, pinned)
 
     def reads(self, digest: str) -> bool:
@@ -170,7 +170,7 @@ class Scheduler:
         assert len(self._in_flight) <= self._steps_ahead, "the step before was not completed"
         if self._in_flight:
             self._in_flight[-1].assume()
-        self._take_in_adapters()
+        self.take_in_adapters()
         while self._entries:
             before = (len(self._entries), self.running)
             for model in self._models_by_turn():
@@ -282,10 +282,13 @@ class Scheduler:
 
     # ---- planning
 
-    def _take_in_adapters(self) -> None:
-        """What came since the last step, or failed to: that ends those who wait for it."""
+    def take_in_adapters(self) -> None:
+        """What came since the last step, or failed to: that ends those who wait for it. Before each step, and without
+        one while `residency.brings`."""
         self.awaits_adapter = False
-        for digest, why in self.residency.poll(hidden=bool(self._in_flight)).items():
+        # Behind the step in flight a copy hides; a request that is alone waits for its own, and keeps nobody waiting.
+        alone = len(self._entries) == 1 and not self.running
+        for digest, why in self.residency.poll(hidden=bool(self._in_flight) or alone).items():
             for entry in list(self._entries.values()):
                 if entry.sequence.adapter == digest and not entry.running and not entry.in_flight:
                     self._failed.append(self._end(entry, "error", f"its adapter cannot be loaded: {why}"))

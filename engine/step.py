@@ -178,7 +178,8 @@ class AdapterTable(Protocol):
 
     def ready(self, digest: str, *, hidden: bool) -> bool:
         """Until the next `poll`: `place` would keep no step waiting. Asked of the first in a queue, which comes before
-        all that are merely wanted. `hidden`: a step is in flight, behind which a copy may hide."""
+        all that are merely wanted. `hidden`: a step is in flight, behind which a copy may hide, or nobody
+        else would wait for it."""
         ...
 
     def poll(self) -> Iterable[AdapterMove]:

@@ -133,6 +133,8 @@ class Worker:
                 pass
             elif self._busy():
                 self._step()
+            elif self._scheduler.residency.brings:
+                self._scheduler.take_in_adapters()
             elif not commands:
                 self._scheduler.check_integrity()
                 self._checked = True
@@ -143,6 +145,8 @@ class Worker:
         """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
         if not self._busy():
             self._adapter_since = None
+            if self._scheduler.residency.brings:
+                return ADAPTER_LOOK_LATER_S
             return None if self._checked else INTEGRITY_AFTER_S
         if self._adapter_since is None:
             return 0.0

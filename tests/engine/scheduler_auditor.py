@@ -517,7 +517,9 @@ class House:
         for sequence in self.running():
             assert sequence.adapter is None or sequence.adapter in resident, "an adapter in use was evicted"
         waiting = {sequence.adapter for sequence in self.live() if not sequence.pages}
-        assert self.table.wanted <= waiting <= set(waited), "an adapter is under way for nobody"
+        coming = self.pinned - set(self.table.resident())
+        assert self.table.wanted <= waiting | coming, "an adapter is under way for nobody"
+        assert waiting <= set(waited)
 
     def _check_left_out(self, step: Step, left_out: list[Sequence]) -> None:
         """Who could decode does, unless a higher tier prefills in its stead, or others of a tier that its share crowds;

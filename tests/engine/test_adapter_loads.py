@@ -17,7 +17,7 @@ import torch
 from drive import MODEL, TIERS, Drive
 from safetensors.torch import load_file, save_file
 
-from adapters.host import READS_MAX
+from adapters.weights import READS_MAX
 from engine.config import EngineConfig, ModelConfig
 from engine.inbox import Inbox, Progress, Stop
 from engine.protocol import (
@@ -25,6 +25,7 @@ from engine.protocol import (
     Finished,
     FrameReader,
     Hello,
+    LoadAdapter,
     Sampling,
     Status,
     StatusReport,
@@ -266,6 +267,57 @@ def test_a_loop_that_waits_for_a_disk_answers_and_does_not_look_stuck(
     finally:
         inbox.put(Stop("done"))
         loop.join(30)
+
+
+# ---- pinned
+
+
+def test_a_pinned_one_is_read_and_placed_by_an_idle_engine(tiny: Path, many: dict[str, Path]) -> None:
+    """Nobody asks for it; the loop brings it all the same, then sleeps as before."""
+    engine = engine_of(tiny, many)
+    pool = engine.runner.adapters
+    (info,) = engine.runner.models.values()
+    hello = Hello(PROTOCOL_VERSION, "epoch", [info], [tier.name for tier in TIERS])
+    inbox = Inbox()
+    worker = Worker(
+        hello=hello, scheduler=engine.scheduler, runner=engine.runner, inbox=inbox, progress=Progress(),
+        send=lambda _: None,
+    )  # fmt: skip
+    loop = threading.Thread(target=worker.run)
+    loop.start()
+    pinned = [f"{index:064x}" for index in (3, 1, 2)]
+    try:
+        for digest in pinned:
+            inbox.receive(0, LoadAdapter(digest, MODEL, str(many[digest]), pinned=True), time.monotonic(), 100)
+        deadline = time.monotonic() + 30
+        while pool.resident() != pinned:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        inbox.put(Stop("done"))
+        loop.join(30)
+    assert not engine.scheduler.residency.brings
+    engine.scheduler.check_integrity()
+    assert [pool.where(digest) for digest in pinned] == ["device"] * 3
+
+
+def test_one_that_cannot_be_read_keeps_no_other_pinned_one_waiting(
+    tiny: Path, many: dict[str, Path], slow: tuple[Path, bytes]
+) -> None:
+    directory, _ = slow
+    engine = engine_of(tiny, many | {"s" * 64: directory})
+    (directory / WEIGHTS).unlink()
+    good = f"{0:064x}"
+    for digest in ("s" * 64, good):
+        assert engine.scheduler.pin_adapter(digest, True) == ""
+    deadline = time.monotonic() + 30
+    while engine.scheduler.residency.brings:
+        assert time.monotonic() < deadline
+        engine.scheduler.take_in_adapters()
+        time.sleep(0.001)
+    assert engine.runner.adapters.resident() == [good]
+    assert engine.scheduler.residency.counts().failures == 1
+    engine.scheduler.check_integrity()
 
 
 # ---- a disk that fails

@@ -125,6 +125,57 @@ def test_prefixes_and_adapters_go_in_the_order_in_which_they_were_used_last() ->
     arena.check_integrity()
 
 
+# ---- pinned
+
+
+def test_a_pinned_one_comes_before_anybody_asks_one_after_another(adapters: FakeAdapters) -> None:
+    adapters.adapters_max = 5
+    arena = Arena(pages=10, page_bytes=1)
+    residency = Residency(adapters, arena)
+    assert not residency.brings
+    for digest in "ab":
+        assert residency.stay(digest, True) == ""
+    assert residency.brings
+    residency.poll(hidden=False)
+    assert adapters.resident() == ["a"]
+    residency.poll(hidden=False)
+    assert adapters.resident() == ["a", "b"]
+    assert not residency.brings
+    assert not residency.evict(None)
+    arena.check_integrity(residency.held_pages())
+    residency.check_integrity(Counter())
+
+
+def test_a_pinned_one_takes_the_pages_of_nobody_who_uses_them(adapters: FakeAdapters) -> None:
+    """A full arena: it waits for a request, and stays from then on."""
+    arena = Arena(pages=4, page_bytes=1)
+    residency = Residency(adapters, arena)
+    pages = arena.allocate(4, "tier")
+    assert residency.stay("a", True) == ""
+    residency.poll(hidden=False)
+    assert adapters.resident() == []
+    assert not residency.brings
+    arena.release(pages[:1], "tier")
+    used(residency, "a")
+    assert not residency.evict(None)
+    residency.check_integrity(Counter())
+
+
+def test_one_that_is_pinned_no_more_is_not_brought(adapters: FakeAdapters) -> None:
+    residency = Residency(adapters, Arena(pages=4, page_bytes=1))
+    residency.stay("a", True)
+    residency.waits("a", 0, new=True)
+    residency.stay("a", False)
+    assert not residency.brings
+    residency.check_integrity(Counter({("a", 0): 1}))
+    residency.waits_no_more("a", 0)
+    residency.stay("b", True)
+    residency.forget("b")
+    assert not residency.brings
+    residency.poll(hidden=False)
+    assert adapters.resident() == []
+
+
 # ---- through the scheduler
 
 FOUR = dict.fromkeys("abcd", ("base", 4))
@@ -200,3 +251,23 @@ def test_a_place_goes_to_whose_adapter_is_in_the_batch_while_the_first_has_hardl
 
 def test_the_shipped_tiers_pass_nobody_for_longer_than_a_quarter_of_their_target() -> None:
     assert all(0.25 * tier.ttft_base_ms / 1000 < tier.ageing_s for tier in SHIPPED_TIERS)
+
+
+def test_a_lone_request_waits_with_its_copy_and_one_beside_others_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    house, seen = House(adapters=FOUR), list[bool]()
+    ready = house.table.ready
+
+    def asked(digest: str, *, hidden: bool) -> bool:
+        seen.append(hidden)
+        return ready(digest, hidden=hidden)
+
+    monkeypatch.setattr(house.table, "ready", asked)
+    house.submit(8, 2, adapter="a")
+    house.run(1)
+    assert seen[0], "nobody else waits for its copy"
+    house.run()
+    seen.clear()
+    house.submit(8, 2, adapter="b")
+    house.submit(8, 2)
+    house.run(1)
+    assert not seen[0]
