@@ -267,6 +267,16 @@ def live_digests(connection: sa.Connection) -> set[str]:
     return set(connection.execute(query).scalars())
 
 
+def live_contents(connection: sa.Connection) -> dict[str, str]:
+    """Contents that some version has that is not removed, each with a base model that it is for."""
+    query = sa.select(adapter_versions.c.digest, adapters.c.base_model).join(
+        adapters, adapters.c.id == adapter_versions.c.adapter_id
+    )
+    return {
+        row.digest: row.base_model for row in connection.execute(query.where(adapter_versions.c.removed_at.is_(None)))
+    }
+
+
 # ---- what the writes above are made of
 
 

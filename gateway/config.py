@@ -203,12 +203,13 @@ class ExportsSection(Section, frozen=True, kw_only=True):
 
 
 class AdaptersSection(Section, frozen=True, kw_only=True):
-    """Uploads of adapters to one gateway process."""
+    """Uploads of adapters to one gateway process, and how they are kept."""
 
     upload_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=4 * 1024**3)] = 1024**3
     uploads_max: Annotated[int, Meta(ge=1, le=64)] = 4
     upload_idle_s: Annotated[float, Meta(ge=1, le=600)] = 30.0
     check_s_max: Annotated[float, Meta(ge=1, le=600)] = 60.0
+    slabs: bool = True
 
 
 # The demo's targets: they fit a laptop CPU. `engine.tiers.SHIPPED_TIERS` is the same table; a test holds them equal.

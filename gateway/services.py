@@ -42,6 +42,7 @@ from gateway.registry import Registry
 from gateway.replays import Replays
 from gateway.sessions import Sessions, SignIns
 from gateway.siblings import ALONE, Place, Siblings
+from gateway.slabs import SlabMaker
 from gateway.sweeper import Sweeper
 from gateway.tiers import Tiers
 from gateway.uploads import Uploads
@@ -116,6 +117,7 @@ class Services:
         registry = self.registry
         self.loader = AdapterLoader(self.engine, self.store, registry.active, registry.kept, registry.pinned)
         self.sweeper = Sweeper(self.store, self.database, self.loader)
+        self.slabs = SlabMaker(self.store, self.database, config)
         self.engine.on_connect = self.loader.on_connect
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, lambda: self.watch.now_s())
         self.attained = Attained(self.database)
@@ -177,7 +179,7 @@ class Services:
             "limits": self.limiter.run(),
             "store": self.sweeper.run(self.config.lease.audit_s),
             "replays": self.replays.run(self.config.lease.audit_s),
-        }
+        } | ({"slabs": self.slabs.run(self.config.lease.audit_s)} if self.config.adapters.slabs else {})
 
     async def _count_gateways(self) -> int:
         """Raises DatabaseUnavailable."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from adapters.check import Progress, check_adapter
 from adapters.config import RANK_MAX
 from adapters.facts import Facts, facts_of, names_of_base
-from adapters.store import AdapterStore, Incoming
+from adapters.store import AdapterStore, Incoming, slab_of
 from billing.errors import NotFound
 from gateway.config import Config
 from gateway.registry import base_shape
@@ -20,12 +20,14 @@ from gateway.registry import base_shape
 
 @dataclass(slots=True, frozen=True)
 class Base:
-    """What adapters of a base model must fit. `rank_max`: the largest rank that its engine computes."""
+    """What adapters of a base model must fit. `rank_max`: the largest rank that its engine computes; `slabs`: each is
+    kept a second time, as that engine lays it out in memory."""
 
     name: str
     path: Path
     dtype: str
     rank_max: int
+    slabs: bool = False
 
 
 class Staged:
@@ -61,7 +63,7 @@ def base_of(config: Config, name: str | None) -> Base:
     if model is None:
         raise NotFound(f"there is no base model {name!r}; there is {there}", "base")
     rank_max = config.engine.adapter_rank_max if config.engine.device == "cuda" else RANK_MAX
-    return Base(model.name, Path(model.path), model.dtype, rank_max)
+    return Base(model.name, Path(model.path), model.dtype, rank_max, config.adapters.slabs)
 
 
 def stage_directory(store: AdapterStore, base: Base, source: Path, on_bytes: Progress | None = None) -> Staged:
@@ -73,6 +75,8 @@ def stage_directory(store: AdapterStore, base: Base, source: Path, on_bytes: Pro
         shape = base_shape(base.path)
         checked = check_adapter(incoming.path, shape, rank_max=base.rank_max, dtype=base.dtype, on_bytes=on_bytes)
         facts = facts_of(checked, incoming.bytes, names_of_base(base.name, base.path))
+        if base.slabs:
+            slab_of(incoming.path, checked, shape, base.dtype)
         incoming.sync()
     except BaseException:
         incoming.close()

@@ -116,6 +116,7 @@ class Uploads:
     async def check(self, incoming: Incoming, base: Base) -> Facts:
         """Ask a process that does nothing else. Raises AdapterRefused."""
         arguments = ["--model", str(base.path), "--name", base.name, "--rank-max", str(base.rank_max)]
+        arguments += ["--slab"] if base.slabs else []
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "adapters", "check", str(incoming.path), *arguments, "--dtype", base.dtype,
             stdin=asyncio.subprocess.DEVNULL,
