@@ -1,15 +1,18 @@
 """Adapters by the thousand on one GPU, or at toy size on a CPU: what registering them, and loading them, costs.
 
-    python -m benchmarks.serving.many_adapters [--cpu] [--seconds 4] [--directory DIR] [--note TEXT]
+    python -m benchmarks.serving.many_adapters [--cpu] [--no-slabs] [--seconds 4] [--directory DIR] [--note TEXT]
 
 Llama-3.1-8B's shape with random weights in bfloat16, adapters of rank 16 on all seven modules (84 MB each), 1,000
-digests of four files, room for 128 on the device and 300 in pinned host memory; the rest is read from files that the
-page cache holds. The real loop, scheduler and runner, without a socket. In this order:
+digests of four files, room for 128 on the device and 300 in pinned host memory; the rest is read from slab files
+(without them with --no-slabs) that the page cache holds. The real loop, scheduler and runner, without a
+socket. In this order:
 
 - a request alone: how much later its first token comes with its adapter in host memory, in the page cache, on disk;
 - while 100 requests with cold adapters come, one a step, beside 24 that decode: the longest step, and the same with
   resident ones;
-- 32 requests in flight, their adapters drawn evenly from 5 to 1,000;
+- 32 requests in flight, their adapters drawn evenly from 5, 32 and 1,000 without one twice; beside that the bound, the
+  least of what as many distinct resident ones made, and what reading and copying alone, measured first with nothing
+  else to do, would let through of what was missed;
 - the same by Zipf's law over 1,000, against all of them on 128 that are resident: tokens a second, where the adapters
   were when requests came, first tokens by that.
 
@@ -23,19 +26,24 @@ import itertools
 import json
 import os
 import random
+import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from adapters.spec import PARENTS, BaseShape
+from adapters.store import AdapterStore
+from adapters.weights import READS_MAX, read_numbers
 from benchmarks.rows import append_rows
 from engine.__main__ import ServedRunner, build_scheduler
 from engine.config import EngineConfig, ModelConfig
@@ -166,7 +174,8 @@ def alone(engine: Engine, sizes: Sizes, files: list[Path]) -> dict[str, float]:
             if kind != "device":
                 engine.forget(digest, host=kind != "host")
             if kind == "disk":
-                drop_cached(files[0] / WEIGHTS)
+                for file in files[0].iterdir():
+                    drop_cached(file)
             request = engine.submit(digest, sizes.prompt, 2)
             engine.drain()
             found[kind] += ttft_ms([request])
@@ -247,14 +256,65 @@ def keep_in_flight(engine: Engine, sizes: Sizes, draw: Callable[[], str], second
     return Load(tok_s, requests)
 
 
+def tier_rates(engine: Engine, sizes: Sizes) -> dict[str, float]:
+    """Adapters a second, with nothing else to do: from files in the page cache by as many threads as the engine has,
+    and from host memory to the device."""
+    pool: Any = engine.runner.adapters
+    digests = engine.digests[: 10 * READS_MAX]
+    slabs = [pool.bring(digest) for digest in digests[:READS_MAX]]
+
+    def read(index: int) -> None:
+        for digest in digests[index::READS_MAX]:
+            read_numbers(pool._known[digest].source, slabs[index], lambda: False)
+
+    threads = [threading.Thread(target=read, args=(index,)) for index in range(READS_MAX)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    result = {"bound_loads_s_from_files": len(digests) / (time.monotonic() - began)}
+    if pool.staging is not None:
+        target = torch.empty_like(slabs[0], device="cuda")
+        began = time.monotonic()
+        for _ in range(20):
+            for slab in slabs:
+                target.copy_(slab, non_blocking=True)
+        torch.cuda.synchronize()
+        result["bound_loads_s_to_device"] = 20 * len(slabs) / (time.monotonic() - began)
+    for digest in digests:
+        pool.host.forget(digest)
+    return result
+
+
 def registered(engine: Engine, sizes: Sizes, seconds: float) -> dict[str, float]:
-    result = {}
+    """Drawn evenly from those that no request in flight has, where there are enough: as many distinct ones in flight of
+    1,000 as of 32."""
+    result, comparable = tier_rates(engine, sizes), dict[int, float]()
     for count in sizes.registered:
-        dice = random.Random(count)
-        load = keep_in_flight(engine, sizes, lambda dice=dice, n=count: engine.digests[dice.randrange(n)], seconds)  # type: ignore[misc]
+        dice, distinct = random.Random(count), min(count, sizes.in_flight)
+        recent: deque[str] = deque(maxlen=distinct - 1)
+
+        def draw(dice: random.Random = dice, count: int = count, recent: deque[str] = recent) -> str:
+            while (digest := engine.digests[dice.randrange(count)]) in recent:
+                pass
+            recent.append(digest)
+            return digest
+
+        before = engine.scheduler.residency.counts().hits
+        load = keep_in_flight(engine, sizes, draw, seconds)
         result[f"tok_s_registered_{count}"] = load.tok_s
         result[f"ttft_p50_ms_registered_{count}"] = p(ttft_ms(load.requests), 50)
-        result[f"distinct_in_flight_registered_{count}"] = float(min(count, sizes.in_flight))
+        result[f"distinct_in_flight_registered_{count}"] = float(distinct)
+        hits = Counter(engine.scheduler.residency.counts().hits)
+        hits.subtract(before)
+        missed = {"files": hits["disk"] / sum(hits.values()), "device": 1 - hits["device"] / sum(hits.values())}
+        bounds = [comparable.setdefault(distinct, load.tok_s)]
+        for storage, rate in (("files", "bound_loads_s_from_files"), ("device", "bound_loads_s_to_device")):
+            result[f"missed_{storage}_registered_{count}"] = missed[storage]
+            if missed[storage] and rate in result:
+                bounds.append(result[rate] * sizes.new / missed[storage])
+        result[f"bound_tok_s_registered_{count}"] = min(bounds)
     return result
 
 
@@ -279,8 +339,9 @@ def zipf(engine: Engine, sizes: Sizes, seconds: float) -> dict[str, float]:
         result[f"zipf_ttft_p50_ms_{storage}"], result[f"zipf_ttft_p99_ms_{storage}"] = p(own, 50), p(own, 99)
     result["zipf_evicted_device"] = float(after.evicted_device - before.evicted_device)
     result["zipf_evicted_host"] = float(after.evicted_host - before.evicted_host)
+    loads = engine.scheduler.residency.take_loads()
     for source in ("disk", "host"):
-        took = [1000 * s for where, s in engine.scheduler.residency.take_loads() if where == source]
+        took = [1000 * s for where, s in loads if where == source]
         result[f"load_p50_ms_from_{source}"] = p(took, 50)
     return result
 
@@ -288,10 +349,10 @@ def zipf(engine: Engine, sizes: Sizes, seconds: float) -> dict[str, float]:
 # ---- the engine
 
 
-def write_files(directory: Path, shape: BaseShape, dtype: torch.dtype, device: str) -> list[Path]:
-    """FILES adapters as peft writes them."""
+def write_files(directory: Path, shape: BaseShape, dtype: torch.dtype, device: str, count: int = FILES) -> list[Path]:
+    """Adapters as peft writes them."""
     paths = []
-    for index in range(FILES):
+    for index in range(count):
         path = directory / f"adapter{index}"
         path.mkdir()
         tensors = {}
@@ -349,6 +410,7 @@ def cpu_runner(sizes: Sizes) -> tuple[ServedRunner, EngineConfig, BaseShape]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu", action="store_true", help="a toy, to see that it runs")
+    parser.add_argument("--no-slabs", action="store_true", help="only the files as they were uploaded")
     parser.add_argument("--seconds", type=float, default=None, help="of each load that is measured")
     parser.add_argument("--directory", type=Path, default=None, help="where the adapters' files lie: on the disk")
     parser.add_argument("--note", default="")
@@ -359,7 +421,13 @@ def main() -> int:
     print(f"built in {time.monotonic() - began:.1f} s", flush=True)
     dtype, device = (torch.float32, "cpu") if arguments.cpu else (torch.bfloat16, "cuda")
     with tempfile.TemporaryDirectory(dir=arguments.directory) as scratch:
-        files = write_files(Path(scratch), shape, dtype, device)
+        store, files = AdapterStore(Path(scratch) / "store"), []
+        for path in write_files(Path(scratch), shape, dtype, device):
+            stored = store.add_directory(path, shape)
+            if not arguments.no_slabs:
+                store.add_slab(stored.digest, shape, str(dtype).removeprefix("torch."))
+            shutil.rmtree(path)
+            files.append(stored.path)
         digests = [f"{index:064x}" for index in range(sizes.registered[-1])]
         (model,) = runner.models
         at = time.monotonic()
@@ -378,6 +446,7 @@ def main() -> int:
             print(f"{name:40} {value:12.3f}")
         return 0
     workload = f"llama-3.1-8b rank {RANK}, {sizes.prompt}+{sizes.new}, {sizes.in_flight} in flight, room {sizes.room}"
+    workload += ", no slabs" if arguments.no_slabs else ""
     append_rows("serving_many_adapters", found, torch.cuda.get_device_name(), workload, arguments.note)
     return 0
 
