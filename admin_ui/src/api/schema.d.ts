@@ -1283,6 +1283,7 @@ export interface components {
         };
         /** Attainment */
         Attainment: {
+            late_s_max: number;
             refused_503: number;
             requests: number;
             share_within_target: number | null;
@@ -3150,7 +3151,6 @@ export interface components {
         /** TiersView */
         TiersView: {
             data: components["schemas"]["TierView"][];
-            late_s_max: number;
             /**
              * @default list
              * @constant
@@ -3836,6 +3836,9 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
+                /** @description part of a name or an id, in whatever case */
+                search?: string | null;
+                sort?: "name" | "-name" | "base_model" | "-base_model" | "version" | "-version" | "created_at" | "-created_at";
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -4423,6 +4426,9 @@ export interface operations {
                 start_time?: number | null;
                 /** @description Unix seconds */
                 end_time?: number | null;
+                /** @description part of a name or an id, in whatever case */
+                search?: string | null;
+                sort?: "at" | "-at";
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -4468,6 +4474,9 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
+                /** @description part of a name or an id, in whatever case */
+                search?: string | null;
+                sort?: "created_at" | "-created_at" | "limit_amount" | "-limit_amount" | "scope" | "-scope" | "unit" | "-unit" | "period" | "-period" | "kind" | "-kind";
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -4761,6 +4770,9 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
+                /** @description part of a name or an id, in whatever case */
+                search?: string | null;
+                sort?: "created_at" | "-created_at" | "month" | "-month" | "kind" | "-kind" | "state" | "-state";
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -5064,6 +5076,9 @@ export interface operations {
                 tenant?: string | null;
                 /** @description for example 2026-01 */
                 month?: string | null;
+                /** @description part of a name or an id, in whatever case */
+                search?: string | null;
+                sort?: "period" | "-period" | "issued_at" | "-issued_at" | "total_picos" | "-total_picos" | "tenant_id" | "-tenant_id";
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -5150,6 +5165,9 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
+                /** @description part of a name or an id, in whatever case */
+                search?: string | null;
+                sort?: "created_at" | "-created_at" | "name" | "-name" | "kind" | "-kind" | "role" | "-role" | "tier" | "-tier" | "last_used_at" | "-last_used_at" | "expires_at" | "-expires_at" | "revoked_at" | "-revoked_at";
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -5838,9 +5856,12 @@ export interface operations {
     };
     V1AdminProjectsListProjects: {
         parameters: {
-            query: {
+            query?: {
                 /** @description an id or a slug */
-                tenant: string;
+                tenant?: string | null;
+                /** @description part of a name or an id, in whatever case */
+                search?: string | null;
+                sort?: "name" | "-name" | "created_at" | "-created_at" | "tenant_id" | "-tenant_id";
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -6217,6 +6238,9 @@ export interface operations {
     V1AdminTenantsListTenants: {
         parameters: {
             query?: {
+                /** @description part of a name or an id, in whatever case */
+                search?: string | null;
+                sort?: "slug" | "-slug" | "name" | "-name" | "tier" | "-tier" | "status" | "-status" | "created_at" | "-created_at";
                 limit?: number;
                 /** @description `next_page` of the page before */
                 page?: string | null;
