@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -15,8 +16,12 @@ import msgspec
 import pytest
 from gateway_stack import MODEL, Stack, body, eventually
 
+from billing.database import Database
+from engine.client import EngineClient
 from gateway import keys, live
+from gateway.errors import ApiError, InvalidApiKey, LedgerAway
 from gateway.live_views import AwayEvent, EngineEvent
+from gateway.routes import admin_live
 
 
 class Watch:
@@ -237,24 +242,36 @@ def test_the_description_has_the_events(watched: Stack) -> None:
     assert set(event["required"]) == set(EngineEvent.__struct_fields__)
 
 
-def test_a_stop_ends_who_watches(tmp_path: Path, model_dir: Path) -> None:
-    stack = Stack(tmp_path / "stopped", f"sqlite:///{tmp_path / 'stopped.db'}", model_dir)
-    stack.start()
-    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
-    try:
-        with watching(stack, secret) as watch:
-            eventually(lambda: len(watch.events) >= 1)
-            began = time.monotonic()
-            assert stack.gateway is not None
-            stack.gateway.terminate()
-            assert stack.gateway.wait(10) == 0
-            assert time.monotonic() - began < 3
-            assert watch.ended.wait(2)
-    finally:
-        stack.stop()
+@pytest.mark.parametrize(("error", "after_s"), [(LedgerAway("away"), 0.3), (InvalidApiKey(), 0.0)])
+async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ApiError, after_s: float
+) -> None:
+    monkeypatch.setattr(admin_live, "CONFIRM_S", 0.05)
+    monkeypatch.setattr(admin_live, "UNCONFIRMED_S_MAX", 0.3)
+    database = Database(f"sqlite:///{tmp_path / 'none.db'}")
+    hub = live.Live(EngineClient(tmp_path / "no.sock"), live.Tenants(database, dict), dict)
+    sent: list[Any] = []
+
+    async def admit_again() -> None:
+        raise error
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    began = time.monotonic()
+    async with asyncio.timeout(5):
+        await admin_live.LiveStream(hub, admit_again)({}, receive, send)  # type: ignore[typeddict-item]
+    assert after_s <= time.monotonic() - began < after_s + 1.0
+    assert sent[0]["status"] == 200
+    assert any(message.get("body", b"").startswith(b"event: away") for message in sent)
+    assert sent[-1]["more_body"] is False
+    database.close()
 
 
-def test_requests_of_another_gateway_get_their_tenant_from_their_holds(
+def test_requests_of_another_gateway_have_their_tenant_and_a_stop_ends_who_watches(
     tmp_path: Path, model_dir: Path, postgres_url: str
 ) -> None:
     stack = Stack(tmp_path / "two", postgres_url, model_dir, fake={"step_ms": 20.0})
@@ -266,7 +283,7 @@ def test_requests_of_another_gateway_get_their_tenant_from_their_holds(
             target=lambda: httpx.post(
                 f"{stack.urls[1]}/v1/chat/completions",
                 headers=stack.headers("globex"),
-                json=body(max_tokens=200),
+                json=body(max_tokens=150),
                 timeout=60,
             )
         )
@@ -276,6 +293,12 @@ def test_requests_of_another_gateway_get_their_tenant_from_their_holds(
                 lambda: any(one["tenant"] == "globex" for data in watch.named("engine") for one in data["requests"]),
                 timeout_s=10,
             )
-        ask.join(30)
+            ask.join(30)
+            began = time.monotonic()
+            assert stack.gateway is not None
+            stack.gateway.terminate()
+            assert stack.gateway.wait(10) == 0
+            assert time.monotonic() - began < 5
+            assert watch.ended.wait(2)
     finally:
         stack.stop()
