@@ -216,6 +216,10 @@ sa.Index(
     postgresql_where=holds.c.lost_tokens > 0,
 )
 
+# Of what was never settled. (Written as or: SQLite must find the very words of an index in a query.)
+UNSETTLED = sa.or_(holds.c.state == "voided", holds.c.state == "expired")
+sa.Index("ix_holds_unsettled", holds.c.ended_at, sqlite_where=UNSETTLED, postgresql_where=UNSETTLED)
+
 # Which window each hold was counted in; its settlement is posted there, whatever day it is by then.
 hold_charges = sa.Table(
     "hold_charges",
@@ -259,6 +263,10 @@ usage = sa.Table(
     sa.Index("ix_usage_finished_at", "finished_at"),
     sqlite_autoincrement=True,
 )
+
+# Of what ended as few do: a search for those need not read all the others.
+UNUSUAL = sa.and_(usage.c.ending != "stop", usage.c.ending != "length")
+sa.Index("ix_usage_unusual", usage.c.finished_at, sqlite_where=UNUSUAL, postgresql_where=UNUSUAL)
 
 # What preemption cost, at the tier that caused it, whatever tier the preempted request is of. All device time that a
 # tier caused: its usage rows' device_s and its rows here.

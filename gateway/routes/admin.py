@@ -51,6 +51,7 @@ from gateway.routes.admin_reports import (
     usage_requests,
     usage_totals,
 )
+from gateway.routes.admin_requests import get_request, list_requests
 from gateway.routes.admin_session import SessionController
 from gateway.routes.organization import organization_costs, organization_usage
 from gateway.services import Services
@@ -97,6 +98,8 @@ def admin_router(services: Services) -> Router:
             list_reconciliations,
             reconciliation_standing,
             reconcile_now,
+            list_requests,
+            get_request,
         ],
     )
     guarded = Router(

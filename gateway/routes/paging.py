@@ -24,26 +24,31 @@ Name = Annotated[str | None, Parameter(max_length=256)]
 
 Search = Annotated[str | None, Parameter(max_length=200, description="part of a name or an id, in whatever case")]
 PREFIX = "page_"
+AnyPlace = TypeVar("AnyPlace", bound=msgspec.Struct)
 
 
 def asked(sort: str, search: str | None, after: str | None, limit: int) -> Asked:
     """What a list is asked for. Raises InvalidRequest."""
     if search and "\0" in search:
         raise InvalidRequest("'search' has a character 0, which nothing here has.", param="search")
-    return Asked(sort=sort, search=search or None, after=None if after is None else _place(after), limit=limit)
+    return Asked(sort=sort, search=search or None, after=None if after is None else place(after, Place), limit=limit)
 
 
 def listed(found: Listed[Source], view: Callable[[Source], Item]) -> Page[Item]:
-    following = None
-    if found.next is not None:
-        following = PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(found.next)).decode().rstrip("=")
+    following = None if found.next is None else token(found.next)
     return Page(data=[view(one) for one in found.items], has_more=following is not None, next_page=following)
 
 
-def _place(token: str) -> Place:
+def token(place: msgspec.Struct) -> str:
+    """Where a page begins, as one opaque word."""
+    return PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def place(token: str, kind: type[AnyPlace]) -> AnyPlace:
+    """Raises InvalidRequest."""
     try:
         word = token.removeprefix(PREFIX).encode()
-        return msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=Place)
+        return msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=kind)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
         raise InvalidRequest(f"'page' is {token!r}, which is no page of this list.", param="page") from error
 

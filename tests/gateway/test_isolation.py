@@ -53,6 +53,7 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/usage": {"tenant": OURS},
     "/v1/admin/usage/requests": {"tenant": OURS},
     "/v1/admin/audit_log": {"tenant": OURS},
+    "/v1/admin/requests": {"tenant": OURS},
     "/v1/admin/periods": {"tenant": OURS},
     "/v1/admin/invoices": {"tenant": OURS},
     "/v1/admin/corrections": {"tenant": OURS},
@@ -85,6 +86,7 @@ OPERATORS = {
     ("DELETE", "/v1/admin/webhooks/{webhook_id:str}"), ("GET", "/v1/admin/audit"), ("GET", "/v1/admin/engine"),
     ("GET", "/v1/admin/engine/live"), ("GET", "/v1/admin/tiers"), ("GET", "/v1/admin/models"),
     ("GET", "/v1/admin/health"),
+    ("GET", "/v1/admin/requests/{request_id:str}"),
     ("POST", "/v1/admin/periods/close"), ("GET", "/v1/admin/invoices/{invoice_id:str}"),
     ("POST", "/v1/admin/corrections"),
     ("GET", "/v1/admin/reconciliations"), ("POST", "/v1/admin/reconciliations"),
@@ -247,7 +249,7 @@ def test_what_an_operator_asks_of_one_tenant_is_of_that_one(served: Stack, marks
 NAMED = {
     "tenant_id": "tenants", "project_id": "projects", "key_id": "keys", "budget_id": "budgets",
     "limits_id": "rate_limits", "webhook_id": "webhooks", "invoice_id": "invoices", "export_id": "exports",
-    "adapter": "adapters",
+    "adapter": "adapters", "request_id": "holds",
 }  # fmt: skip
 BODIES: dict[str, Any] = {"promote": {"version": 1}, "rotate": {"overlap_s": 0}}
 # What names a tenant in its body.
@@ -305,10 +307,10 @@ def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: st
         rows = served.read(lambda c, t=table, o=own: c.execute(sa.select(t).where(o == served.tenants[THEIRS])).all())  # type: ignore[misc]
         assert rows, name
         sent = None if method == "GET" else BODIES.get(path.rsplit("/", 1)[-1], {})
-        for row in rows:
-            theirs, absent = (ask(served, admin, method, naming(path, one), sent) for one in (row.id, ABSENT))
+        for one in (row.request_id if name == "request_id" else row.id for row in rows):
+            theirs, absent = (ask(served, admin, method, naming(path, asked), sent) for asked in (one, ABSENT))
             assert theirs.status_code == 404, (method, path, theirs.text)
-            assert theirs.text.replace(row.id, ABSENT) == absent.text, (method, path)
+            assert theirs.text.replace(one, ABSENT) == absent.text, (method, path)
         found.add(name)
     assert found == set(NAMED)
 

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from browser import Browser
 from gateway_stack import Stack
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from billing import budgets, invoices, tenants
@@ -27,15 +27,10 @@ KEYS = 10_000
 PAGE_S_MAX = 0.25
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """With keys that have much in common."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('lists')}/laneway.db"
-    else:
-        url = request.getfixturevalue("shared_postgres_url")
-    upgrade(url)
-    made = Database(url)
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    upgrade(database_url)
+    made = Database(database_url)
     yield made
     made.close()
 
@@ -76,7 +71,13 @@ def pages(database: Database, tenant_id: str, between: Callable[[], None], **ask
         between()
 
 
-@settings(max_examples=25, deadline=None, database=None, derandomize=True)
+@settings(
+    max_examples=25,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     sort=st.sampled_from([sign + name for name in keys._SORTED.sorts for sign in ("", "-")]),
     limit=st.integers(1, 7),

@@ -1,0 +1,261 @@
+"""Requests as they went: those that run first, then the others, the newest ending first, a page at a time; and all that
+is known of one. What was asked and answered is nowhere in the database.
+
+A page of 10 million requests is as quick as one of ten: it walks an index from where the page before ended, and the
+roll-ups say how far back the requests of a filter can lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import corrections, rollups, tables, usage
+from billing.corrections import Correction
+from billing.errors import NotFound
+from billing.rollups import HOUR
+from billing.usage import MOMENT_MAX, UsageRow
+
+Status = Literal["held", "settled", "voided", "expired"]
+LIMIT_MAX = 1000
+COMMON = ("stop", "length")  # endings that no index is needed for
+
+_holds = tables.holds
+_usage = tables.usage
+_hours = tables.usage_hours
+_SHARED = ("request_id", "tenant_id", "project_id", "key_id", "model", "adapter", "tier", "prompt_tokens")
+_MEASURED = (
+    "cached_tokens",
+    "completion_tokens",
+    "currency",
+    "cost_picos",
+    "queue_s",
+    "ttft_s",
+    "device_s",
+    "preemptions",
+)
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Every given value must match; `start` ≤ when it ended (or, while it runs, when it began) < `end`, in
+    microseconds UTC."""
+
+    status: Status | None = None
+    ending: str | None = None
+    request_id: str | None = None
+    tenant_id: str | None = None
+    project_id: str | None = None
+    key_id: str | None = None
+    model: str | None = None
+    adapter: str | None = None
+    tier: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+    def names(self) -> dict[str, str]:
+        """Those that a row of the roll-ups has too."""
+        given = (
+            (name, getattr(self, name)) for name in ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
+        )
+        return {name: value for name, value in given if value is not None}
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """The last request of a page."""
+
+    running: bool
+    at: int
+    request_id: str
+
+
+class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. What is measured is None until it is settled. `ending`: in a word, how it ended. `at` is when it
+    ended, of one that runs when it began. Moments in microseconds UTC."""
+
+    request_id: str
+    status: Status
+    ending: str | None
+    tenant_id: str
+    project_id: str | None
+    key_id: str
+    model: str
+    adapter: str | None
+    tier: str
+    prompt_tokens: int
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    currency: str | None = None
+    cost_picos: int | None = None
+    queue_s: float | None = None
+    ttft_s: float | None = None
+    device_s: float | None = None
+    preemptions: int | None = None
+    started_at: int
+    at: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.status == "held", self.at, self.request_id)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A line of the double-entry ledger."""
+
+    transaction_id: str
+    account: str
+    meter: str | None
+    amount_picos: int
+    currency: str
+    recorded_at: int
+
+
+class Hold(msgspec.Struct, frozen=True, kw_only=True):
+    """What was reserved for a request, and in which windows of which budgets (id, start)."""
+
+    gateway_id: str
+    price_version_id: str
+    max_tokens: int
+    hold_picos: int
+    settled_picos: int
+    lost_tokens: int
+    held_at: int
+    ended_at: int | None
+    windows: list[tuple[str, int]]
+
+
+class WholeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of one. `usage` None: it was not settled."""
+
+    request: RequestRow
+    hold: Hold
+    usage: UsageRow | None
+    entries: list[Entry]
+    corrections: list[Correction]
+
+
+def page(
+    connection: sa.Connection, which: Filter, *, after: Place | None = None, limit: int = 100
+) -> tuple[list[RequestRow], Place | None]:
+    """A page, and where the next one begins; None at the end."""
+    limit = min(limit, LIMIT_MAX)
+    found: list[RequestRow] = []
+    if which.status in (None, "held") and which.ending is None and (after is None or after.running):
+        found = _unsettled(connection, which, _holds.c.held_at, _holds.c.state == "held", after, limit + 1)
+    ended_after = None if after is None or after.running else after
+    if len(found) <= limit and which.status != "held":
+        more: dict[str, RequestRow] = {}
+        if which.status in (None, "settled"):
+            more |= {row.request_id: row for row in _settled(connection, which, ended_after, limit + 1)}
+        if which.status != "settled":
+            others = _unsettled(connection, which, _holds.c.ended_at, _state(which), ended_after, limit + 1)
+            more |= {row.request_id: row for row in others}
+        found += sorted(more.values(), key=lambda row: (row.at, row.request_id), reverse=True)
+    return found[:limit], found[limit - 1].place if len(found) > limit else None
+
+
+def get(connection: sa.Connection, request_id: str) -> WholeRequest:
+    """Raises NotFound."""
+    row = connection.execute(sa.select(_holds).where(_holds.c.request_id == request_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no request {request_id!r}")
+    measured = usage.get(connection, request_id)
+    made = corrections.listing(connection, request_id=request_id)
+    charges, entries = tables.hold_charges, tables.entries
+    windows = sa.select(charges.c.budget_id, charges.c.window_start).where(charges.c.request_id == request_id)
+    lines = sa.select(*(entries.c[name] for name in Entry.__struct_fields__))
+    lines = lines.where(entries.c.transaction_id.in_([request_id, *(one.id for one in made)]))
+    fields = {name: getattr(row, name) for name in Hold.__struct_fields__ if name != "windows"}
+    return WholeRequest(
+        request=_of_hold(row, _holds.c.ended_at.name) if measured is None else _of_usage(measured),
+        hold=Hold(**fields, windows=[(one.budget_id, one.window_start) for one in connection.execute(windows)]),
+        usage=measured,
+        entries=[Entry(*line) for line in connection.execute(lines.order_by(entries.c.sequence))],
+        corrections=made,
+    )
+
+
+def _state(which: Filter) -> sa.ColumnElement[bool]:
+    return tables.UNSETTLED if which.status is None else sa.and_(tables.UNSETTLED, _holds.c.state == which.status)
+
+
+def _unsettled(
+    connection: sa.Connection,
+    which: Filter,
+    moment: sa.Column[Any],
+    state: sa.ColumnElement[bool],
+    after: Place | None,
+    limit: int,
+) -> list[RequestRow]:
+    query = sa.select(_holds).where(state, *_conditions(which, _holds, moment))
+    if after is not None:
+        query = query.where(sa.tuple_(moment, _holds.c.request_id) < sa.tuple_(after.at, after.request_id))
+    query = query.order_by(moment.desc(), _holds.c.request_id.desc()).limit(limit)
+    return [_of_hold(row, moment.name) for row in connection.execute(query)]
+
+
+def _settled(connection: sa.Connection, which: Filter, after: Place | None, limit: int) -> list[RequestRow]:
+    moment = _usage.c.finished_at
+    query = sa.select(_usage).where(*_conditions(which, _usage, moment))
+    if which.ending is not None and which.ending not in COMMON:
+        query = query.where(tables.UNUSUAL)
+    if after is not None:
+        # The first of them is what an index understands.
+        place = sa.tuple_(moment, _usage.c.request_id) < sa.tuple_(after.at, after.request_id)
+        query = query.where(moment <= after.at, place)
+    query = query.order_by(moment.desc(), _usage.c.request_id.desc()).limit(limit)
+    if which.ending is not None or which.request_id is not None or not which.names():
+        return [_of_usage(row) for row in connection.execute(query)]
+    lowest = _lowest(connection, which, after, limit)
+    rows = [] if lowest is None else connection.execute(query.where(moment >= lowest)).all()
+    # What is not folded yet may be of any hour.
+    unfolded = query.where(_usage.c.sequence > rollups.read_cursor(connection).sequence)
+    found = {row.request_id: row for row in [*rows, *connection.execute(unfolded)]}
+    newest = sorted(found.values(), key=lambda row: (row.finished_at, row.request_id), reverse=True)
+    return [_of_usage(row) for row in newest[:limit]]
+
+
+def _lowest(connection: sa.Connection, which: Filter, after: Place | None, limit: int) -> int | None:
+    """How far back to look, by the roll-ups: to the hour that completes `limit` such requests below `after`, or to the
+    oldest there is. None: there is none."""
+    ends = min(MOMENT_MAX if after is None else after.at + 1, which.end or MOMENT_MAX)
+    query = sa.select(_hours.c.hour, sa.func.sum(_hours.c.requests)).where(_hours.c.hour < ends)
+    if which.start is not None:
+        query = query.where(_hours.c.hour >= which.start - which.start % HOUR)
+    for name, value in which.names().items():
+        query = query.where(_hours.c[name] == value)
+    lowest, below = None, 0
+    # An hour holds one such request at least, or there would be no row of it.
+    for hour, requests in connection.execute(
+        query.group_by(_hours.c.hour).order_by(_hours.c.hour.desc()).limit(limit + 2)
+    ):
+        lowest = int(hour)
+        if lowest + HOUR <= ends:  # else some of them are not below `after`
+            below += int(requests)
+        if below >= limit:
+            break
+    return lowest
+
+
+def _conditions(which: Filter, table: sa.Table, moment: sa.Column[Any]) -> list[sa.ColumnElement[bool]]:
+    wanted = which.names() | {
+        name: value for name in ("request_id", "ending") if (value := getattr(which, name)) is not None
+    }
+    found: list[sa.ColumnElement[bool]] = [table.c[name] == value for name, value in wanted.items()]
+    if which.start is not None:
+        found.append(moment >= which.start)
+    if which.end is not None:
+        found.append(moment < which.end)
+    return found
+
+
+def _of_hold(row: sa.Row[Any], moment: str) -> RequestRow:
+    fields = {name: getattr(row, name) for name in _SHARED}
+    at = row.held_at if row.state == "held" or row.ended_at is None else getattr(row, moment)
+    return RequestRow(**fields, status=row.state, ending=row.ending, started_at=row.held_at, at=at)
+
+
+def _of_usage(row: Any) -> RequestRow:
+    fields = {name: getattr(row, name) for name in (*_SHARED, *_MEASURED, "ending", "started_at")}
+    return RequestRow(**fields, status="settled", at=row.finished_at)
