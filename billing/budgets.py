@@ -16,7 +16,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
-from billing.clock import Clock, Period, database_now, window_end, window_start, zone_of
+from billing.clock import SECOND, Clock, Period, database_now, window_end, window_start, zone_of
 from billing.counters import Kind, Scope, Unit
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
@@ -28,6 +28,9 @@ BUDGETS_MAX = 32  # active ones of one tenant or key: each is a locked row in ev
 THRESHOLDS_MAX = 10
 THRESHOLD_MAX = 1000  # percent: a soft budget may be passed
 SOFT_THRESHOLDS = (80, 100)  # of a soft budget that names none
+
+_WINDOW_MAX = 32 * 24 * 3600 * SECOND  # no window but that of a total is longer
+_WINDOWS_A_BUDGET = 33
 
 _budgets = tables.budgets
 _windows = tables.budget_windows
@@ -187,6 +190,28 @@ def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = No
         query = query.where(_budgets.c.tenant_id == tenant_id)
     listed = page(connection, query, _SORTED, asked, _budget, lambda budget: budget.id)
     return Listed(states_of(connection, listed.items), listed.next)
+
+
+def tightest(
+    connection: sa.Connection, *, tenant_id: str | None = None, limit: int, clock: Clock = database_now
+) -> list[BudgetState]:
+    """Active budgets of money, those first of which the largest part is used or held in their present windows."""
+    now = clock(connection)
+    began = sa.case((_budgets.c.period == "total", 0), else_=now - _WINDOW_MAX)
+    taken = _windows.c.held + _windows.c.posted
+    query = (
+        sa.select(_budgets)
+        .join(_windows, sa.and_(_windows.c.budget_id == _budgets.c.id, _windows.c.window_start >= began))
+        .where(_budgets.c.active, _budgets.c.unit == "money", taken > 0)
+        # Of a day's budget several windows are so young: what is used of the present one is known below.
+        .order_by((taken * 1.0 / sa.func.nullif(_budgets.c.limit_amount, 0)).desc().nulls_first(), _budgets.c.id)
+        .limit(limit * _WINDOWS_A_BUDGET)
+    )
+    if tenant_id is not None:
+        query = query.where(_budgets.c.tenant_id == tenant_id)
+    found = {row.id: _budget(row) for row in connection.execute(query)}
+    states = states_of(connection, list(found.values()), clock)
+    return sorted(states, key=lambda state: (state.left / max(1, state.budget.limit_amount), state.budget.id))[:limit]
 
 
 def states_of(connection: sa.Connection, found: Sequence[Budget], clock: Clock = database_now) -> list[BudgetState]:

@@ -38,6 +38,7 @@ from gateway.limiter import PLACE_S, Limiter
 from gateway.live import Live, Tenants
 from gateway.loader import AdapterLoader
 from gateway.metrics import Metrics
+from gateway.overview import Overviews
 from gateway.registry import Registry
 from gateway.replays import Replays
 from gateway.sessions import Sessions, SignIns
@@ -106,6 +107,7 @@ class Services:
         self.sessions = Sessions(self.database, self.callers)
         self.sign_ins = SignIns()
         self.console = ConsoleFiles(config.console_dir)
+        self.overviews = Overviews(self.database)
         self.registry = Registry(self.database, {name: model.created for name, model in self.models.items()})
         self.store = AdapterStore(config.adapters_dir)
         self.uploads = Uploads(self.store, config.adapters, self.metrics)

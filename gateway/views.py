@@ -16,6 +16,7 @@ from billing.budgets import BudgetState
 from billing.clock import SECOND
 from billing.exports.jobs import Job
 from billing.prices import PriceVersion, UnitPrices
+from billing.projections import Projection
 from billing.tenants import Project, Tenant
 from billing.usage import UsageRow
 from billing.webhooks import MadeWebhook, Webhook
@@ -121,6 +122,25 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
             left=state.left,
             resets_at=None if state.resets_at is None else state.resets_at // SECOND,
             created_at=budget.created_at // SECOND,
+        )
+
+
+class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
+    """With where it leads, at the average pace of the last seven days: `projected` is what will be used when its window
+    ends (null: it never does), `run_out_at` when nothing will be left (null: not in this window). `posted` is what is
+    settled, as `used`."""
+
+    posted: int
+    projected: int | None
+    run_out_at: int | None
+
+    @classmethod
+    def projecting(cls, state: BudgetState, projection: Projection) -> ListedBudgetView:
+        return cls(
+            **msgspec.structs.asdict(BudgetView.of(state)),
+            posted=state.used,
+            projected=projection.at_end,
+            run_out_at=None if projection.run_out_at is None else projection.run_out_at // SECOND,
         )
 
 

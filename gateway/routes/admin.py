@@ -43,6 +43,7 @@ from gateway.routes.admin_limits import LimitsController
 from gateway.routes.admin_live import engine_live
 from gateway.routes.admin_money import BudgetController, PriceController
 from gateway.routes.admin_operations import health_report, list_base_models, list_tiers
+from gateway.routes.admin_overview import overview
 from gateway.routes.admin_people import KeyController, ProjectController, TenantController
 from gateway.routes.admin_reports import (
     audit_findings,
@@ -98,6 +99,7 @@ def admin_router(services: Services) -> Router:
             list_reconciliations,
             reconciliation_standing,
             reconcile_now,
+            overview,
             list_requests,
             get_request,
         ],

@@ -9,16 +9,16 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 from msgspec import Meta
 
-from billing import budgets, prices
+from billing import budgets, prices, projections
 from billing.budgets import THRESHOLD_MAX, THRESHOLDS_MAX, BudgetState
-from billing.clock import SECOND
+from billing.clock import SECOND, database_now
 from billing.margins import Preview
 from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
 from gateway.administration import Actor, Administration, budget_state, narrowed
 from gateway.finance import Finance
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, after_id, asked, listed
 from gateway.services import Services
-from gateway.views import BudgetView, Page, PriceView, page
+from gateway.views import BudgetView, ListedBudgetView, Page, PriceView, page
 
 BudgetSort = Literal[
     "created_at", "-created_at", "limit_amount", "-limit_amount", "scope", "-scope", "unit", "-unit",
@@ -131,11 +131,23 @@ class BudgetController(Controller):
         sort: BudgetSort = "created_at",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
-    ) -> Page[BudgetView]:
-        """Budgets with what is used, held and left of them in their present windows."""
+    ) -> Page[ListedBudgetView]:
+        """Budgets with what is used, held and left of them in their present windows, and where that leads."""
         wanted = asked(sort, search, after, limit)
-        found = await services.database.read(lambda c: budgets.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
-        return listed(found, BudgetView.of)
+
+        def query(connection: sa.Connection) -> Page[ListedBudgetView]:
+            found = budgets.found(connection, wanted, tenant_id=narrowed(connection, by, tenant))
+            now = database_now(connection)
+            paces = projections.paces(connection, [state.budget for state in found.items], now)
+
+            def view(state: BudgetState) -> ListedBudgetView:
+                return ListedBudgetView.projecting(
+                    state, projections.project(state, paces.get(state.budget.scope_id), now)
+                )
+
+            return listed(found, view)
+
+        return await services.database.report(query)
 
     @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
     async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:

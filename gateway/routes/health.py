@@ -24,6 +24,13 @@ def live() -> dict[str, bool]:
 @get("/health/ready")
 async def ready(services: Services) -> Response[Health]:
     """Whether requests can be served now: 200, or 503 with what is wrong."""
+    problems = problems_of(services)
+    health = Health(ready=not problems, problems=problems)
+    return Response(health, status_code=503 if problems else 200)
+
+
+def problems_of(services: Services) -> dict[str, str]:
+    """Why requests cannot be served now, by part."""
     problems: dict[str, str] = {}
     if not services.engine.ready:
         problems["engine"] = "no engine is connected and loaded"
@@ -35,5 +42,4 @@ async def ready(services: Services) -> Response[Health]:
         problems["lease"] = "this gateway's lease has run out"
     if (why := services.generator.unrecordable()) is not None:
         problems["journal"] = why
-    health = Health(ready=not problems, problems=problems)
-    return Response(health, status_code=503 if problems else 200)
+    return problems

@@ -73,6 +73,8 @@ OF_A_TENANT: dict[str, dict[str, Any]] = {
     },
 }
 SAYS_NO_ID = {"/v1/admin/usage", "/v1/admin/margins"}  # sums alone
+# Of a tenant for somebody who has one, and of all for everybody else: test_overview asks it.
+OF_WHO_ASKS = {("GET", "/v1/admin/overview")}
 # The operator's, of all tenants or of what they name in the path or the body: never a tenant's.
 OPERATORS = {
     ("GET", "/v1/admin/tenants"), ("POST", "/v1/admin/tenants"), ("GET", "/v1/admin/tenants/{tenant_id:str}"),
@@ -196,7 +198,7 @@ def seen(answer: httpx.Response, marks: set[str]) -> set[str]:
 def test_every_route_is_listed() -> None:
     below = {(method, BELOW_TENANT + path) for method, path in OWN}
     of_a_tenant = {("GET", path) for path in OF_A_TENANT}
-    assert routes() == {*OWN, *below, *PUBLIC, *of_a_tenant, *OPERATORS, *OF_A_SESSION, *CONSOLE}
+    assert routes() == {*OWN, *below, *PUBLIC, *of_a_tenant, *OPERATORS, *OF_A_SESSION, *CONSOLE, *OF_WHO_ASKS}
 
 
 def test_a_tenants_key_sees_its_own(served: Stack, marks: dict[str, set[str]]) -> None:
@@ -286,6 +288,8 @@ def test_a_tenants_admin_sees_its_own(served: Stack, marks: dict[str, set[str]],
         theirs, absent = (ask(served, admin, "GET", path, **query | {named: one}) for one in (THEIRS, ABSENT))
         assert theirs.status_code == (403 if everyones else 404), (path, theirs.text)
         assert theirs.text.replace(THEIRS, ABSENT) == absent.text
+    for _, path in OF_WHO_ASKS:
+        assert seen(ask(served, admin, "GET", path), marks[THEIRS]) == set()
     assert [one["slug"] for one in ask(served, admin, "GET", "/v1/admin/tenants").json()["data"]] == [OURS]
 
 

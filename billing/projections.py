@@ -1,0 +1,78 @@
+"""When a budget runs out, as a plain projection: what is left of it, at the average pace of the last days.
+
+The pace is what the budget's tenant, project or key used in the whole hours of the last PACE_DAYS days, by the
+roll-ups, over the time since the first of those hours in which it used anything. No season, no trend: it says what
+happens if it goes on like this. Reads roll-ups alone, no usage rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import tables
+from billing.budgets import Budget, BudgetState
+from billing.clock import SECOND
+from billing.rollups import HOUR
+
+PACE_DAYS = 7
+DAY = 24 * HOUR
+YEARS_MAX = 10  # what is projected further is as good as never
+
+_hours = tables.usage_hours
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """A scope's use per second, in tokens and in picos."""
+
+    tokens: float
+    money: float
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """`at_end`: what will be used when the window ends; None for a budget whose window never ends. `run_out_at`
+    (microseconds UTC): when nothing will be left; None: not in this window, or not in YEARS_MAX years."""
+
+    at_end: int | None
+    run_out_at: int | None
+
+
+def paces(connection: sa.Connection, budgets: Sequence[Budget], now: int) -> dict[str, Pace]:
+    """By scope's id. A scope that used nothing is not in it."""
+    sums: dict[str, list[int]] = defaultdict(lambda: [now, 0, 0])
+    tokens = _hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.output_tokens
+    scopes = [_hours.c.tenant_id, _hours.c.project_id, _hours.c.key_id]
+    query = (
+        sa.select(*scopes, sa.func.min(_hours.c.hour), sa.func.sum(tokens), sa.func.sum(_hours.c.cost_picos))
+        .where(_hours.c.tenant_id.in_({budget.tenant_id for budget in budgets}), _hours.c.hour >= now - PACE_DAYS * DAY)
+        .group_by(*scopes)
+    )
+    wanted = {budget.scope_id for budget in budgets}
+    for *ids, first, used_tokens, used_picos in connection.execute(query):
+        for scope_id in wanted.intersection(ids):
+            one = sums[scope_id]
+            sums[scope_id] = [min(one[0], first), one[1] + int(used_tokens), one[2] + int(used_picos)]
+    return {scope_id: _pace(now - first, *used) for scope_id, (first, *used) in sums.items()}
+
+
+def project(state: BudgetState, pace: Pace | None, now: int) -> Projection:
+    """Of a budget in its present window. What is held counts as used."""
+    per_second = 0.0 if pace is None else getattr(pace, state.budget.unit)
+    at_end = None
+    if state.resets_at is not None:
+        at_end = state.used + state.held + round(per_second * max(0, state.resets_at - now) / SECOND)
+    if state.left <= 0:
+        return Projection(at_end, now)
+    if per_second <= 0 or state.left / per_second > YEARS_MAX * 365 * DAY / SECOND:
+        return Projection(at_end, None)
+    run_out_at = now + round(state.left / per_second * SECOND)
+    inside = state.resets_at is None or run_out_at < state.resets_at
+    return Projection(at_end, run_out_at if inside else None)
+
+
+def _pace(span: int, tokens: int, picos: int) -> Pace:
+    seconds = max(span, HOUR) / SECOND
+    return Pace(tokens / seconds, picos / seconds)

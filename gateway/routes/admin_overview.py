@@ -1,0 +1,51 @@
+"""GET /v1/admin/overview: the console's first page."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from litestar import get
+
+from gateway.administration import Actor
+from gateway.overview import Attention, Overview
+from gateway.routes.health import problems_of
+from gateway.services import Services
+
+HEALTH = "/admin/health"
+
+
+class OverviewView(Overview, frozen=True, kw_only=True):
+    """`status`: down, requests cannot be served by the gateway that answers; degraded, something critical needs
+    attention. Moments in Unix seconds, money in picos."""
+
+    status: Literal["ok", "degraded", "down"]
+
+
+@get("/overview", opt={"route": "/v1/admin/overview", "area": "usage"})
+async def overview(services: Services, by: Actor) -> OverviewView:
+    """Is it up, what is spent of the tightest budgets and when they run out, what today came to, what needs attention;
+    of somebody who has a tenant, of that one. `run_out_at` divides what is left by the average pace of the last seven
+    days' roll-ups; it is null where that lies beyond the budget's window."""
+    found = await services.overviews.get(by.tenant_id)
+    problems = problems_of(services)
+    attention = list(found.attention)
+    if by.tenant_id is None:
+        attention = [*_of(services, problems), *attention]
+    critical = any(one.severity == "critical" and one.kind != "budget" for one in attention)
+    fields = {name: getattr(found, name) for name in Overview.__struct_fields__}
+    status: Literal["ok", "degraded", "down"] = "down" if problems else "degraded" if critical else "ok"
+    return OverviewView(**fields | {"attention": attention}, status=status)
+
+
+def _of(services: Services, problems: dict[str, str]) -> list[Attention]:
+    found = [
+        msgspec.convert(
+            {"kind": kind, "severity": "critical", "message": f"{why[:1].upper()}{why[1:]}.", "link": HEALTH}, Attention
+        )
+        for kind, why in problems.items()
+    ]
+    if "journal" not in problems and services.settler.bytes_used:
+        message = f"{services.settler.bytes_used} bytes of settlements wait in the journal for the database."
+        found.append(Attention(kind="journal", severity="warning", message=message, link=HEALTH))
+    return found

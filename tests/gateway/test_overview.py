@@ -1,0 +1,166 @@
+"""The overview: exact sums from the roll-ups, the tightest budgets and when they run out, what needs attention."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from browser import Browser
+from gateway_stack import Stack, eventually
+
+from billing import budgets, projections, rollups, tables, tenants
+from billing.budgets import Budget, BudgetState
+from billing.clock import SECOND, database_now
+from billing.database import Database
+from billing.projections import DAY, PACE_DAYS, Pace
+from billing.rollups import HOUR
+from gateway import keys, overview
+from gateway.overview import SPEND_MAX, Overviews
+from migrations.upgrade import upgrade
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    upgrade(database_url)
+    made = Database(database_url)
+    yield made
+    made.close()
+
+
+def state(limit: int, used: int, *, held: int = 0, resets_at: int | None = None, unit: Any = "money") -> BudgetState:
+    budget = Budget("bud_1", "ten_1", "tenant", "ten_1", unit, "month" if resets_at else "total", limit, True, 0)
+    return BudgetState(budget, 0, resets_at, used, held, limit - used - held)
+
+
+@pytest.mark.parametrize(
+    ("given", "pace", "at_end", "run_out_in_s"),
+    [
+        (state(1000, 400, held=100), Pace(0, 5.0), None, 100),
+        (state(1000, 400, held=100, resets_at=50 * SECOND), Pace(0, 5.0), 750, None),
+        (state(1000, 400, held=100, resets_at=200 * SECOND), Pace(0, 5.0), 1500, 100),
+        (state(1000, 1100), Pace(0, 5.0), None, 0),
+        (state(1000, 0), None, None, None),
+        (state(10**18, 0), Pace(0, 0.001), None, None),  # in longer than anybody plans
+        (state(1000, 500, unit="tokens"), Pace(10.0, 5.0), None, 50),
+    ],
+)
+def test_a_projection(given: BudgetState, pace: Pace | None, at_end: int | None, run_out_in_s: int | None) -> None:
+    found = projections.project(given, pace, 0)
+    assert found.at_end == at_end
+    assert found.run_out_at == (None if run_out_in_s is None else run_out_in_s * SECOND)
+
+
+def hour_row(
+    tenant_id: str, hour: int, picos: int, *, key_id: str = "key_a", project_id: str = "prj_a"
+) -> dict[str, Any]:
+    counts = ("made_tokens", "discarded_tokens", "preemptions", "swapped_tokens", "sequence_min", "sequence_max")
+    return dict.fromkeys(counts, 0) | {
+        "tenant_id": tenant_id, "hour": hour, "key_id": key_id, "model": "m", "adapter": "", "tier": "batch",
+        "price_version_id": "prv_1", "period_id": "per_1", "project_id": project_id, "currency": "USD", "requests": 2,
+        "input_tokens": 3, "cached_input_tokens": 4, "output_tokens": 5, "cost_picos": picos, "device_s": 0.0,
+    }  # fmt: skip
+
+
+def test_a_pace_is_of_the_last_days(database: Database) -> None:
+    def fill(connection: sa.Connection) -> tuple[int, list[Budget]]:
+        now = database_now(connection)
+        hour = now - now % HOUR
+        tenant = tenants.create(connection, slug="acme", name="Acme", tier="batch").id
+        rows = [
+            hour_row(tenant, hour - 2 * HOUR, 700),
+            hour_row(tenant, hour - HOUR, 300, key_id="key_b", project_id="prj_b"),
+            hour_row(tenant, hour - (PACE_DAYS + 1) * DAY, 10**9),  # too long ago
+        ]
+        connection.execute(sa.insert(tables.usage_hours), rows)
+        scopes = (("tenant", tenant), ("project", "prj_b"), ("key", "key_a"), ("key", "key_z"))
+        return now, [Budget("b", tenant, scope, one, "money", "month", 1, True, 0) for scope, one in scopes]  # type: ignore[arg-type]
+
+    now, wanted = database.write_sync(fill)
+    found = database.read_sync(lambda c: projections.paces(c, wanted, now))
+    since = now % HOUR + 2 * HOUR
+    assert set(found) == {wanted[0].tenant_id, "prj_b", "key_a"}
+    assert found[wanted[0].tenant_id] == Pace(24 / (since / SECOND), 1000 / (since / SECOND))
+    assert found["key_a"].money == pytest.approx(700 * SECOND / since)
+    assert found["prj_b"].money == pytest.approx(300 * SECOND / (since - HOUR))
+
+
+def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
+    def fill(connection: sa.Connection) -> dict[str, str]:
+        now = database_now(connection)
+        made: dict[str, str] = {}
+        for number in range(SPEND_MAX + 2):
+            tenant = tenants.create(connection, slug=f"t{number}", name="t", tier="batch").id
+            made[f"t{number}"] = tenant
+            budget = budgets.create(
+                connection, tenant_id=tenant, scope="tenant", scope_id=tenant, unit="money", period="month",
+                limit_amount=1000,
+            )  # fmt: skip
+            (present,) = budgets.states(connection, tenant_id=tenant)
+            window = {"budget_id": budget.id, "window_start": present.window_start, "held": 0, "posted": 100 * number}
+            connection.execute(sa.insert(tables.budget_windows).values(window))
+            connection.execute(sa.insert(tables.usage_hours).values(hour_row(tenant, now - now % HOUR, 50)))
+        budgets.create(
+            connection, tenant_id=made["t0"], scope="tenant", scope_id=made["t0"], unit="money", period="day",
+            limit_amount=1000,
+        )  # fmt: skip
+        return made
+
+    made = database.write_sync(fill)
+    statements: list[str] = []
+    sa.event.listen(database._read_engine, "before_cursor_execute", lambda *found: statements.append(found[2]))
+    found = database.read_sync(lambda c: overview.read(c, None))
+    assert [one.tenant for one in found.spend] == [f"t{number}" for number in range(SPEND_MAX + 1, 1, -1)]
+    assert [one.posted_picos for one in found.spend] == [100 * number for number in range(SPEND_MAX + 1, 1, -1)]
+    assert (found.today.requests, found.today.tokens) == (2 * len(made), 12 * len(made))
+    assert found.today.cost_picos == {"USD": 50 * len(made)}
+    assert [one.cost_picos for one in found.today.series] == [{"USD": 50 * len(made)}]
+    assert statements
+    assert not [one for one in statements if re.search(r"\b(usage|holds|entries)\b", one)], (
+        "roll-ups and counters alone"
+    )
+    own = database.read_sync(lambda c: overview.read(c, made["t3"]))
+    assert [one.tenant for one in own.spend] == ["t3"]
+    assert own.today.cost_picos == {"USD": 50}
+
+
+async def test_it_is_read_once_a_second(database: Database) -> None:
+    now = [100.0]
+    overviews = Overviews(database, lambda: now[0])
+    first = await overviews.get(None)
+    assert await overviews.get(None) is first
+    assert await overviews.get("ten_1") is not first
+    now[0] += 0.9
+    assert await overviews.get(None) is first
+    now[0] += 0.2
+    assert await overviews.get(None) is not first
+
+
+def test_it_says_what_needs_attention(stack: Stack) -> None:
+    browser = Browser(stack.url)
+    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="looks", kind="admin"))
+    browser.headers["Authorization"] = f"Bearer {owner.secret}"
+    made = stack.new_key("globex")
+    budget = stack.budget(made.key, "money", 10**9)
+    stack.keys["spender"] = made.secret
+    assert stack.chat("spender", max_tokens=5).status_code == 200
+    stack.write(lambda c: budgets.change(c, budget.id, limit_amount=1))
+    stack.write(rollups.fold_all)
+
+    def told() -> bool:
+        body = browser.get("/v1/admin/overview").json()
+        assert body["status"] == "ok"
+        return any(one["kind"] == "budget" and made.key.id in one["message"] for one in body["attention"])
+
+    eventually(told, 10.0)
+    body = browser.get("/v1/admin/overview").json()
+    (spent,) = [one for one in body["spend"] if one["budget"] == budget.id]
+    assert spent["left_picos"] < 0
+    assert spent["run_out_at"] is not None
+    assert body["today"]["requests"] >= 1
+    listed = browser.get("/v1/admin/budgets", params={"search": budget.id}).json()["data"]
+    assert (listed[0]["posted"], listed[0]["projected"]) == (spent["posted_picos"], None)
+    assert listed[0]["run_out_at"] is not None
+    stack.write(lambda c: budgets.remove(c, budget.id))
