@@ -226,3 +226,21 @@ def test_the_command_line_makes_keys_of_roles(open_to_all: Stack) -> None:
         assert f'"role":"{role}"' in result.output
     for wrong in (["--role", "finance", "--tenant", "acme"], ["--admin", "--role", "tenant_admin"]):
         assert CliRunner().invoke(main, [*config, *wrong]).exit_code != 0
+
+
+def test_every_answer_is_described_by_name(open_to_all: Stack) -> None:
+    """So that types made from the description have names."""
+    spec = httpx.get(f"{open_to_all.url}/schema/openapi.json", verify=NO_TLS).json()
+    unnamed = []
+    for path, operations in spec["paths"].items():
+        if not path.startswith(("/v1/admin/", "/v1/organization/")):
+            continue
+        for method, operation in operations.items():
+            answers = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
+            for kind in (answer.get("content", {}).get("application/json") for answer in answers):
+                schema = {} if kind is None else kind["schema"]
+                named = schema.get("items", schema).get("$ref", "").removeprefix("#/components/schemas/")
+                if schema and schema != {"type": "null"} and named not in spec["components"]["schemas"]:
+                    unnamed.append(f"{method} {path}")
+    assert unnamed == []
+    assert spec["components"]["securitySchemes"]["session"]["name"] == "laneway_session"
