@@ -1,4 +1,5 @@
-"""What engines say they made, beside what the ledger has: made = usage + discarded + lost, seen at quiet moments.
+"""What engines say they made, beside what the ledger has: made = usage + discarded + lost. At quiet moments exactly;
+while requests run, between two bounds.
 
 Nothing tells which engine a usage row came from, so the sums of all are compared. It reads no engine: whoever does,
 brings the numbers.
@@ -15,6 +16,8 @@ from billing.proofs import Imbalance
 
 # An engine that was not heard of for so long is gone, and what it had in flight with it.
 SILENT_S = 180
+# What a hold that expired may still be reported to have made, or be counted as lost by its engine.
+UNTOLD_S = 3600
 
 _counts = tables.engine_counts
 _holds = tables.holds
@@ -33,20 +36,42 @@ class EngineCount(msgspec.Struct, frozen=True):
 
 
 class LedgerCount(msgspec.Struct, frozen=True):
-    """Tokens made for requests that were settled, or whose hold had expired when they were; and the holds open."""
+    """Tokens made for requests that were settled, or (`late`) whose hold had expired when they were; the holds open; and
+    what those, and the ones that expired lately, may have made that nobody has said yet."""
 
     tokens: int
     open_holds: int
+    late: int = 0
+    untold: int = 0
+
+    @property
+    def settled(self) -> int:
+        return self.tokens - self.late
 
 
-def ledger_count(connection: sa.Connection) -> LedgerCount:
+class Bounds(msgspec.Struct, frozen=True):
+    """What is known of one number that never changes, the ledger's tokens less those of these engines, from all looks
+    at them: at least `floor`; and, without what they count as lost, at most `ceiling`. `short`: the last look found less
+    than the floor, which the next one must confirm."""
+
+    engines: tuple[str, ...]
+    floor: int
+    ceiling: int
+    short: bool = False
+
+
+def ledger_count(connection: sa.Connection, clock: Clock = database_now) -> LedgerCount:
     """In one unchanging view."""
     cursor = rollups.read_cursor(connection)
     tail = sa.select(sa.func.coalesce(sa.func.sum(_usage.c.made_tokens), 0)).where(_usage.c.sequence > cursor.sequence)
     late = sa.select(sa.func.coalesce(sa.func.sum(_holds.c.lost_tokens), 0)).where(_holds.c.lost_tokens > 0)
-    still = sa.select(sa.func.count()).select_from(_holds).where(_holds.c.state == "held")
-    after, expired, open_holds = (int(connection.execute(query).scalar_one()) for query in (tail, late, still))
-    return LedgerCount(cursor.made_tokens + after + expired, open_holds)
+    most = sa.func.coalesce(sa.func.sum(_holds.c.max_tokens), 0)
+    still = sa.select(sa.func.count(), most).where(_holds.c.state == "held")
+    lately = _holds.c.ended_at > clock(connection) - UNTOLD_S * SECOND
+    expired = sa.select(most).where(_holds.c.state == "expired", _holds.c.lost_tokens == 0, lately)
+    after, told_late, untold = (int(connection.execute(query).scalar_one()) for query in (tail, late, expired))
+    open_holds, running = map(int, connection.execute(still).one())
+    return LedgerCount(cursor.made_tokens + after + told_late, open_holds, told_late, untold + running)
 
 
 def note(
@@ -64,6 +89,8 @@ def note(
         "overrun_tokens": engine.overrun_tokens,
         "lost_tokens": engine.lost_tokens,
         "ledger_tokens": after.tokens if quiet else None,
+        "ledger_before": before.settled,
+        "ledger_bound": after.settled + after.untold,
         "read_at": now,
     }
     updated = connection.execute(sa.update(_counts).where(_counts.c.epoch == engine.epoch).values(row))
@@ -97,3 +124,29 @@ def compare(gap_then: int, engines_then: dict[str, int], gap_now: int, engines_n
     if 0 <= gap_now - gap_then <= grown:
         return []
     return [Imbalance("tokens settled, less those made", " ".join(engines_now), gap_then, gap_now)]
+
+
+def follow(connection: sa.Connection, before: Bounds | None) -> tuple[Bounds | None, list[Imbalance]]:
+    """What the newest look at the engines adds to what was known, whatever runs. Each token that was settled or counted
+    as lost before an engine was asked is among those that it made (but may be counted twice, once as lost); and each
+    that it made is settled after, counted as lost, or of a hold that is open or expired lately. So each look bounds
+    the same number from below and from above, and looks that contradict each other are an imbalance."""
+    rows = connection.execute(sa.select(_counts).order_by(_counts.c.read_at, _counts.c.epoch)).all()
+    if not rows or any(row.ledger_before is None for row in rows):
+        return None, []
+    made = sum(int(row.made_tokens - row.overrun_tokens) for row in rows)
+    gone = sum(int(row.lost_tokens) for row in rows)
+    # Of several engines: the ledger from before the first was read, and from after the last.
+    least, most = rows[0].ledger_before - made, rows[-1].ledger_bound - made
+    seen = Bounds(tuple(sorted(row.epoch for row in rows)), least + gone, most)
+    if before is None or before.engines != seen.engines:
+        return seen, []
+    words = " ".join(seen.engines)
+    if least > before.ceiling:
+        return seen, [Imbalance("tokens settled that no engine made", words, before.ceiling, least)]
+    bound = most + gone + ledger_count(connection).late
+    if short := bound < before.floor:
+        # A connection that breaks is known to one side first: once is no proof.
+        if before.short:
+            return seen, [Imbalance("tokens made that are nobody's", words, before.floor, bound)]
+    return Bounds(seen.engines, max(before.floor, seen.floor), min(before.ceiling, most), short), []

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from billing import audit, engine_books, proofs, rollups, tables
 from billing.clock import SECOND, Clock, database_now
+from billing.engine_books import Bounds
 from billing.periods import check_month
 from billing.proofs import Imbalance
 
@@ -40,7 +41,8 @@ _ALONE = sa.text("SET LOCAL max_parallel_workers_per_gather = 0")
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What one reconciling found: nothing, when `sound`. It covers usage with sequence_from < sequence ≤ sequence_to,
     as it was at the moment `at`. `overshot`: windows of budgets. `engine_gap`: the ledger's tokens less the engines',
-    when nothing ran; `engines`: what each engine had lost by then."""
+    when nothing ran; `engines`: what each engine had lost by then; `engine_bounds`: between what the gap must lie, whatever
+    ran."""
 
     number: int = 0
     kind: Kind
@@ -52,6 +54,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     overshot: list[str] = []
     engine_gap: int | None = None
     engines: dict[str, int] = {}
+    engine_bounds: Bounds | None = None
 
     @property
     def sound(self) -> bool:
@@ -100,8 +103,10 @@ def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
     quiet = _last_quiet(connection)
     if gap is not None and quiet is not None and quiet.engine_gap is not None:
         found += engine_books.compare(quiet.engine_gap, quiet.engines, gap, engines)
-    result = _result("minute", began, at, first, connection, found, proofs.overshot(connection))
-    return msgspec.structs.replace(result, sequence_to=upto, engine_gap=gap, engines={} if gap is None else engines)
+    bounds, contradictions = engine_books.follow(connection, None if last is None else last.engine_bounds)
+    result = _result("minute", began, at, first, connection, found + contradictions, proofs.overshot(connection))
+    books = {"engine_gap": gap, "engines": {} if gap is None else engines, "engine_bounds": bounds}
+    return msgspec.structs.replace(result, sequence_to=upto, **books)
 
 
 def record(connection: sa.Connection, result: Result) -> Result:
@@ -117,6 +122,7 @@ def record(connection: sa.Connection, result: Result) -> Result:
         "findings": {"imbalances": msgspec.to_builtins(result.imbalances), "overshot": result.overshot},
         "engine_gap": result.engine_gap,
         "engines": None if result.engine_gap is None else msgspec.json.encode(result.engines).decode(),
+        "engine_bounds": None if result.engine_bounds is None else msgspec.json.encode(result.engine_bounds).decode(),
     }
     made = connection.execute(sa.insert(_results).values(row).returning(_results.c.number))
     number = int(made.scalar_one())
@@ -189,4 +195,5 @@ def _read(row: sa.Row[Any]) -> Result:
         overshot=found["overshot"],
         engine_gap=row.engine_gap,
         engines=msgspec.json.decode(row.engines, type=dict[str, int]) if row.engines else {},
+        engine_bounds=msgspec.json.decode(row.engine_bounds, type=Bounds) if row.engine_bounds else None,
     )

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from billing import rollups, tables
 from billing.clock import DAY, SECOND
+from billing.prices import METERS
 from billing.rollups import HOUR
 
 MINUTE = 60 * SECOND
@@ -20,7 +21,9 @@ WIDTHS: dict[Width, int] = {"1m": MINUTE, "1h": HOUR, "1d": DAY}
 ROWS_MAX = 5_000  # of one page; what is over is on the next
 VALUES_MAX = 100  # of one filter
 
-Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier"]
+Group = Literal["tenant_id", "project_id", "key_id", "model", "adapter", "tier", "line_item"]
+LINE_ITEM: Group = "line_item"  # what was called and the meter: a row for each, of cost and tokens alone
+# Columns of what is read.
 GROUPS: tuple[Group, ...] = ("tenant_id", "project_id", "key_id", "model", "adapter", "tier")
 COUNTED = (
     "requests", "input_tokens", "cached_input_tokens", "output_tokens", "made_tokens", "discarded_tokens",
@@ -31,6 +34,7 @@ _SUMMED = (*COUNTED, "correction_picos")
 _usage = tables.usage
 _hours = tables.usage_hours
 _corrections = tables.corrections
+_unit = tables.unit_prices
 
 
 class Which(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +56,7 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
     """Of one group in one bucket. `groups`: the value of each name grouped by, None for what has none. Corrections are
-    in `correction_picos` and `cost_picos` alone."""
+    in `correction_picos` and `cost_picos` alone; of a line item, their tokens are with the others."""
 
     bucket: int
     groups: dict[str, str | None]
@@ -101,7 +105,7 @@ def buckets(
     place = place or Place(which.start - which.start % step)
     covered_to = min(which.end, place.bucket + limit * step)
     part = msgspec.structs.replace(which, start=max(which.start, place.bucket), end=covered_to)
-    names = [name for name in GROUPS if name in set(group_by)]
+    names = [name for name in (*GROUPS, LINE_ITEM) if name in set(group_by)]
     source = sa.union_all(*_sources(connection, part, names, step), _corrected(part, names)).subquery()
     bucket = (source.c.at - source.c.at % sa.literal_column(str(step), sa.BigInteger)).label("bucket")
     keys = [bucket, *(source.c[name] for name in names), source.c.currency]
@@ -183,6 +187,10 @@ def _within(start: int, end: int) -> sa.ColumnElement[bool]:
 
 
 def _rolled_up(which: Which, names: list[Group], first: int, last: int) -> sa.Select[Any]:
+    if LINE_ITEM in names:
+        tokens = {f"{meter}_tokens": _hours.c[f"{meter}_tokens"].expression for meter in METERS}
+        hours = sa.and_(_hours.c.hour >= first, _hours.c.hour < last)
+        return _by_meter(_hours, _hours.c.hour, tokens, names).where(hours, *which.of(_hours))
     sums = [sa.func.sum(_hours.c[name]).label(name) for name in (*COUNTED, "device_s")]
     keys = [_hours.c.hour.label("at"), *(_hours.c[name] for name in names), _hours.c.currency]
     between = sa.and_(_hours.c.hour >= first, _hours.c.hour < last)
@@ -190,8 +198,26 @@ def _rolled_up(which: Which, names: list[Group], first: int, last: int) -> sa.Se
     return query.where(between, *which.of(_hours)).group_by(*keys)
 
 
+def _by_meter(
+    table: sa.Table, at: sa.ColumnElement[int], tokens: dict[str, sa.ColumnElement[int]], names: list[Group]
+) -> sa.Select[Any]:
+    """Each row of usage or of the roll-ups once for each meter that has tokens: those tokens and what they cost."""
+    own = sa.case(*((_unit.c.meter == meter, tokens[f"{meter}_tokens"]) for meter in METERS), else_=0)
+    columns: list[Any] = [at.label("at"), *_named(table, names), table.c.currency]
+    for name in COUNTED:
+        meter = name.removesuffix("_tokens")
+        nothing = sa.literal_column("0", sa.BigInteger)
+        value = sa.case((_unit.c.meter == meter, own), else_=0) if meter in METERS else nothing
+        columns.append((own * _unit.c.picos if name == "cost_picos" else value).label(name))
+    columns += [sa.literal_column("0.0", sa.Double).label("device_s"), sa.literal_column("0").label("correction_picos")]
+    price = sa.and_(_unit.c.price_version_id == table.c.price_version_id, _unit.c.tier == table.c.tier)
+    return sa.select(*columns).join(_unit, price).where(own != 0)
+
+
 def _raw(which: Which, names: list[Group], rows: sa.ColumnElement[bool]) -> sa.Select[Any]:
     meters = rollups.meters()
+    if LINE_ITEM in names:
+        return _by_meter(_usage, _usage.c.finished_at.expression, meters, names).where(rows, *which.of(_usage))
     columns: list[Any] = [_usage.c.finished_at.label("at"), *_named(_usage, names), _usage.c.currency]
     for name in COUNTED:
         one = sa.literal_column("1") if name == "requests" else meters.get(name, _usage.c.get(name))
@@ -202,7 +228,11 @@ def _raw(which: Which, names: list[Group], rows: sa.ColumnElement[bool]) -> sa.S
 
 def _corrected(which: Which, names: list[Group]) -> sa.Select[Any]:
     columns: list[Any] = [_corrections.c.created_at.label("at"), *_named(_corrections, names), _corrections.c.currency]
-    columns += [sa.literal_column("0").label(name) for name in COUNTED if name != "cost_picos"]
+    for name in COUNTED[:-1]:
+        meter = name.removesuffix("_tokens")
+        of_meter = LINE_ITEM in names and meter in METERS
+        moved = sa.case((_corrections.c.meter == meter, _corrections.c.tokens), else_=0)
+        columns.append((moved if of_meter else sa.literal_column("0")).label(name))
     columns += [_corrections.c.picos.label("cost_picos"), sa.literal_column("0.0", sa.Double).label("device_s")]
     columns.append(_corrections.c.picos.label("correction_picos"))
     between = sa.and_(_corrections.c.created_at >= which.start, _corrections.c.created_at < which.end)
@@ -211,4 +241,15 @@ def _corrected(which: Which, names: list[Group]) -> sa.Select[Any]:
 
 def _named(table: sa.Table, names: list[Group]) -> list[Any]:
     """As the roll-ups have them: what is missing is NONE."""
-    return [sa.func.coalesce(table.c[name], tables.NONE).label(name) for name in names]
+    return [
+        (_line_item(table) if name == LINE_ITEM else sa.func.coalesce(table.c[name], tables.NONE)).label(name)
+        for name in names
+    ]
+
+
+def _line_item(table: sa.Table) -> sa.ColumnElement[str]:
+    """For example `model-a, input`, or `adp_…, output` of an adapter. A correction without a meter says so."""
+    called = sa.func.coalesce(sa.func.nullif(table.c.adapter, tables.NONE), table.c.model)
+    meter = table.c.meter if table is _corrections else _unit.c.meter
+    words = sa.func.coalesce(sa.func.replace(meter, "_", " "), "correction")
+    return sa.case((called.is_(None), words), else_=called + ", " + words)

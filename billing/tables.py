@@ -219,6 +219,12 @@ sa.Index(
 # Of what was never settled. (Written as or: SQLite must find the very words of an index in a query.)
 UNSETTLED = sa.or_(holds.c.state == "voided", holds.c.state == "expired")
 sa.Index("ix_holds_unsettled", holds.c.ended_at, sqlite_where=UNSETTLED, postgresql_where=UNSETTLED)
+sa.Index(
+    "ix_holds_expired",
+    holds.c.ended_at,
+    sqlite_where=holds.c.state == "expired",
+    postgresql_where=holds.c.state == "expired",
+)
 
 # Which window each hold was counted in; its settlement is posted there, whatever day it is by then.
 hold_charges = sa.Table(
@@ -495,7 +501,7 @@ engine_counts = sa.Table(
     sa.Column("overrun_tokens", sa.BigInteger, nullable=False),
     sa.Column("lost_tokens", sa.BigInteger, nullable=False),
     sa.Column("ledger_tokens", sa.BigInteger),  # of the ledger then, when nothing ran; null: something did
-    # Whatever ran: of the ledger just before, and just after with all that open holds may still come to.
+    # Whatever ran: what was settled just before; and just after, with all that open holds may still come to.
     sa.Column("ledger_before", sa.BigInteger),
     sa.Column("ledger_bound", sa.BigInteger),
     sa.Column("read_at", sa.BigInteger, nullable=False),

@@ -94,7 +94,9 @@ class Exporter:
         again = "Asked for anew, it is made again; of a closed month, with the same bytes."
         if job.host == self._host:
             raise NotHere(f"The file is gone from the host {job.host!r}, where it was made. {again}")
-        raise NotHere(f"The file lies on the host {job.host!r}, and this is {self._host!r}: ask a gateway there. {again}")
+        raise NotHere(
+            f"The file lies on the host {job.host!r}, and this is {self._host!r}: ask a gateway there. {again}"
+        )
 
     async def drop(self, export_id: str) -> None:
         """Its files, if they are here."""

@@ -21,6 +21,7 @@ GROUPS_MAX = 20_000  # remembered at once; past it they are made again
 SERVICE = "Laneway"
 CATEGORY, SUBCATEGORY = "AI and Machine Learning", "Generative AI"
 UNIT = "Tokens"
+TAG_PREFIX = "laneway/"  # of tags that the provider sets: FOCUS wants one
 METER_NAMES: Mapping[Meter, str] = {
     "input": "Input Tokens",
     "cached_input": "Cached Input Tokens",
@@ -219,12 +220,15 @@ class Rows:
         """Who used what. Where there is none, roll-ups have NONE and corrections null."""
         project, key, adapter = project or None, key or None, adapter or None
         resource = adapter or model
+        named = {"key": self._names.get(key or ""), "project": self._names.get(project or "")}
+        tags = {f"{TAG_PREFIX}{what}": name for what, name in named.items() if name is not None}
         return {
             "ResourceId": resource,
             "ResourceName": None if adapter is None else self._names.get(adapter),
             "ResourceType": None if resource is None else "Model" if adapter is None else "Adapter",
             "SubAccountId": project,
             "SubAccountName": None if project is None else self._names.get(project, project),
+            "Tags": msgspec.json.encode(tags).decode() if tags else None,
             "x_Adapter": adapter,
             "x_KeyId": key,
             "x_KeyName": None if key is None else self._names.get(key),

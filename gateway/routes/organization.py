@@ -4,6 +4,7 @@ keys, over all tenants. Beside its names are ours: tenant, adapter, tier, and ex
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -25,6 +26,7 @@ LIMITS: dict[Width, tuple[int, int]] = {"1m": (60, 1440), "1h": (24, 168), "1d":
 COST_LIMITS = (7, 180)
 
 GroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier"]
+CostGroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier", "line_item"]
 GROUP_OF: dict[str, Group] = {"api_key_id": "key_id", "service_tier": "tier"}
 
 Start = Annotated[int, Parameter(ge=0, le=2**40, description="Unix seconds")]
@@ -72,11 +74,13 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class CostResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one group owes, with its corrections, which are `correction_picos` of it."""
+    """What one group owes, with its corrections, which are `correction_picos` of it. `line_item`: model or adapter, and
+    the meter, `model-a, cached input`; `quantity`: its tokens. Null where that is not grouped by."""
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: Amount
-    line_item: None = None
+    line_item: str | None = None
+    quantity: int | None = None
     correction_picos: int
     project_id: str | None = None
     api_key_id: str | None = None
@@ -174,13 +178,15 @@ async def organization_costs(
     models: Names = None,
     adapters: Names = None,
     tiers: Names = None,
-    group_by: list[GroupName] | None = None,
+    group_by: list[CostGroupName] | None = None,
     limit: Buckets = None,
     page: PageToken = None,
 ) -> CostPage:
     """What usage and corrections cost, in days of UTC, by group and currency."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
-    asked = _asked(request, lists, start_time, end_time, bucket_width, group_by, limit, COST_LIMITS, page)
+    asked = _asked(
+        request, lists, start_time, end_time, bucket_width, group_by, limit, COST_LIMITS, page, CostGroupName
+    )
     report, which = await services.database.report(lambda c: _query(c, asked, by))
     data = [
         CostBucket(start_time=start, end_time=end, results=[_cost(services, row) for row in rows])
@@ -207,10 +213,11 @@ def _asked(
     start_time: int,
     end_time: int | None,
     width: Width,
-    group_by: list[GroupName] | None,
+    group_by: Sequence[str] | None,
     limit: int | None,
     limits: tuple[int, int],
     page: str | None,
+    known: Any = GroupName,
 ) -> Asked:
     if end_time is not None and end_time <= start_time:
         raise InvalidRequest("'end_time' must be after 'start_time'.", param="end_time")
@@ -218,9 +225,9 @@ def _asked(
     if limit is not None and limit > most:
         raise InvalidRequest(f"'limit' is {limit}; for buckets of {width} it is at most {most}.", param="limit")
     names = [*(group_by or ()), *request.query_params.getall("group_by[]", [])]
-    if unknown := [name for name in names if name not in get_args(GroupName)]:
+    if unknown := [name for name in names if name not in get_args(known)]:
         raise InvalidRequest(f"'group_by' {unknown[0]!r} is no group here.", param="group_by")
-    groups = [GROUP_OF.get(name, name) for name in names]
+    groups: list[Group] = [GROUP_OF.get(name, name) for name in names]  # type: ignore[misc]
     which = Which(
         start=start_time * SECOND,
         end=0,
@@ -294,4 +301,6 @@ def _usage(services: Services, row: Sums) -> UsageResult:
 
 def _cost(services: Services, row: Sums) -> CostResult:
     amount = Amount(row.cost_picos / PICOS_PER_UNIT, row.currency.lower(), row.cost_picos)
-    return CostResult(amount=amount, correction_picos=row.correction_picos, **_named(services, row))
+    tokens = row.input_tokens + row.cached_input_tokens + row.output_tokens
+    quantity = tokens if reports.LINE_ITEM in row.groups else None
+    return CostResult(amount=amount, quantity=quantity, correction_picos=row.correction_picos, **_named(services, row))

@@ -17,6 +17,15 @@ def upgrade() -> None:
     # millions of rows, and next to nothing at a settlement. SQLite has none of that kind, and makes a plain one.
     op.create_index("ix_entries_recorded_at", "entries", ["recorded_at"], unique=False, postgresql_using="brin")
     # What engines made is compared with the ledger while requests run: between two bounds (engine_books.py).
+    expired = sa.text("state = 'expired'")
+    op.create_index(
+        "ix_holds_expired",
+        "holds",
+        ["ended_at"],
+        unique=False,
+        sqlite_where=expired,
+        postgresql_where=expired,
+    )
     op.add_column("engine_counts", sa.Column("ledger_before", sa.BigInteger(), nullable=True))
     op.add_column("engine_counts", sa.Column("ledger_bound", sa.BigInteger(), nullable=True))
     # Names that were kept before stay for ever: null.

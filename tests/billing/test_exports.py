@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import Books
+from billing_books import Books, settlement
 from export_books import (
     BYTES_MAX,
     FEBRUARY,
@@ -29,7 +29,7 @@ from export_books import (
     run,
     second_tenant,
 )
-from finance_books import at, close, fold, use
+from finance_books import at, close, fold, run_group, use
 
 from billing import invoices, periods, tables, tenants
 from billing.clock import to_datetime
@@ -454,3 +454,22 @@ def test_a_line_is_the_event_that_it_stands_for() -> None:
         event = events.Event(request_id, f"/tenants/{tenant}", events.SETTLED, finished, data, subject=key)
         assert msgspec.json.encode(event) + b"\n" == line
         assert (Decimal(data.cost).scaleb(12), datetime.fromisoformat(finished)) == (cost, to_datetime(finished_at))
+
+
+@pytest.mark.parametrize("format_", ["csv", "jsonl", "parquet"])
+def test_tags_name_the_key_and_the_project(sqlite_books: Books, tmp_path: Path, format_: str) -> None:
+    books = sqlite_books
+    project = books.database.write_sync(
+        lambda c: tenants.create_project(c, tenant_id=books.tenant.id, name='=search "1"')
+    )
+    request = msgspec.structs.replace(books.request(), project_id=project.id)
+    run_group(books, JANUARY, [request])
+    run_group(books, JANUARY, endings=[settlement(request, 3)])
+    use(books, JANUARY, key="key_unnamed")
+    open_month(books, "2031-01")
+    name_all(books, spec(books), key_a="crawler")
+    made = run(books, tmp_path, spec(books, format_))
+    tags = {row["x_KeyId"]: row["Tags"] for row in rows_of(tmp_path / made.file)}
+    assert json.loads(tags["key_a"]) == {"laneway/key": "crawler", "laneway/project": '=search "1"'}
+    assert tags["key_unnamed"] is None
+    assert check(tmp_path / made.file).findings == []

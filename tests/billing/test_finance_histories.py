@@ -221,6 +221,9 @@ class History:
     def examine(self) -> None:
         start, end = self.began - 50 * DAY, self.now + 1
         which = Which(start=start, end=end, tenant_ids=(self.tenant,))
+        items = self.pages(which, "1d", ("tier", "line_item"))
+        assert sum(row.cost_picos for row in items) == sum(one.picos for one in self.did)
+        assert all(row.groups["line_item"] for row in items)
         for width, group_by in (("1d", ()), ("1h", ("tier", "adapter")), ("1d", GROUPS)):
             rows = self.pages(which, width, group_by)
             assert sum(row.cost_picos for row in rows) == sum(one.picos for one in self.did)

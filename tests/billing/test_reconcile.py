@@ -9,10 +9,13 @@ from billing_books import Books, settlement
 from finance_books import at, close, fold, run_group, use
 
 from billing import budgets, corrections, engine_books, reconcile, rollups, tables
-from billing.clock import SECOND
+from billing.clock import SECOND, database_now
 from billing.engine_books import EngineCount
 from billing.errors import InvalidValue
+from billing.group import Group
+from billing.prices import PriceBook
 from billing.reconcile import Result
+from billing.requests import Expire
 
 JANUARY, FEBRUARY = at("2031-01-15T12:00"), at("2031-02-15T12:00")
 # What is done past the triggers; which of the three find it. {r}: a request of January's, {c}: a correction's id.
@@ -260,3 +263,57 @@ def test_a_minute_whose_usage_lies_in_more_hours_than_one_statement_can_name(boo
     books.database.write_sync(lambda c: c.execute(sa.delete(tables.reconciliations)).rowcount)
     [found] = minute(books).imbalances
     assert (found.what, found.found) == ("usage less roll-ups: requests", -1)
+
+
+def running(books: Books, made: int, *, overrun: int = 0, lost: int = 0) -> list[str]:
+    """A look at an engine in the midst of its work, and what the minute that follows finds."""
+    note(books, EngineCount("epo_1", made, overrun, lost, idle=False))
+    result = minute(books)
+    assert result.engine_gap is None
+    return [one.what for one in result.imbalances]
+
+
+MISSING, INVENTED = "tokens made that are nobody's", "tokens settled that no engine made"
+
+
+def test_engines_are_compared_while_they_run(books: Books) -> None:
+    """A request of at most 90 tokens runs all the time: what is settled and what it may have made are the bounds."""
+    held = books.request(most=90)
+    assert running(books, 0) == []
+    run_group(books, JANUARY, [held])
+    assert running(books, 40) == []
+    use(books, JANUARY, made=10)
+    assert running(books, 60, overrun=3) == []
+    use(books, JANUARY, made=20)
+    assert running(books, 33 + 90, overrun=3) == [], "all that the request may have is under way"
+    assert running(books, 34 + 90, overrun=3) == [], "once is no proof"
+    assert running(books, 34 + 90, overrun=3) == [MISSING]
+
+
+def test_more_settled_than_made_is_found_while_an_engine_runs(books: Books) -> None:
+    held = books.request(most=90)
+    run_group(books, JANUARY, [held])
+    assert running(books, 90) == []
+    use(books, JANUARY, made=100)
+    assert running(books, 100) == [], "what was under way may have been all of it"
+    use(books, JANUARY, made=91)
+    assert running(books, 101) == [INVENTED]
+    assert running(books, 101) == [], "it is told once"
+
+
+def test_lost_tokens_are_accounted_for_while_an_engine_runs(books: Books) -> None:
+    """A gateway dies with 50 tokens: its hold expires, and whether the engine says so first, or settles them too, or a
+    report comes late, nothing is missing and nothing too much."""
+    dead, alive = books.request(most=90), books.request(most=5)
+    run_group(books, JANUARY, [dead, alive])
+    assert running(books, 50) == []
+    assert running(books, 52, lost=50) == []
+    now = books.database.read_sync(database_now)
+    group = Group("gw_1", 60.0, lambda _connection: now, PriceBook())
+    books.database.write_sync(lambda c: group.run(c, [], [Expire(dead.request_id)]))
+    for _ in range(2):
+        assert running(books, 55, lost=50) == []
+    late = Group("gw_1", 60.0, lambda _connection: now, PriceBook())
+    books.database.write_sync(lambda c: late.run(c, [], [settlement(dead, 50)]))
+    for _ in range(2):
+        assert running(books, 55, lost=50) == []

@@ -99,6 +99,27 @@ def test_usage_in_openais_shape(shop: Stack, admin: Operator) -> None:
     assert {one["adapter"]: one["num_model_requests"] for one in adapters} == {None: 4, shop.adapters["acme-style"]: 1}
 
 
+def test_costs_by_line_item_as_openai_has_them(shop: Stack, admin: Operator) -> None:
+    asked = {"tenants": "acme", "group_by": ["line_item"]}
+    found = {one["line_item"]: one for one in results(organization(admin, "costs", **asked))}
+    called = (MODEL, shop.adapters["acme-style"])
+    assert found.keys() >= {f"{name}, {meter}" for name in called for meter in ("input", "output")}
+    assert {item.rpartition(", ")[2] for item in found} <= {"input", "cached input", "output"}
+    assert sum(one["amount"]["picos"] for one in found.values()) == spent(shop, tenant_id=shop.tenants["acme"])
+    totals = admin.ok("GET", "usage", tenant="acme")
+    tokens = totals["prompt_tokens"] + totals["completion_tokens"]
+    assert sum(one["quantity"] for one in found.values()) == tokens
+    pages, token = [], None
+    while not pages or token:
+        page = organization(admin, "costs", **asked, **({"page": token} if token else {}))
+        pages, token = [*pages, page], page["next_page"]
+    assert [one["line_item"] for page in pages for one in results(page)] == sorted(found)
+    [whole] = results(organization(admin, "costs", tenants="acme"))
+    assert (whole["line_item"], whole["quantity"]) == (None, None)
+    refused = organization(admin, "usage/completions", 400, group_by="line_item")
+    assert refused["error"]["param"] == "group_by"
+
+
 def test_pages_of_buckets_follow_each_other(shop: Stack, admin: Operator) -> None:
     pages, token = [], None
     while True:
