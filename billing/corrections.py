@@ -17,6 +17,8 @@ from billing.requests import REQUEST_TOKENS_MAX
 
 REASON_CHARS_MAX = 500
 LIST_MAX = 1000
+# Of one period together, either way: its usage has the other half of what an invoice can hold.
+PERIOD_PICOS_MAX = PICOS_MAX // 2
 
 _corrections = tables.corrections
 _METER_TOKENS = {
@@ -176,7 +178,17 @@ def _corrected(connection: sa.Connection, request_id: str, meter: str) -> int:
     return int(connection.execute(query).scalar_one())
 
 
+def _check_sum(connection: sa.Connection, correction: Correction) -> None:
+    """An invoice must be able to hold them, or the month could never be closed."""
+    query = sa.select(sa.func.coalesce(sa.func.sum(_corrections.c.picos), 0))
+    there = int(connection.execute(query.where(_corrections.c.period_id == correction.period_id)).scalar_one())
+    if abs(there + correction.picos) > PERIOD_PICOS_MAX:
+        field = "picos" if correction.request_id is None else "tokens"
+        raise InvalidValue(f"the period's corrections are {there} picos; at most ±{PERIOD_PICOS_MAX} fit", field)
+
+
 def _write(connection: sa.Connection, correction: Correction) -> Correction:
+    _check_sum(connection, correction)
     row = msgspec.structs.asdict(correction)
     del row["sequence"]
     made = connection.execute(sa.insert(_corrections).values(row).returning(_corrections.c.sequence))

@@ -113,11 +113,18 @@ def _translated() -> Iterator[None]:
             raise
         raise DatabaseUnavailable(str(error)) from error
     except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError) as error:
+        if isinstance(error, exc.DBAPIError) and _is_overflow(error):
+            raise
         raise DatabaseUnavailable(str(error.__cause__ or error).strip()) from error
     except exc.DBAPIError as error:
         if error.connection_invalidated or _cannot_serve(error):
             raise DatabaseUnavailable(str(error.orig).strip()) from error
         raise
+
+
+def _is_overflow(error: exc.DBAPIError) -> bool:
+    """A sum that 64 bits do not hold: SQLite says so as it says that it is locked. PostgreSQL calls it a DataError."""
+    return isinstance(error.orig, sqlite3.OperationalError) and str(error.orig) == "integer overflow"
 
 
 def _cannot_serve(error: exc.DBAPIError) -> bool:

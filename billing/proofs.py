@@ -114,7 +114,7 @@ def settled(connection: sa.Connection, first: int, last: int) -> list[Imbalance]
     tokens = rollups.meters()
     priced = {m: sa.func.coalesce(tokens[f"{m}_tokens"] * unit.c[m], 0) for m in METERS}
     booked = {name: sa.func.coalesce(own.c[name], 0) for name in ("received", "total", *METERS)}
-    worth = sum(priced.values(), sa.literal_column("0"))
+    worth: sa.ColumnElement[Any] = sum(priced.values(), sa.literal_column("0"))
     query = (
         _select(_usage.c.request_id, cost, worth, *booked.values(), *priced.values())
         .outerjoin(unit, sa.and_(unit.c.version == _usage.c.price_version_id, unit.c.tier == _usage.c.tier))

@@ -42,7 +42,7 @@ class Bookkeeper:
                 await self.run_once()
             except DatabaseUnavailable as error:
                 _log.warning("books.database_away", extra={"fields": {"reason": str(error)}})
-            except AssertionError as error:  # rows that cannot be folded: requests are served nonetheless
+            except Exception as error:  # noqa: BLE001 - rows that cannot be folded: requests are served nonetheless
                 self._metrics.errors.inc()
                 self._metrics.imbalances.set(1)
                 _log.critical("books.stuck", exc_info=error)

@@ -227,7 +227,7 @@ def _asked(
     names = [*(group_by or ()), *request.query_params.getall("group_by[]", [])]
     if unknown := [name for name in names if name not in get_args(known)]:
         raise InvalidRequest(f"'group_by' {unknown[0]!r} is no group here.", param="group_by")
-    groups: list[Group] = [GROUP_OF.get(name, name) for name in names]  # type: ignore[misc]
+    groups: list[Group] = [GROUP_OF.get(name, name) for name in names]
     which = Which(
         start=start_time * SECOND,
         end=0,
