@@ -196,7 +196,8 @@ class BillingSection(Section, frozen=True, kw_only=True):
 
 
 class ExportsSection(Section, frozen=True, kw_only=True):
-    """What finance exports: its files are in <data_dir>/exports. `provider_name` is who sells and invoices in FOCUS."""
+    """What finance exports: its files are in <data_dir>/exports, which
+    hosts may share. `provider_name` is who sells and invoices in FOCUS."""
 
     bytes_max: Annotated[int, Meta(ge=2**20, le=2**50)] = 10 * 2**30
     provider_name: Annotated[str, Meta(min_length=1, max_length=200)] = "Laneway"
