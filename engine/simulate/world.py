@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from engine.arena import Arena
 from engine.costs import Load, load_of
-from engine.fake import FakeAdapters, FakeHostPool
+from engine.fake import FakeHostPool
 from engine.protocol import Sampling
 from engine.scheduler import Ended, ModelLimits, Refusal, Scheduler
 from engine.simulate.devices import BadInput, Device
+from engine.simulate.loads import SimulatedAdapters
 from engine.simulate.measure import Measure
 from engine.simulate.traffic import MAX_TOKENS, Asked, Traffic, arrivals, flooded
 from engine.step import Sequence, Step, StepResult
@@ -111,7 +112,7 @@ class World:
         """`system_tokens`: how many ids all prompts of a tenant begin with. Raises BadInput."""
         self.clock = Clock()
         self.arena = Arena(device.pages, 1)
-        self.adapters = FakeAdapters(device.adapter_pages)
+        self.adapters = SimulatedAdapters(device.adapter_pages, device.adapter_load_s, self.clock)
         self._device = SimulatedDevice(device, stalls, step_noise, random.Random(f"{seed}/noise of steps"))
         pool = FakeHostPool(device.host_pages, device.page_copy_s, self._copied) if device.host_pages else None
         try:
@@ -162,6 +163,8 @@ class World:
             else:
                 for ended in self.scheduler.take_failed():
                     self._end(ended)
+                if self.scheduler.awaits_adapter:
+                    self._wait_for_adapter()
         self._check_the_end()
         return self.measure
 
@@ -189,6 +192,11 @@ class World:
                 self._arrived += 1
                 self._submit(self._arrivals[self._arrived - 1])
         return True
+
+    def _wait_for_adapter(self) -> None:
+        """Nothing can be computed before one has come, or before somebody else asks."""
+        dues = [at for at in (self.adapters.next_at(), self._next_at()) if at is not None]
+        self.clock.now = max(self.clock.now, min(dues))
 
     def _next_at(self) -> float | None:
         """When the next thing is due."""

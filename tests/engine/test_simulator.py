@@ -25,11 +25,12 @@ from engine.simulate.__main__ import main
 from engine.simulate.devices import DEVICES, BadInput, Device, device
 from engine.simulate.drawing import draw
 from engine.simulate.fairness import ServedGap
+from engine.simulate.loads import SimulatedAdapters
 from engine.simulate.options import read_tiers
 from engine.simulate.report import Group, Percentiles, Report, TierReport, make_report
 from engine.simulate.trace import Row, read_trace
 from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Traffic, arrivals
-from engine.simulate.world import SimulatedDevice, Stall, World
+from engine.simulate.world import Clock, SimulatedDevice, Stall, World
 from engine.step import Chunk, Sequence, Step
 from engine.tiers import SHIPPED_TIERS, Tier
 
@@ -546,6 +547,48 @@ def test_premium_keeps_its_first_tokens_under_a_flood_of_batch() -> None:
     assert (under.inter_token_ms.p99 or 0) <= 60
     assert under.group.preemptions == 0
     assert tier_of(flooded, "batch").output_tokens_per_s >= 3785
+
+
+def test_adapters_take_their_time_and_who_uses_none_is_answered_meanwhile() -> None:
+    """One tenant's six, each loaded once, on a device that is mostly idle."""
+    traffic = Traffic(
+        Population({"standard": 1.0}, tenants=1, adapters=6, base_share=0.5), 60.0,
+        poissons=(Poisson("standard", 2.0, 64, 4),),
+    )  # fmt: skip
+    instant = msgspec.structs.replace(DEVICES["h200-8b"], adapter_pages=1)
+    load_s = 0.25
+
+    def first_tokens(device: Device) -> tuple[list[float], int]:
+        world = run(traffic, device)
+        assert len(world.adapters.resident()) == 6
+        (group,) = (tier.group for tier in make_report(world, {}).tiers if tier.tier == "standard")
+        return [group.ttft_ms.p50 or 0, group.ttft_ms.max or 0], group.requests
+
+    (p50, longest), count = first_tokens(instant)
+    (p50_slow, longest_slow), count_slow = first_tokens(msgspec.structs.replace(instant, adapter_load_s=load_s))
+    assert count == count_slow > 50
+    assert p50_slow == pytest.approx(p50, rel=0.1), "six of a hundred waited"
+    assert longest < 100 < 1000 * load_s <= longest_slow < 1000 * load_s + longest + 20
+
+
+def test_four_adapters_load_at_once() -> None:
+    clock = Clock()
+    adapters = SimulatedAdapters(1, 1.0, clock)
+    adapters.models = dict.fromkeys("abcdef", "m")
+    assert [adapters.want(digest) for digest in "abcdef"] == [True] * 4 + [False] * 2
+    assert not adapters.ready("a", hidden=True)
+    assert adapters.next_at() == 1.0
+    clock.now = 1.0
+    assert adapters.ready("a", hidden=False)
+    assert adapters.want("e")
+    assert adapters.next_at() == 2.0
+    adapters.drop("e")
+    assert adapters.next_at() is None
+    adapters.place("a", [0])
+    adapters.drop("a")
+    assert adapters.ready("a", hidden=False), "it is in the arena"
+    adapters.remove("a")
+    assert not adapters.ready("a", hidden=False), "there is no host memory here"
 
 
 # ---- the command

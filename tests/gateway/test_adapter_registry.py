@@ -17,9 +17,10 @@ import pytest
 from adapter_operator import AdapterOperator, HalfUpload, files_of
 from gateway_stack import MODEL, Stack, eventually
 
-from adapters.check import WEIGHTS_FILE
+from adapters.check import CONFIG_FILE, WEIGHTS_FILE
 from adapters.generate import Recipe, write_random
 from adapters.spec import BaseShape
+from adapters.store import slab_name
 from engine.client import EngineClient
 from gateway import keys
 
@@ -214,6 +215,49 @@ def test_what_a_crash_leaves_is_swept_at_the_next_start(
     eventually(lambda: not unfinished(own) and stored(own, orphan.name) == set(), 10.0)
     assert stored(own, kept["digest"])
     assert text_of(own, "kept")
+
+
+def test_a_slab_comes_with_each_and_is_made_where_it_lacks(
+    own: Stack, operator: AdapterOperator, made: Callable[[int], Path]
+) -> None:
+    digest = operator.upload(made(2100), "laid-out", tenant="acme")["digest"]
+    directory = own.config.adapters_dir / digest
+    slab = directory / slab_name("float32")
+    first = slab.read_bytes()
+    slab.unlink()
+    old = directory / "slab-0.float32"
+    old.write_bytes(b"of a format before")
+    eventually(slab.exists, 10.0)
+    eventually(lambda: not old.exists())
+    assert slab.read_bytes() == first
+    # One of which none can be made is tried once, and served.
+    weights = directory / WEIGHTS_FILE
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    slab.unlink()
+    eventually(lambda: bool(own.log_lines("slab.not_made")), 10.0)
+    time.sleep(0.6)
+    (line,) = own.log_lines("slab.not_made")
+    assert line["digest"] == digest
+    assert "its content is" in line["reason"]
+    assert text_of(own, "laid-out")
+    operator.ok("DELETE", "adapters/laid-out")
+    eventually(lambda: not directory.exists(), 10.0)
+
+
+def test_without_slabs_there_are_none(
+    make_stack: Callable[..., Stack], tmp_path: Path, made: Callable[[int], Path]
+) -> None:
+    stack = make_stack(toml="[adapters]\nslabs = false\n[lease]\naudit_s = 0.1\n")
+    secret = stack.write(lambda c: keys.create(c, tenant_id=None, name="operator", kind="admin")).secret
+    operator = AdapterOperator(stack.url, secret)
+    try:
+        digest = operator.upload(made(2200), "plain", tenant="acme")["digest"]
+        time.sleep(1.0)
+        assert {path.name for path in (stack.config.adapters_dir / digest).iterdir()} == {CONFIG_FILE, WEIGHTS_FILE}
+        assert text_of(stack, "plain")
+    finally:
+        operator.close()
 
 
 def test_files_stay_while_a_request_runs_on_them(
