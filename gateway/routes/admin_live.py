@@ -9,9 +9,8 @@ from typing import Any
 from litestar import Request, get
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from gateway.access import admit
+from gateway.access import admit_operator
 from gateway.errors import ApiError, Unavailable
-from gateway.keys import ADMIN
 from gateway.live import Live, Watcher
 from gateway.services import Services
 from gateway.sse import STREAM_HEADERS
@@ -26,10 +25,13 @@ UNCONFIRMED_S_MAX = 10.0
 @get("/engine/live", opt={"route": "/v1/admin/engine/live", "area": "engine"})
 async def engine_live(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
     """Watch the engine: an event `engine` once a second, whoever else watches; `away` with a reason when no engine can
-    be watched, and comments until it is back. A reader that is slower misses events. It ends with the caller's key."""
+    be watched, and comments until it is back. A reader that is slower misses events. It ends with the caller's key or
+    session."""
+
+    opt = request.route_handler.opt
 
     async def admit_again() -> None:
-        await admit(services, request, ADMIN)  # as the admin routes' guard does
+        await admit_operator(services, request, opt)  # as the admin routes' guard does
 
     return LiveStream(services.live, admit_again)
 

@@ -19,6 +19,7 @@ from gateway_stack import MODEL, Stack, body, eventually
 from billing.database import Database
 from engine.client import EngineClient
 from gateway import keys, live
+from gateway.access import COOKIE, CSRF_HEADER
 from gateway.errors import ApiError, InvalidApiKey, LedgerAway
 from gateway.live_views import AwayEvent, EngineEvent
 from gateway.routes import admin_live
@@ -27,22 +28,22 @@ from gateway.routes import admin_live
 class Watch:
     """One who watches, in a thread: `events` as they come, with when."""
 
-    def __init__(self, url: str, secret: str) -> None:
+    def __init__(self, url: str, secret: str, cookie: str | None = None) -> None:
+        """By `secret` as a bearer, or by a session's `cookie`."""
         self.events: list[tuple[float, str, Any]] = []
         self.comments = 0
         self.status = 0
         self.ended = threading.Event()
         self._client = httpx.Client(timeout=httpx.Timeout(30))
         self._url = url
-        self._secret = secret
+        self._headers = {"Authorization": f"Bearer {secret}"} if cookie is None else {"Cookie": f"{COOKIE}={cookie}"}
         self._leave = False
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
         name = ""
-        headers = {"Authorization": f"Bearer {self._secret}"}
-        with self._client.stream("GET", f"{self._url}/v1/admin/engine/live", headers=headers) as answer:
+        with self._client.stream("GET", f"{self._url}/v1/admin/engine/live", headers=self._headers) as answer:
             self.status = answer.status_code
             for line in answer.iter_lines():
                 if self._leave:
@@ -199,6 +200,22 @@ def test_it_ends_with_the_key(watched: Stack, operator: keys.MadeKey) -> None:
     )
 
 
+def test_by_a_session_it_goes_on_until_the_sign_out(watched: Stack) -> None:
+    admin = watched.write(lambda c: keys.create(c, tenant_id=None, name="signs in", kind="admin"))
+    with httpx.Client(base_url=watched.url) as browser:
+        signed_in = browser.post("/v1/admin/session", json={"key": admin.secret})
+        watch = Watch(watched.url, "", cookie=browser.cookies[COOKIE])
+        try:
+            # Longer than it takes to be asked again who watches.
+            eventually(lambda: len(watch.named("engine")) >= live.PERIOD_S + admin_live.CONFIRM_S + 1, timeout_s=10)
+            assert not watch.ended.is_set()
+            signed_out = browser.delete("/v1/admin/session", headers={CSRF_HEADER: signed_in.json()["csrf_token"]})
+            assert signed_out.status_code == 204
+            assert watch.ended.wait(2 * admin_live.CONFIRM_S)
+        finally:
+            watch.close()
+
+
 def test_a_tenant_may_not_watch(watched: Stack) -> None:
     answer = httpx.get(f"{watched.url}/v1/admin/engine/live", headers=watched.headers("acme"))
     assert answer.status_code == 403
@@ -246,7 +263,7 @@ def test_the_description_has_the_events(watched: Stack) -> None:
 async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ApiError, after_s: float
 ) -> None:
-    monkeypatch.setattr(admin_live, "CONFIRM_S", 0.05)
+    monkeypatch.setattr(admin_live, "admin_live.CONFIRM_S", 0.05)
     monkeypatch.setattr(admin_live, "UNCONFIRMED_S_MAX", 0.3)
     database = Database(f"sqlite:///{tmp_path / 'none.db'}")
     hub = live.Live(EngineClient(tmp_path / "no.sock"), live.Tenants(database, dict), dict)
