@@ -23,9 +23,12 @@ class Console:
     cookies: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def started(cls, directory: Path, model_dir: Path, **history: Any) -> Console:
-        """SQLite: the pages' reads on PostgreSQL are the API's tests' part."""
-        stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir.resolve(), fake={"step_ms": 8.0})
+    def started(
+        cls, directory: Path, model_dir: Path, *, fake: dict[str, Any] | None = None, **history: Any
+    ) -> Console:
+        """SQLite: the pages' reads on PostgreSQL are the API's tests' part. `fake` overrides the engine's settings."""
+        settings = {"step_ms": 8.0, **(fake or {})}
+        stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir.resolve(), fake=settings)
         stack.prepare()
         History(stack, **history).write()
         console = cls(stack, {})
