@@ -17,6 +17,7 @@ export interface Page {
 }
 
 export const PAGES: readonly Page[] = [
+  { path: "/live", title: "Live engine", group: "Now", needs: "engine:read", load: () => import("./pages/live") },
   { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/tenants") },
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/tenant") },
   { path: "/audit", title: "Audit log", group: "Record", needs: "audit:read", load: () => import("./pages/audit") },
