@@ -263,7 +263,7 @@ def test_the_description_has_the_events(watched: Stack) -> None:
 async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ApiError, after_s: float
 ) -> None:
-    monkeypatch.setattr(admin_live, "admin_live.CONFIRM_S", 0.05)
+    monkeypatch.setattr(admin_live, "CONFIRM_S", 0.05)
     monkeypatch.setattr(admin_live, "UNCONFIRMED_S_MAX", 0.3)
     database = Database(f"sqlite:///{tmp_path / 'none.db'}")
     hub = live.Live(EngineClient(tmp_path / "no.sock"), live.Tenants(database, dict), dict)
