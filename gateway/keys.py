@@ -26,6 +26,8 @@ from gateway.tables import keys
 
 Kind = Literal["live", "test", "admin"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Status = Literal["active", "expiring", "expired", "revoked"]  # an expiring one is active too
+EXPIRING_S = 14 * 86_400
 
 INFERENCE = "inference"  # chat completions and the model list
 ADMIN = "admin"  # /v1/admin/*
@@ -213,10 +215,34 @@ def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[K
     return [_key(row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Key]:
-    """All keys, or one tenant's; the revoked ones too. Raises InvalidValue."""
-    query = _SELECT if tenant_id is None else _SELECT.where(keys.c.tenant_id == tenant_id)
+def found(
+    connection: sa.Connection,
+    asked: Asked,
+    *,
+    tenant_id: str | None = None,
+    project_id: str | None = None,
+    kind: Kind | None = None,
+    role: Role | None = None,
+    status: Status | None = None,
+) -> Listed[Key]:
+    """All keys, the revoked ones too; every value that is given must match. Raises InvalidValue."""
+    wanted = {"tenant_id": tenant_id, "project_id": project_id, "kind": kind, "role": role}
+    query = _SELECT.where(*(keys.c[name] == value for name, value in wanted.items() if value is not None))
+    if status is not None:
+        query = query.where(*_standing(status, clock.database_now(connection)))
     return page(connection, query, _SORTED, asked, _key, lambda key: key.id)
+
+
+def _standing(status: Status, now: int) -> list[sa.ColumnElement[bool]]:
+    """What is true of the keys of this status, at `now` in microseconds."""
+    if status == "revoked":
+        return [keys.c.revoked_at.is_not(None)]
+    unrevoked, ends = keys.c.revoked_at.is_(None), keys.c.expires_at
+    if status == "active":
+        return [unrevoked, sa.or_(ends.is_(None), ends > now)]
+    if status == "expiring":
+        return [unrevoked, ends > now, ends <= now + EXPIRING_S * clock.SECOND]
+    return [unrevoked, ends <= now]
 
 
 def is_usable(connection: sa.Connection, key_id: str) -> bool:

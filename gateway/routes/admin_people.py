@@ -13,7 +13,7 @@ from gateway import keys
 from gateway.administration import Actor, Administration, key_of, narrowed, tenant_of
 from gateway.keys import OVERLAP_S_MAX, Key, Kind
 from gateway.roles import Role
-from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed
 from gateway.services import Services
 from gateway.views import NewKeyView, Page, ProjectView, TenantView
 
@@ -204,14 +204,23 @@ class KeyController(Controller):
         services: Services,
         by: Actor,
         tenant: TenantFilter = None,
+        project: Name = None,
+        kind: Kind | None = None,
+        role: Role | None = None,
+        status: keys.Status | None = None,
         search: Search = None,
         sort: KeySort = "created_at",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[Key]:
-        """Keys without their secrets; the revoked ones too."""
+        """Keys without their secrets, the revoked ones too; every given value must match. `project` is an id. An
+        expiring key is active, and ends within 14 days."""
         wanted = asked(sort, search, after, limit)
-        found = await services.database.read(lambda c: keys.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
+        found = await services.database.read(
+            lambda c: keys.found(
+                c, wanted, tenant_id=narrowed(c, by, tenant), project_id=project, kind=kind, role=role, status=status
+            )
+        )
         return listed(found, lambda key: key)
 
     @get("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
