@@ -45,6 +45,15 @@ class Imbalance(msgspec.Struct, frozen=True):
     found: int
 
 
+class Sums(msgspec.Struct, frozen=True):
+    """Of one currency: what usage and corrections say is owed, and what the entries do. `transactions`: of both."""
+
+    currency: str
+    transactions: int
+    owed_picos: int
+    entered_picos: int
+
+
 Amounts = dict[tuple[str, ...], int]
 Statement = Any  # put together of parts, whose columns no type follows
 
@@ -250,6 +259,42 @@ def corrected(connection: sa.Connection, since: int = 0) -> list[Imbalance]:
         .having(sa.or_(received != _corrections.c.picos, total != 0))
     )
     return [Imbalance("correction's receivable", row[0], int(row[1]), int(row[2])) for row in _some(connection, query)]
+
+
+def sums(connection: sa.Connection, month: str | None) -> list[Sums]:
+    """Of a month, or of everything, by currency; usage by its own moment, entries by theirs."""
+    of_usage = _select(_usage.c.currency, sa.func.count().label("n"), _sum(_usage.c.cost_picos).label("picos"))
+    moved = _select(_corrections.c.currency, sa.func.count().label("n"), _sum(_corrections.c.picos).label("picos"))
+    booked = _select(_entries.c.currency, sa.literal_column("0").label("n"), _received().label("picos"))
+    if month is not None:
+        of_usage = of_usage.join(_periods, _between(month, _usage.c.tenant_id, _usage.c.finished_at))
+        moved = moved.join(_periods, _between(month, _corrections.c.tenant_id, _corrections.c.created_at))
+        booked = booked.join(_periods, _between(month, _entries.c.tenant_id, _entries.c.recorded_at))
+    return _beside(
+        connection,
+        [of_usage.group_by(_usage.c.currency), moved.group_by(_corrections.c.currency)],
+        booked.group_by(_entries.c.currency),
+    )
+
+
+def sums_of_usage(connection: sa.Connection, first: int, last: int) -> list[Sums]:
+    """Of usage with first < sequence ≤ last, and its own entries."""
+    batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
+    owed = _select(_usage.c.currency, sa.func.count().label("n"), _sum(_usage.c.cost_picos).label("picos"))
+    booked = _select(_entries.c.currency, sa.literal_column("0").label("n"), _received().label("picos"))
+    booked = booked.join(_usage, _usage.c.request_id == _entries.c.transaction_id).where(batch)
+    return _beside(connection, [owed.where(batch).group_by(_usage.c.currency)], booked.group_by(_entries.c.currency))
+
+
+def _beside(connection: sa.Connection, owed: list[Statement], booked: Statement) -> list[Sums]:
+    found: dict[str, list[int]] = {}
+    for side, query in ((1, owed), (2, [booked])):
+        for one in query:
+            for currency, number, picos in connection.execute(one):
+                row = found.setdefault(currency, [0, 0, 0])
+                row[0] += number
+                row[side] += int(picos)
+    return [Sums(currency, *row) for currency, row in sorted(found.items())]
 
 
 def overshot(connection: sa.Connection) -> list[str]:

@@ -16,7 +16,7 @@ from billing import audit, engine_books, proofs, rollups, tables
 from billing.clock import SECOND, Clock, database_now
 from billing.engine_books import Bounds
 from billing.periods import check_month
-from billing.proofs import Imbalance
+from billing.proofs import Imbalance, Sums
 
 MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the rest is the next one's
 # Corrections are looked at again for so long: their moment is taken before they commit.
@@ -42,7 +42,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What one reconciling found: nothing, when `sound`. It covers usage with sequence_from < sequence ≤ sequence_to,
     as it was at the moment `at`. `overshot`: windows of budgets. `engine_gap`: the ledger's tokens less the engines',
     when nothing ran; `engines`: what each engine had lost by then; `engine_bounds`: between what the gap must lie, whatever
-    ran."""
+    ran. `sums`: what was compared, in one number a side."""
 
     number: int = 0
     kind: Kind
@@ -55,6 +55,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     engine_gap: int | None = None
     engines: dict[str, int] = {}
     engine_bounds: Bounds | None = None
+    sums: list[Sums] = []
 
     @property
     def sound(self) -> bool:
@@ -77,7 +78,8 @@ def whole(connection: sa.Connection, clock: Clock = database_now) -> Result:
     findings = audit.reconcile(connection, clock)
     for what in ("unbalanced", "wrong_counters", "oversettled", "unrecorded"):
         found += [Imbalance(what, where, 0, 1) for where in getattr(findings, what)]
-    return _result("whole", began, at, 0, connection, found, findings.overshot)
+    both = proofs.sums(connection, None)
+    return _result("whole", began, at, 0, connection, found, findings.overshot, both)
 
 
 def month(connection: sa.Connection, label: str, clock: Clock = database_now) -> Result:
@@ -85,7 +87,9 @@ def month(connection: sa.Connection, label: str, clock: Clock = database_now) ->
     check_month(label)
     began, at = time.monotonic(), clock(connection)
     found = [one for proof in PERIOD_PROOFS for one in proof(connection, label)]
-    return _result("month", began, at, 0, connection, found + proofs.corrected(connection), proofs.overshot(connection))
+    found += proofs.corrected(connection)
+    both = proofs.sums(connection, label)
+    return _result("month", began, at, 0, connection, found, proofs.overshot(connection), both)
 
 
 def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
@@ -104,7 +108,9 @@ def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
     if gap is not None and quiet is not None and quiet.engine_gap is not None:
         found += engine_books.compare(quiet.engine_gap, quiet.engines, gap, engines)
     bounds, contradictions = engine_books.follow(connection, None if last is None else last.engine_bounds)
-    result = _result("minute", began, at, first, connection, found + contradictions, proofs.overshot(connection))
+    found += contradictions
+    both = proofs.sums_of_usage(connection, first, upto)
+    result = _result("minute", began, at, first, connection, found, proofs.overshot(connection), both)
     books = {"engine_gap": gap, "engines": {} if gap is None else engines, "engine_bounds": bounds}
     return msgspec.structs.replace(result, sequence_to=upto, **books)
 
@@ -119,7 +125,11 @@ def record(connection: sa.Connection, result: Result) -> Result:
         "took_s": result.took_s,
         "imbalances": len(result.imbalances),
         "overshot": len(result.overshot),
-        "findings": {"imbalances": msgspec.to_builtins(result.imbalances), "overshot": result.overshot},
+        "findings": {
+            "imbalances": msgspec.to_builtins(result.imbalances),
+            "overshot": result.overshot,
+            "sums": msgspec.to_builtins(result.sums),
+        },
         "engine_gap": result.engine_gap,
         "engines": None if result.engine_gap is None else msgspec.json.encode(result.engines).decode(),
         "engine_bounds": None if result.engine_bounds is None else msgspec.json.encode(result.engine_bounds).decode(),
@@ -170,6 +180,7 @@ def _result(
     connection: sa.Connection,
     found: list[Imbalance],
     overshot: list[str],
+    sums: list[Sums],
 ) -> Result:
     return Result(
         kind=kind,
@@ -179,6 +190,7 @@ def _result(
         took_s=time.monotonic() - began,
         imbalances=found[: proofs.FINDINGS_MAX],
         overshot=overshot[: proofs.FINDINGS_MAX],
+        sums=sums,
     )
 
 
@@ -196,4 +208,5 @@ def _read(row: sa.Row[Any]) -> Result:
         engine_gap=row.engine_gap,
         engines=msgspec.json.decode(row.engines, type=dict[str, int]) if row.engines else {},
         engine_bounds=msgspec.json.decode(row.engine_bounds, type=Bounds) if row.engine_bounds else None,
+        sums=msgspec.convert(found.get("sums", []), list[Sums]),
     )

@@ -16,8 +16,9 @@ from billing.prices import METERS
 from billing.rollups import HOUR
 
 MINUTE = 60 * SECOND
-Width = Literal["1m", "1h", "1d"]
-WIDTHS: dict[Width, int] = {"1m": MINUTE, "1h": HOUR, "1d": DAY}
+Width = Literal["1m", "1h", "1d", "all"]
+# "all": everything in one bucket, which begins in 1970 and is cut by what is asked for.
+WIDTHS: dict[Width, int] = {"1m": MINUTE, "1h": HOUR, "1d": DAY, "all": 2**62}
 ROWS_MAX = 5_000  # of one page; what is over is on the next
 VALUES_MAX = 100  # of one filter
 
@@ -38,7 +39,8 @@ _unit = tables.unit_prices
 
 
 class Which(msgspec.Struct, frozen=True, kw_only=True):
-    """start ≤ moment < end, in microseconds UTC; of each list that is given, one must match."""
+    """start ≤ moment < end, in microseconds UTC; of each list that is given, one must match; NONE is what has no such
+    name."""
 
     start: int
     end: int
@@ -51,7 +53,7 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
 
     def of(self, table: sa.Table) -> list[sa.ColumnElement[bool]]:
         given = (self.tenant_ids, self.project_ids, self.key_ids, self.models, self.adapters, self.tiers)
-        return [table.c[name].in_(values) for name, values in zip(GROUPS, given, strict=True) if values]
+        return [_among(table.c[name], values) for name, values in zip(GROUPS, given, strict=True) if values]
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,10 +174,16 @@ def _sources(connection: sa.Connection, which: Which, names: list[Group], step: 
         return [_raw(which, names, _within(which.start, which.end))]
     edges = sa.or_(_within(which.start, first), _within(last, which.end))
     return [
-        _rolled_up(which, names, first, last),
+        _rolled_up(which, names, first, last, step),
         _raw(which, names, sa.and_(_usage.c.sequence <= folded, edges)),
         _raw(which, names, sa.and_(_usage.c.sequence > folded, _within(which.start, which.end))),
     ]
+
+
+def _among(column: sa.ColumnElement[Any], values: tuple[str, ...]) -> sa.ColumnElement[bool]:
+    """Roll-ups have NONE where rows have null."""
+    given = column.in_(values)
+    return sa.or_(given, column.is_(None)) if tables.NONE in values else given
 
 
 def _up(moment: int) -> int:
@@ -186,13 +194,14 @@ def _within(start: int, end: int) -> sa.ColumnElement[bool]:
     return sa.and_(_usage.c.finished_at >= start, _usage.c.finished_at < end)
 
 
-def _rolled_up(which: Which, names: list[Group], first: int, last: int) -> sa.Select[Any]:
+def _rolled_up(which: Which, names: list[Group], first: int, last: int, step: int) -> sa.Select[Any]:
     if LINE_ITEM in names:
         tokens = {f"{meter}_tokens": _hours.c[f"{meter}_tokens"].expression for meter in METERS}
         hours = sa.and_(_hours.c.hour >= first, _hours.c.hour < last)
         return _by_meter(_hours, _hours.c.hour, tokens, names).where(hours, *which.of(_hours))
     sums = [sa.func.sum(_hours.c[name]).label(name) for name in (*COUNTED, "device_s")]
-    keys = [_hours.c.hour.label("at"), *(_hours.c[name] for name in names), _hours.c.currency]
+    at = (_hours.c.hour - _hours.c.hour % sa.literal_column(str(step), sa.BigInteger)).label("at")
+    keys = [at, *(_hours.c[name] for name in names), _hours.c.currency]
     between = sa.and_(_hours.c.hour >= first, _hours.c.hour < last)
     query = sa.select(*keys, *sums, sa.literal_column("0").label("correction_picos"))
     return query.where(between, *which.of(_hours)).group_by(*keys)

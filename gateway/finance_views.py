@@ -14,7 +14,7 @@ from billing.clock import SECOND
 from billing.corrections import Correction
 from billing.invoices import Invoice, InvoiceLine
 from billing.periods import Period
-from billing.proofs import Imbalance
+from billing.proofs import Imbalance, Sums
 from billing.reconcile import Kind, Result, Standing
 
 
@@ -125,7 +125,8 @@ class CorrectionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReconciliationView(msgspec.Struct, frozen=True, kw_only=True):
-    """What one reconciling found. It covers usage with sequence_from < sequence ≤ sequence_to."""
+    """What one reconciling found. It covers usage with sequence_from < sequence ≤ sequence_to. `sums`: what usage and
+    corrections say is owed beside what the entries say, by currency; in a month's each by its own moment."""
 
     number: int
     kind: Kind
@@ -137,6 +138,7 @@ class ReconciliationView(msgspec.Struct, frozen=True, kw_only=True):
     imbalances: list[Imbalance]
     overshot: list[str]
     engine_gap: int | None
+    sums: list[Sums]
 
     @classmethod
     def of(cls, result: Result) -> ReconciliationView:

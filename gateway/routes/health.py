@@ -24,6 +24,7 @@ def live() -> dict[str, bool]:
 @get("/health/ready")
 async def ready(services: Services) -> Response[Health]:
     """Whether requests can be served now: 200, or 503 with what is wrong."""
+    await services.watch.freshen()
     problems = problems_of(services)
     health = Health(ready=not problems, problems=problems)
     return Response(health, status_code=503 if problems else 200)
@@ -36,7 +37,7 @@ def problems_of(services: Services) -> dict[str, str]:
         problems["engine"] = "no engine is connected and loaded"
     elif services.engine.stuck:
         problems["engine"] = "the engine answers, and its loop does not move"
-    if not await services.watch.freshen():
+    if not services.watch.fresh:
         problems["database"] = "the revision row was not read within the last second"
     elif not services.leases.held:
         problems["lease"] = "this gateway's lease has run out"

@@ -22,8 +22,8 @@ from gateway.routes.pages import place_of, token_of
 from gateway.services import Services
 
 # As OpenAI has them: buckets of a page, when nothing is said and at most.
-LIMITS: dict[Width, tuple[int, int]] = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31)}
-COST_LIMITS = (7, 180)
+LIMITS: dict[Width, tuple[int, int]] = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31), "all": (1, 1)}
+COST_LIMITS: dict[Width, tuple[int, int]] = {"1d": (7, 180), "all": (1, 1)}
 
 GroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier"]
 CostGroupName = Literal["tenant_id", "project_id", "api_key_id", "model", "adapter", "service_tier", "line_item"]
@@ -151,8 +151,8 @@ async def organization_usage(
     limit: Buckets = None,
     page: PageToken = None,
 ) -> UsagePage:
-    """Settled requests in buckets of UTC, by group. Groups are apart by currency. An array is a name given again, with
-    or without []."""
+    """Settled requests in buckets of UTC, by group; `all` is one bucket of the whole time. Groups are apart by currency.
+    An array is a name given again, with or without []; a blank one is what has no such name: no adapter, say."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
     asked = _asked(request, lists, start_time, end_time, bucket_width, group_by, limit, LIMITS[bucket_width], page)
     report, which = await services.database.report(lambda c: _query(c, asked, by))
@@ -171,7 +171,7 @@ async def organization_costs(
     by: Actor,
     start_time: Start,
     end_time: End = None,
-    bucket_width: Literal["1d"] = "1d",
+    bucket_width: Literal["1d", "all"] = "1d",
     tenants: Names = None,
     project_ids: Names = None,
     api_key_ids: Names = None,
@@ -182,10 +182,19 @@ async def organization_costs(
     limit: Buckets = None,
     page: PageToken = None,
 ) -> CostPage:
-    """What usage and corrections cost, in days of UTC, by group and currency."""
+    """What usage and corrections cost, in days of UTC or the whole time at once (`all`), by group and currency."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
     asked = _asked(
-        request, lists, start_time, end_time, bucket_width, group_by, limit, COST_LIMITS, page, CostGroupName
+        request,
+        lists,
+        start_time,
+        end_time,
+        bucket_width,
+        group_by,
+        limit,
+        COST_LIMITS[bucket_width],
+        page,
+        CostGroupName,
     )
     report, which = await services.database.report(lambda c: _query(c, asked, by))
     data = [

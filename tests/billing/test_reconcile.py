@@ -152,6 +152,30 @@ def test_what_a_minute_found_stands_until_the_whole_is_sound(books: Books) -> No
     assert books.database.read_sync(reconcile.standing).imbalances == 0
 
 
+def test_both_sums_are_told_by_currency_and_differ_by_what_is_missing(books: Books) -> None:
+    ids = closed_january(books)
+    use(books, FEBRUARY)
+    fold(books, FEBRUARY)
+    owed = books.database.read_sync(
+        lambda c: int(c.execute(sa.select(sa.func.sum(tables.usage.c.cost_picos))).scalar_one())
+    )
+    moved = books.database.read_sync(
+        lambda c: int(c.execute(sa.select(sa.func.sum(tables.corrections.c.picos))).scalar_one())
+    )
+    sound = books.database.read_sync(results)
+    [whole], [minute], [month] = sound["whole"].sums, sound["minute"].sums, sound["month"].sums
+    assert (whole.owed_picos, whole.entered_picos, whole.transactions) == (owed + moved, owed + moved, 3)
+    assert (minute.owed_picos, minute.entered_picos, minute.transactions) == (owed, owed, 2)
+    assert 0 < month.owed_picos == month.entered_picos < whole.owed_picos
+    change = f"UPDATE usage SET cost_picos = cost_picos + 7 WHERE request_id = '{ids['r']}'"
+    books.database.write_sync(lambda c: past_the_triggers(c, change))
+    for result in books.database.read_sync(results).values():
+        [one] = result.sums
+        assert one.owed_picos - one.entered_picos == 7
+    kept = books.database.write_sync(lambda c: reconcile.record(c, reconcile.whole(c)))
+    assert books.database.read_sync(reconcile.newest) == kept
+
+
 def test_a_month_must_be_one(sqlite_books: Books) -> None:
     with pytest.raises(InvalidValue, match="2031-13"):
         sqlite_books.database.read_sync(lambda c: reconcile.month(c, "2031-13"))

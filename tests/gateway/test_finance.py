@@ -120,6 +120,28 @@ def test_costs_by_line_item_as_openai_has_them(shop: Stack, admin: Operator) -> 
     assert refused["error"]["param"] == "group_by"
 
 
+def test_all_of_a_time_in_one_bucket_and_what_has_no_such_name(shop: Stack, admin: Operator) -> None:
+    asked = {"tenants": "acme", "group_by": "adapter", "end_time": HOUR_AGO + 7200}
+    page = organization(admin, "usage/completions", bucket_width="all", **asked)
+    [bucket] = page["data"]
+    assert (bucket["start_time"], bucket["end_time"], page["has_more"]) == (HOUR_AGO, HOUR_AGO + 7200, False)
+    by_adapter = {one["adapter"]: one for one in bucket["results"]}
+    assert {adapter: one["num_model_requests"] for adapter, one in by_adapter.items()} == {
+        None: 4,
+        shop.adapters["acme-style"]: 1,
+    }
+    for width, limit in (("all", 1), ("1m", 120), ("1d", 2)):
+        for adapters, number in (("", 4), (["", shop.adapters["acme-style"]], 5)):
+            narrowed = asked | {"bucket_width": width, "limit": limit, "adapters": adapters}
+            found = results(organization(admin, "usage/completions", **narrowed))
+            assert sum(one["num_model_requests"] for one in found) == number
+    costs = results(organization(admin, "costs", bucket_width="all", **asked))
+    assert {one["adapter"]: one["amount"]["picos"] for one in costs} == {
+        adapter: one["cost_picos"] for adapter, one in by_adapter.items()
+    }
+    assert organization(admin, "costs", 400, bucket_width="all", limit=2)["error"]["param"] == "limit"
+
+
 def test_pages_of_buckets_follow_each_other(shop: Stack, admin: Operator) -> None:
     pages, token = [], None
     while True:

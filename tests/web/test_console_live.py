@@ -111,9 +111,7 @@ def test_the_map_is_the_arena_and_who_gives_way_is_told(console: Console, open_p
     assert serious_faults(page) == []
 
 
-def test_it_is_honest_when_paused_and_when_the_engine_is_away(
-    console: Console, open_page: Callable[..., Page]
-) -> None:
+def test_it_is_honest_when_paused_and_when_the_engine_is_away(console: Console, open_page: Callable[..., Page]) -> None:
     page = open_page(OPEN, width=390, dark=True)
     page.get_by_text("Live", exact=True).wait_for()
     page.get_by_role("button", name="Pause").click()
