@@ -36,8 +36,8 @@ class EngineCount(msgspec.Struct, frozen=True):
 
 
 class LedgerCount(msgspec.Struct, frozen=True):
-    """Tokens made for requests that were settled, or (`late`) whose hold had expired when they were; the holds open; and
-    what those, and the ones that expired lately, may have made that nobody has said yet."""
+    """Tokens made for requests that were settled, or (`late`) whose hold had expired when they were; the holds open;
+    and what those, and the ones that expired lately, may have made that nobody has said yet (`untold`)."""
 
     tokens: int
     open_holds: int
@@ -51,8 +51,8 @@ class LedgerCount(msgspec.Struct, frozen=True):
 
 class Bounds(msgspec.Struct, frozen=True):
     """What is known of one number that never changes, the ledger's tokens less those of these engines, from all looks
-    at them: at least `floor`; and, without what they count as lost, at most `ceiling`. `short`: the last look found less
-    than the floor, which the next one must confirm."""
+    at them: at least `floor`; and, without what they count as lost, at most `ceiling`. `short`: the last look found
+    less than the floor, which the next one must confirm."""
 
     engines: tuple[str, ...]
     floor: int
@@ -145,8 +145,8 @@ def follow(connection: sa.Connection, before: Bounds | None) -> tuple[Bounds | N
     if least > before.ceiling:
         return seen, [Imbalance("tokens settled that no engine made", words, before.ceiling, least)]
     bound = most + gone + ledger_count(connection).late
-    if short := bound < before.floor:
-        # A connection that breaks is known to one side first: once is no proof.
-        if before.short:
-            return seen, [Imbalance("tokens made that are nobody's", words, before.floor, bound)]
-    return Bounds(seen.engines, max(before.floor, seen.floor), min(before.ceiling, most), short), []
+    short = bound < before.floor
+    if short and before.short:  # a connection that breaks is known to one side first: once is no proof
+        return seen, [Imbalance("tokens made that are nobody's", words, before.floor, bound)]
+    ceiling = before.ceiling if short else min(before.ceiling, most)
+    return Bounds(seen.engines, max(before.floor, seen.floor), ceiling, short), []

@@ -41,8 +41,8 @@ _ALONE = sa.text("SET LOCAL max_parallel_workers_per_gather = 0")
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What one reconciling found: nothing, when `sound`. It covers usage with sequence_from < sequence ≤ sequence_to,
     as it was at the moment `at`. `overshot`: windows of budgets. `engine_gap`: the ledger's tokens less the engines',
-    when nothing ran; `engines`: what each engine had lost by then; `engine_bounds`: between what the gap must lie, whatever
-    ran. `sums`: what was compared, in one number a side."""
+    when nothing ran; `engines`: what each engine had lost by then; `engine_bounds`: between what the gap must lie,
+    whatever ran. `sums`: what was compared, in one number a side."""
 
     number: int = 0
     kind: Kind

@@ -437,11 +437,13 @@ def test_an_export_may_take_its_time_between_two_reads(postgres_books: Books, tm
 
 def test_a_line_is_the_event_that_it_stands_for() -> None:
     """Put together from pieces, it is what an encoder makes of the whole."""
+    used = ("ten_1", None, "key_1", "model-a", None, "batch", "prv_1", "USD")
+    named = ("ten_1", "prj_ä", "key\n", "m/%s{}", "adp_1", "premium", "prv_2", "EUR")
     rows: list[Any] = [
-        (7, "req_1", "ten_1", None, "key_1", "model-a", None, "batch", "prv_1", "USD", 9, 2, 3, 12_000_001, "stop", 5, 86_399_999_999),
-        (8, 'r"\\\x01é', "ten_1", "prj_ä", "key\n", "m/%s{}", "adp_1", "premium", "prv_2", "EUR", 0, 0, 0, 0, "length", 0, 1),
-        (9, "req_3", "ten_1", None, "key_1", "model-a", None, "batch", "prv_1", "USD", 9, 2, 3, 10**18 + 1, "stop", 10**15, 2 * 10**15),
-    ]  # fmt: skip
+        (7, "req_1", *used, 9, 2, 3, 12_000_001, "stop", 5, 86_399_999_999),
+        (8, 'r"\\\x01é', *named, 0, 0, 0, 0, "length", 0, 1),
+        (9, "req_3", *used, 9, 2, 3, 10**18 + 1, "stop", 10**15, 2 * 10**15),
+    ]
     lines = events.Writer().of_usage(rows).splitlines(keepends=True)
     for row, line in zip(rows, lines, strict=True):
         sequence, request_id, tenant, project, key, model, adapter, tier, version, currency, *counts = row
