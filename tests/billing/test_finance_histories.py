@@ -9,7 +9,9 @@ import itertools
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -24,17 +26,20 @@ from hypothesis import HealthCheck, Phase, given, settings
 from billing import corrections, invoices, periods, prices, reconcile, reports, rollups, tables, tenants
 from billing.clock import DAY, SECOND
 from billing.errors import InvalidValue, NotYet
+from billing.exports import export, labels
+from billing.exports.export import Spec
+from billing.focus.checker import check
 from billing.group import Group
 from billing.prices import METERS, PriceBook
 from billing.reports import GROUPS, Which
 from billing.requests import Held, HoldRequest
 
 EXAMPLES = int(os.environ.get("LANEWAY_HISTORIES", "5"))
-ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
+ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")
 # Shortly before the clocks change or a month ends, in one of them.
 BEGINNINGS = (
     "2031-03-09T06:59:50", "2031-03-30T00:59:50", "2031-03-31T21:59:50", "2031-10-04T15:29:50", "2031-10-31T12:59:50",
-    "2031-10-31T22:59:50", "2031-11-30T23:59:50",
+    "2031-10-31T22:59:50", "2031-11-30T23:59:50", "2031-02-28T18:14:50",
 )  # fmt: skip
 TIERS = ("premium", "standard", "batch")
 
@@ -255,6 +260,17 @@ class History:
             found = self.database.read_sync(lambda c, label=label: reconcile.month(c, label))
             assert found.sound, found
 
+    def export(self, directory: Path) -> None:
+        """Each closed month's files, of both kinds, come to its invoice."""
+        for month in self.database.read_sync(lambda c: periods.listing(c, tenant_id=self.tenant, state="closed")):
+            names = self.database.read_sync(lambda c: labels.own(c, self.tenant)) | {"provider": "Laneway"}
+            self.database.write_sync(lambda c, month=month, names=names: labels.keep(c, month, names))
+            for kind in ("focus", "events"):
+                spec = Spec(kind=kind, format="jsonl", month=month.month, tenant_id=self.tenant)  # type: ignore[arg-type]
+                made = self.database.read_sync(lambda c, spec=spec: export.run(c, spec, directory, bytes_max=1 << 30))
+                assert sum(made.billed.values(), Decimal(0)).scaleb(12) == self.closed[month.month]
+                assert kind == "events" or check(directory / made.file).musts == 0
+
     def pages(self, which: Which, width: Any, group_by: Any) -> list[reports.Sums]:
         rows: list[reports.Sums] = []
         place = None
@@ -275,7 +291,7 @@ setattr(History, "pass", History.pass_)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_histories(kind: str, request: pytest.FixtureRequest) -> None:
+def test_histories(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     books: Books = request.getfixturevalue(f"{kind}_books")
 
     @settings(
@@ -296,6 +312,7 @@ def test_histories(kind: str, request: pytest.FixtureRequest) -> None:
         played.database.write_sync(lambda c: rollups.fold_all(c, lambda _connection: played.now))
         played.examine()
         played.minute()
+        played.export(tmp_path)
 
     run()
 
