@@ -151,8 +151,8 @@ async def organization_usage(
     limit: Buckets = None,
     page: PageToken = None,
 ) -> UsagePage:
-    """Settled requests in buckets of UTC, by group; `all` is one bucket of the whole time. Groups are apart by currency.
-    An array is a name given again, with or without []; a blank one is what has no such name: no adapter, say."""
+    """Settled requests in buckets of UTC, by group; `all` is one bucket of the whole time. Groups are apart by
+    currency. An array is a name given again, with or without []; a blank one is what has no such name: no adapter."""
     lists = _lists(request, tenants, project_ids, api_key_ids, models, adapters, tiers)
     asked = _asked(request, lists, start_time, end_time, bucket_width, group_by, limit, LIMITS[bucket_width], page)
     report, which = await services.database.report(lambda c: _query(c, asked, by))
