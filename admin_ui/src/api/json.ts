@@ -3,7 +3,8 @@
 
 // Unguessable, so that no text of anyone's can be taken for a marked integer.
 const MARK = `\u0001${Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(36)).join("")}:`;
-const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d{16,}(?![\d.eE])/g;
+// Not the digits behind a point: a fraction may be as long.
+const TOKENS = /"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g;
 
 export function parseJson(text: string): unknown {
   let marked = false;

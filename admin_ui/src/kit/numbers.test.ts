@@ -7,13 +7,14 @@ import { brief, count, decimal, picosOf, rounded, sum } from "./numbers";
 const LARGEST = 9_223_372_036_854_775_807n;
 
 test("integers beyond 2^53 are read and written to the last digit, and texts are left alone", () => {
-  const text = `{"a":${LARGEST},"b":[-${LARGEST},9007199254740993],"c":"9007199254740993","d":1.5e300,"e":12345678901234567.5}`;
+  const text = `{"a":${LARGEST},"b":[-${LARGEST},9007199254740993],"c":"9007199254740993","d":1.5e300,"e":12345678901234567.5,"f":1.9634999999999998,"g":-0.12345678901234567}`;
   const value = parseJson(text) as Record<string, unknown>;
   assert.equal(value.a, LARGEST);
   assert.deepEqual(value.b, [-LARGEST, 9007199254740993n]);
   assert.equal(value.c, "9007199254740993");
   assert.equal(value.d, 1.5e300);
   assert.equal(value.e, 12345678901234567.5);
+  assert.deepEqual([value.f, value.g], [1.9634999999999998, -0.12345678901234567]);
   assert.equal(writeJson({ a: LARGEST, b: [-LARGEST], c: 'a "quoted\\" 9007199254740993', n: null }),
     `{"a":${LARGEST},"b":[-${LARGEST}],"c":"a \\"quoted\\\\\\" 9007199254740993","n":null}`);
   assert.equal((parseJson("[42,9007199254740991]") as number[])[1], 9007199254740991);
