@@ -88,6 +88,7 @@ FILTERS: tuple[dict[str, Any], ...] = (
     {"model": "model-b", "tier": "batch"},
     {"adapter": "ada_1", "status": "settled"},
     {"adapter": "ada_absent"},
+    {"model": "model-a", "start": START + 2 * HOUR + 1, "end": START + 4 * HOUR + 60_000_001},
     {"tenant_id": "ten_absent"},
     {"start": START + 2 * HOUR, "end": START + 4 * HOUR},
     {"start": START + 2 * HOUR + 1, "end": START + 4 * HOUR + 60_000_001, "key_id": "key_b"},
