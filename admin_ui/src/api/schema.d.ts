@@ -724,6 +724,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/overview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Overview */
+        get: operations["V1AdminOverviewOverview"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/periods": {
         parameters: {
             query?: never;
@@ -855,6 +872,40 @@ export interface paths {
         };
         /** ReconciliationStanding */
         get: operations["V1AdminReconciliationsStandingReconciliationStanding"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListRequests */
+        get: operations["V1AdminRequestsListRequests"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/requests/{request_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetRequest */
+        get: operations["V1AdminRequestsRequestIdGetRequest"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1294,6 +1345,15 @@ export interface components {
             /** @enum {string} */
             window: "5m" | "1h" | "24h";
             within_target: number;
+        };
+        /** Attention */
+        Attention: {
+            /** @enum {string} */
+            kind: "engine" | "database" | "lease" | "journal" | "books" | "budget" | "exports" | "webhooks" | "keys";
+            link: string;
+            message: string;
+            /** @enum {string} */
+            severity: "warning" | "critical";
         };
         /** AuditLineView */
         AuditLineView: {
@@ -1897,7 +1957,7 @@ export interface components {
             amount: components["schemas"]["Amount"];
             api_key_id?: string | null;
             correction_picos: number | bigint;
-            line_item?: null;
+            line_item?: string | null;
             model?: string | null;
             /**
              * @default organization.costs.result
@@ -1905,6 +1965,7 @@ export interface components {
              */
             object: "organization.costs.result";
             project_id?: string | null;
+            quantity?: number | null;
             service_tier?: string | null;
             tenant_id?: string | null;
             tier?: string | null;
@@ -2054,6 +2115,15 @@ export interface components {
                 [key: string]: number;
             };
         };
+        /** EntryView */
+        EntryView: {
+            account: string;
+            amount_picos: number | bigint;
+            currency: string;
+            meter: string | null;
+            recorded_at: number;
+            transaction_id: string;
+        };
         /**
          * ErrorBody
          * @description The body of every error answer, and of an error event in a stream.
@@ -2142,6 +2212,27 @@ export interface components {
             /** @enum {string} */
             status: "ok" | "degraded" | "down";
         };
+        /** HoldView */
+        HoldView: {
+            ended_at: number | null;
+            gateway_id: string;
+            held_at: number;
+            hold_picos: number | bigint;
+            lost_tokens: number;
+            max_tokens: number;
+            price_version_id: string;
+            settled_picos: number | bigint;
+            windows: components["schemas"]["WindowView"][];
+        };
+        /** Hour */
+        Hour: {
+            cost_picos: {
+                [key: string]: number | bigint;
+            };
+            requests: number;
+            start: number;
+            tokens: number;
+        };
         /** Imbalance */
         Imbalance: {
             expected: number;
@@ -2229,6 +2320,30 @@ export interface components {
             unit: "tokens" | "money";
             used: number | bigint;
             window_start: number;
+        };
+        /** ListedBudgetView */
+        ListedBudgetView: {
+            created_at: number;
+            held: number | bigint;
+            id: string;
+            /** @enum {string} */
+            kind: "hard" | "soft";
+            left: number | bigint;
+            limit_amount: number | bigint;
+            /** @enum {string} */
+            period: "day" | "month" | "total";
+            posted: number;
+            projected: number | null;
+            resets_at: number | null;
+            run_out_at: number | null;
+            /** @enum {string} */
+            scope: "tenant" | "project" | "key";
+            scope_id: string;
+            tenant_id: string;
+            thresholds: number[];
+            /** @enum {string} */
+            unit: "tokens" | "money";
+            used: number | bigint;
         };
         /** LiveAdapter */
         LiveAdapter: {
@@ -2650,6 +2765,15 @@ export interface components {
             tenant_id: string | null;
             url: string;
         };
+        /** OverviewView */
+        OverviewView: {
+            at: number;
+            attention: components["schemas"]["Attention"][];
+            spend: components["schemas"]["Spend"][];
+            /** @enum {string} */
+            status: "ok" | "degraded" | "down";
+            today: components["schemas"]["Today"];
+        };
         /** OwnBudgets */
         OwnBudgets: {
             data: components["schemas"]["BudgetView"][];
@@ -2782,9 +2906,9 @@ export interface components {
              */
             object: "page";
         };
-        /** Page[AuditLineView] */
-        "Page_gateway.views.AuditLineView_": {
-            data: components["schemas"]["AuditLineView"][];
+        /** Page[RequestView] */
+        "Page_gateway.request_views.RequestView_": {
+            data: components["schemas"]["RequestView"][];
             has_more: boolean;
             next_page: string | null;
             /**
@@ -2793,9 +2917,9 @@ export interface components {
              */
             object: "page";
         };
-        /** Page[BudgetView] */
-        "Page_gateway.views.BudgetView_": {
-            data: components["schemas"]["BudgetView"][];
+        /** Page[AuditLineView] */
+        "Page_gateway.views.AuditLineView_": {
+            data: components["schemas"]["AuditLineView"][];
             has_more: boolean;
             next_page: string | null;
             /**
@@ -2818,6 +2942,17 @@ export interface components {
         /** Page[ListedAlertView] */
         "Page_gateway.views.ListedAlertView_": {
             data: components["schemas"]["ListedAlertView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[ListedBudgetView] */
+        "Page_gateway.views.ListedBudgetView_": {
+            data: components["schemas"]["ListedBudgetView"][];
             has_more: boolean;
             next_page: string | null;
             /**
@@ -2984,7 +3119,32 @@ export interface components {
             sequence_from: number;
             sequence_to: number;
             sound: boolean;
+            sums: components["schemas"]["Sums"][];
             took_s: number;
+        };
+        /** RequestView */
+        RequestView: {
+            adapter: string | null;
+            cached_tokens: number | null;
+            completion_tokens: number | null;
+            cost_picos: number | null;
+            currency: string | null;
+            device_s: number | null;
+            ended_at: number | null;
+            ending: string | null;
+            key_id: string;
+            model: string;
+            preemptions: number | null;
+            project_id: string | null;
+            prompt_tokens: number;
+            queue_s: number | null;
+            request_id: string;
+            started_at: number;
+            /** @enum {string} */
+            status: "held" | "settled" | "voided" | "expired";
+            tenant_id: string;
+            tier: string;
+            ttft_s: number | null;
         };
         /** Rotation */
         Rotation: {
@@ -3030,6 +3190,26 @@ export interface components {
         SignIn: {
             key: string;
         };
+        /** Spend */
+        Spend: {
+            budget: string;
+            currency: string;
+            held_picos: number | bigint;
+            /** @enum {string} */
+            kind: "hard" | "soft";
+            left_picos: number | bigint;
+            limit_picos: number | bigint;
+            /** @enum {string} */
+            period: "day" | "month" | "total";
+            posted_picos: number | bigint;
+            run_out_at: number | null;
+            /** @enum {string} */
+            scope: "tenant" | "project" | "key";
+            scope_id: string;
+            tenant: string;
+            tenant_id: string;
+            window_end: number | null;
+        };
         /** StandingView */
         StandingView: {
             at: number | null;
@@ -3042,6 +3222,13 @@ export interface components {
             include_obfuscation: unknown;
             /** @default null */
             include_usage: boolean | null;
+        };
+        /** Sums */
+        Sums: {
+            currency: string;
+            entered_picos: number | bigint;
+            owed_picos: number | bigint;
+            transactions: number;
         };
         /** SystemMessage */
         SystemMessage: {
@@ -3157,6 +3344,16 @@ export interface components {
              */
             object: "list";
             recorded_since: number | null;
+        };
+        /** Today */
+        Today: {
+            as_of: number;
+            cost_picos: {
+                [key: string]: number | bigint;
+            };
+            requests: number;
+            series: components["schemas"]["Hour"][];
+            tokens: number;
         };
         /** TokenCount */
         TokenCount: {
@@ -3351,6 +3548,39 @@ export interface components {
             tenant_id: string;
             total_picos: number | bigint;
             usage_picos: number | bigint;
+        };
+        /** WholeRequestView */
+        WholeRequestView: {
+            adapter: string | null;
+            cached_tokens: number | null;
+            completion_tokens: number | null;
+            corrections: components["schemas"]["CorrectionView"][];
+            cost_picos: number | null;
+            currency: string | null;
+            device_s: number | null;
+            ended_at: number | null;
+            ending: string | null;
+            entries: components["schemas"]["EntryView"][];
+            hold: components["schemas"]["HoldView"];
+            key_id: string;
+            model: string;
+            preemptions: number | null;
+            project_id: string | null;
+            prompt_tokens: number;
+            queue_s: number | null;
+            request_id: string;
+            started_at: number;
+            /** @enum {string} */
+            status: "held" | "settled" | "voided" | "expired";
+            tenant_id: string;
+            tier: string;
+            ttft_s: number | null;
+            usage: components["schemas"]["UsageView"] | null;
+        };
+        /** WindowView */
+        WindowView: {
+            budget_id: string;
+            window_start: number;
         };
     };
     responses: never;
@@ -4494,7 +4724,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.BudgetView_"];
+                    "application/json": components["schemas"]["Page_gateway.views.ListedBudgetView_"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5165,6 +5395,10 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
+                project?: string | null;
+                kind?: "live" | "test" | "admin" | null;
+                role?: "owner" | "operator" | "finance" | "tenant_admin" | "read_only" | null;
+                status?: "active" | "expiring" | "expired" | "revoked" | null;
                 /** @description part of a name or an id, in whatever case */
                 search?: string | null;
                 sort?: "created_at" | "-created_at" | "name" | "-name" | "kind" | "-kind" | "role" | "-role" | "tier" | "-tier" | "last_used_at" | "-last_used_at" | "expires_at" | "-expires_at" | "revoked_at" | "-revoked_at";
@@ -5611,6 +5845,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelsView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminOverviewOverview: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OverviewView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -6092,6 +6365,104 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["StandingView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminRequestsListRequests: {
+        parameters: {
+            query?: {
+                status?: "held" | "settled" | "voided" | "expired" | null;
+                ending?: string | null;
+                /** @description an id or a slug */
+                tenant?: string | null;
+                project_id?: string | null;
+                key_id?: string | null;
+                model?: string | null;
+                adapter?: string | null;
+                tier?: string | null;
+                /** @description Unix seconds */
+                start_time?: number | null;
+                /** @description Unix seconds */
+                end_time?: number | null;
+                search?: string | null;
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.request_views.RequestView_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminRequestsRequestIdGetRequest: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WholeRequestView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -6984,14 +7355,14 @@ export interface operations {
                 start_time: number;
                 /** @description Unix seconds; without it: now */
                 end_time?: number | null;
-                bucket_width?: "1d";
+                bucket_width?: "1d" | "all";
                 tenants?: string[] | null;
                 project_ids?: string[] | null;
                 api_key_ids?: string[] | null;
                 models?: string[] | null;
                 adapters?: string[] | null;
                 tiers?: string[] | null;
-                group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier")[] | null;
+                group_by?: ("tenant_id" | "project_id" | "api_key_id" | "model" | "adapter" | "service_tier" | "line_item")[] | null;
                 limit?: number | null;
                 /** @description `next_page` of the page before */
                 page?: string | null;
@@ -7039,7 +7410,7 @@ export interface operations {
                 start_time: number;
                 /** @description Unix seconds; without it: now */
                 end_time?: number | null;
-                bucket_width?: "1m" | "1h" | "1d";
+                bucket_width?: "1m" | "1h" | "1d" | "all";
                 tenants?: string[] | null;
                 project_ids?: string[] | null;
                 api_key_ids?: string[] | null;
