@@ -34,7 +34,7 @@ sys.path.insert(0, str(REPO / "tests"))
 from cut_proxy import CutProxy
 from gateway_stack import Stack, body
 
-from billing import audit, budgets, tables
+from billing import audit, budgets, reconcile, tables
 from billing.clock import SECOND
 from billing.journal import paths
 from engine.client import EngineClient
@@ -44,6 +44,7 @@ from gateway.supervisor import healthy
 MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
 LEASE_S, RENEW_S, AUDIT_S = 6.0, 1.0, 0.5
+BOOKS = "[billing]\nreconcile_s = 1.0\n"  # engine and ledger are compared all the time
 STEP_MS = 5.0
 CUT_S_MAX = 0.6
 KILL_WAIT_S_MAX = 0.6
@@ -320,6 +321,10 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
     findings = stack.read(audit.reconcile)
     if not findings.sound or findings.overshot or findings.open_holds:
         faults.append(f"the ledger: {findings}")
+    looks = stack.read(reconcile.listing)
+    faults += [f"reconciling beside it found {one}" for look in looks for one in look.imbalances]
+    if len(recorded) > 50 and not any(look.engine_bounds and look.engine_gap is None for look in looks):
+        faults.append("nobody looked at the engine while it ran")
     held = stack.read(lambda c: c.execute(sa.select(sa.func.sum(tables.budget_windows.c.held))).scalar())
     if held:
         faults.append(f"{held} units of budgets are still held")
@@ -383,7 +388,7 @@ async def rehearse(plan: Plan, url: str, directory: Path, model_dir: Path = MODE
     async with contextlib.AsyncExitStack() as exits:
         if proxy is not None:
             await exits.enter_async_context(proxy)
-        stack = Stack(directory, url, model_dir, {"step_ms": STEP_MS, "stop_after": 60}, toml=lease + wait)
+        stack = Stack(directory, url, model_dir, {"step_ms": STEP_MS, "stop_after": 60}, toml=lease + wait + BOOKS)
         try:
             await asyncio.to_thread(stack.prepare)
             if proxy is not None:  # the gateways' way to the database; ours goes past it
