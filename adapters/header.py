@@ -17,6 +17,10 @@ ITEM_BYTES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
 HEADER_BYTES_MAX = 4 * 1024 * 1024
 TENSORS_MAX = 16_384
 NAME_CHARS_MAX = 512
+SIZE_MAX = (
+    2**64 - 1
+)  # of a tensor in one dimension, and where it ends: the format's integers, and sentences can say them
+REASON_CHARS_MAX = 480
 FILE_BYTES_MAX = 4 * 1024**3
 LENGTH_BYTES = 8
 # How a zip archive and a pickle begin. A header of 640 bytes does as well: this words a refusal, and makes none.
@@ -27,6 +31,7 @@ class AdapterRefused(ValueError):
     """These files are not an adapter that we serve. `reason` names the tensor or the key, and why."""
 
     def __init__(self, reason: str) -> None:
+        reason = reason if len(reason) <= REASON_CHARS_MAX else reason[: REASON_CHARS_MAX - 1] + "…"
         super().__init__(reason)
         self.reason = reason
 
@@ -130,7 +135,7 @@ def _tensor(name: str, entry: Any, data_start: int) -> Tensor:
 
 def _sizes(value: Any) -> bool:
     """Whether this is a list of non-negative integers; JSON's true is no integer."""
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    return isinstance(value, list) and all(type(item) is int and 0 <= item <= SIZE_MAX for item in value)
 
 
 def _check_contiguous(tensors: list[Tensor], data_start: int, size: int) -> None:

@@ -275,6 +275,15 @@ BAD_HEADERS: dict[str, tuple[bytes, str]] = {
     "many dimensions": (with_header(lambda h: entry(h).update(shape=[1] * 99 + [48])), f"{A0}: its shape"),
     "an overflowing shape": (with_header(lambda h: entry(h).update(shape=[2**63, 2**63, 4])), f"{A0}: shape"),
     "a wrapping shape": (with_header(lambda h: entry(h).update(shape=[2**62 + 48])), f"{A0}: shape"),
+    "a shape that no text can hold": (
+        with_header(lambda h: entry(h).update(shape=[10**4000, 10**4000])),
+        f"{A0}: its shape is not a list of sizes",
+    ),
+    "offsets that no text can hold": (
+        with_header(lambda h: entry(h).update(data_offsets=[0, 2**64])),
+        f"{A0}: its data_offsets are not",
+    ),
+    "a dtype of a megabyte": (with_header(lambda h: entry(h).update(dtype="F" * 2**20)), f"{A0}: dtype 'FFFF"),
     "offsets backwards": (with_header(lambda h: entry(h).update(data_offsets=[192, 0])), f"{A0}: its data_offsets"),
     "three offsets": (with_header(lambda h: entry(h).update(data_offsets=[0, 192, 192])), f"{A0}: its data_offsets"),
     "offsets that overlap": (with_header(lambda h: entry(h, A1).update(data_offsets=[0, 192])), "overlaps"),
@@ -301,6 +310,13 @@ def test_bad_headers_are_refused_by_name(tmp_path: Path, case: str) -> None:
     found = refusal(write_adapter(tmp_path, weights=raw))
     assert named in found
     assert len(found) < 500
+
+
+@pytest.mark.parametrize("name", ["x" * 2**20, "[" + "1," * 2**19 + "1]"])
+def test_a_reason_is_a_sentence_and_no_file(tmp_path: Path, name: str) -> None:
+    """It goes into an answer, a log and a terminal."""
+    write_adapter(tmp_path, config_of(**{name: 1, "peft_type": name}))
+    assert len(refusal(tmp_path)) < 500
 
 
 def test_a_zip_archive_is_refused(tmp_path: Path) -> None:
