@@ -41,13 +41,15 @@ class Facts:
 def facts_of(checked: Checked, size: int, base_names: Iterable[str]) -> Facts:
     """`base_names`: what the base is called, here and by those who made it."""
     named = checked.spec.base_model_name_or_path
+    if named is not None:  # whoever made the file wrote it: it goes into a database, logs and terminals
+        named = "".join(char if char.isprintable() else "\ufffd" for char in named[:TRAINED_FOR_CHARS_MAX])
     return Facts(
         digest=checked.digest,
         bytes=size,
         rank_max=checked.spec.rank_max,
         parameters=checked.spec.parameters,
         targets=checked.spec.targets,
-        trained_for=None if named is None else named[:TRAINED_FOR_CHARS_MAX],
+        trained_for=named,
         warnings=_warnings(named, [name for name in base_names if name]),
     )
 
@@ -63,7 +65,7 @@ def _warnings(named: str | None, base_names: list[str]) -> tuple[str, ...]:
     if named is None or _short(named) in {_short(name) for name in base_names}:
         return ()
     return (
-        f"base_model_name_or_path: it says {named[:TRAINED_FOR_CHARS_MAX]!r}, the base is {base_names[0]!r}; "
+        f"base_model_name_or_path: it says {named!r}, the base is {base_names[0]!r}; "
         "the shapes fit, whether the answers make sense only they tell",
     )
 

@@ -60,7 +60,7 @@ def slab_key(content: str, header: bytes, cuts: Sequence[Cut], dtype: str) -> by
 
 def make_slab(source: Path, target: Path, checked: Checked, base: BaseShape, dtype: str) -> Path:
     """Write the slab of the adapter in the directory `source` into the directory `target`, in memory that does not grow
-    with it; its file. Raises AdapterRefused, OSError; then it is not there."""
+    with it; its file, which may not lie on the disk yet. Raises AdapterRefused, OSError; then it is not there."""
     spec, path = checked.spec, target / slab_name(dtype)
     cuts = cuts_of(ranks_of(spec), base, ITEM_BYTES[dtype])
     size = slab_bytes(cuts)
@@ -74,7 +74,6 @@ def make_slab(source: Path, target: Path, checked: Checked, base: BaseShape, dty
             sums = _summed(out, size)
             _write(out, sums.data.cast("B"), HEADER_BYTES + size)
             _write(out, memoryview(MAGIC + key + hashlib.sha256(sums.data).digest()), 0)
-            os.fsync(out.fileno())
         except BaseException:
             path.unlink(missing_ok=True)
             raise

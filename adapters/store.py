@@ -146,6 +146,7 @@ class AdapterStore:
             raise AdapterRefused(f"its content is {checked.digest} now")
         with self.begin() as incoming:
             made = make_slab(directory, incoming.path, checked, base, dtype)
+            _sync(made)
             made.rename(directory / made.name)
         for old in directory.iterdir():
             if OLD_SLABS.fullmatch(old.name):

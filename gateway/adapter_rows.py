@@ -6,6 +6,7 @@ before, so that one write comes after another. Nothing here knows files, the eng
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ NAME_CHARS_MAX = 200
 NOTES_CHARS_MAX = 2000
 SHARES_MAX = 1000
 VERSIONS_MAX = 1000  # of one adapter, the removed ones among them
+UNTEXT = re.compile("[\0\ud800-\udfff]")
 EVERYONE = "*"  # on a shared list: all tenants
 
 
@@ -87,13 +89,18 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     promote: bool | None = None
 
 
+def check_name(name: str) -> None:
+    """Raises InvalidValue."""
+    if not 1 <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
+        raise InvalidValue(f"an adapter's name has 1 to {NAME_CHARS_MAX} printable characters", "name")
+
+
 def add_version(
     connection: sa.Connection, wanted: Registration, facts: Facts, taken: Sequence[str] = ()
 ) -> tuple[Adapter, Version]:
     """The adapter and the version that has this content, which may have been there. `taken`: the base models' names,
     which adapters may not have. Raises AdapterNameTaken, InvalidValue."""
-    if not 1 <= len(wanted.name) <= NAME_CHARS_MAX or not wanted.name.isprintable():
-        raise InvalidValue(f"an adapter's name has 1 to {NAME_CHARS_MAX} printable characters", "name")
+    check_name(wanted.name)
     if wanted.name in taken:
         raise AdapterNameTaken(f"{wanted.name!r} is the name of a base model", "name")
     found = named(connection, wanted.tenant_id, wanted.name)
@@ -148,6 +155,8 @@ def change(
     if notes is not None:
         if len(notes) > NOTES_CHARS_MAX:
             raise InvalidValue(f"notes have at most {NOTES_CHARS_MAX} characters", "notes")
+        if UNTEXT.search(notes):
+            raise InvalidValue("notes have a NUL or half a surrogate pair, which no database keeps", "notes")
         values["notes"] = notes or None
     if shared is not None:
         if len(shared) > SHARES_MAX:

@@ -26,6 +26,7 @@ class AdapterWrites(Writes):
     ) -> tuple[Adapter, Version]:
         """Give a checked content its name, or its name a further version; the same content again is the version that it
         was. `keep` makes its files part of the store. Tenants by id or slug."""
+        adapter_rows.check_name(wanted.name)
         revision.bump(connection)
         owner = narrowed(connection, self._actor, wanted.tenant_id)
         self._check_pinned(wanted.pinned)

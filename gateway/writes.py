@@ -94,7 +94,9 @@ class Writes:
 
 def tenant_of(connection: sa.Connection, tenant: str, actor: Actor | None = None) -> Tenant:
     """By id, or by slug; of those that `actor` sees. Raises NotFound."""
-    found = tenants.get(connection, tenant) or tenants.by_slug(connection, tenant)
+    found = None
+    if tenant.isascii() and tenant.isprintable():  # PostgreSQL cannot even be asked for a NUL
+        found = tenants.get(connection, tenant) or tenants.by_slug(connection, tenant)
     if found is None or (actor is not None and not actor.sees(found.id)):
         raise NotFound(f"there is no tenant {tenant!r}", "tenant")
     return found
