@@ -20,5 +20,7 @@ export const PAGES: readonly Page[] = [
   { path: "/live", title: "Live engine", group: "Now", needs: "engine:read", load: () => import("./pages/live") },
   { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/tenants") },
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/tenant") },
+  { path: "/keys", title: "Keys", group: "People", needs: "keys:read", load: () => import("./pages/keys") },
+  { path: "/keys/$key", title: "Key", needs: "keys:read", load: () => import("./pages/key") },
   { path: "/audit", title: "Audit log", group: "Record", needs: "audit:read", load: () => import("./pages/audit") },
 ];

@@ -1,5 +1,5 @@
 // Links and the address: pages name places as text, `/tenants/acme`; what a list is narrowed to lives in the query.
-import { Link as RouterLink, useNavigate, useParams, useRouterState } from "@tanstack/react-router";
+import { Link as RouterLink, useBlocker, useNavigate, useParams, useRouterState } from "@tanstack/react-router";
 import type { AnchorHTMLAttributes, ReactNode } from "react";
 import { useCallback, useMemo } from "react";
 
@@ -74,4 +74,17 @@ export function useView<V extends Values>(defaults: V): View<V> {
 export function useParam(name: string): string {
   const params = useParams({ strict: false }) as Values;
   return params[name] ?? "";
+}
+
+/** While `stay`, nothing leads away from this page: `told` hears that somebody tried. The browser asks before it closes. */
+export function useStay(stay: boolean, told: () => void): void {
+  useBlocker({
+    shouldBlockFn: ({ current, next }) => {
+      if (current.pathname === next.pathname) return false;
+      told();
+      return true;
+    },
+    enableBeforeUnload: stay,
+    disabled: !stay,
+  });
 }

@@ -20,6 +20,8 @@ export interface Column<Row> {
   wide?: boolean;
   /** What this column is in the CSV; a column without is left out of it. */
   csv?: (row: Row) => Cell;
+  /** In the CSV alone: what a cell beside it draws, say. */
+  hidden?: boolean;
 }
 
 interface Props<Row> {
@@ -45,12 +47,13 @@ interface Props<Row> {
 
 const features = tableFeatures({});
 
-export function DataTable<Row extends object>({ label, list, columns, id, to, detail, view, search, filters, empty, csv }: Props<Row>) {
+export function DataTable<Row extends object>({ label, list, columns: all, id, to, detail, view, search, filters, empty, csv }: Props<Row>) {
+  const columns = all.filter((column) => !column.hidden);
   const table = useTable({
     features,
     data: list.rows as Row[],
     getRowId: id,
-    columns: useMemo(() => columns.map((column) => ({ id: column.id, header: column.header })), [columns]),
+    columns: useMemo(() => all.map((column) => ({ id: column.id, header: column.header })), [all]),
   });
   const open = view?.values.open?.split(",").filter(Boolean) ?? [];
   const [opened, setOpened] = useState<string[]>([]);
@@ -61,7 +64,7 @@ export function DataTable<Row extends object>({ label, list, columns, id, to, de
     else view.set({ open: next(open).join(",") });
   };
   const save = () => {
-    const shown = columns.filter((column) => column.csv !== undefined);
+    const shown = all.filter((column) => column.csv !== undefined);
     saveCsv(label.toLowerCase().replaceAll(/\W+/g, "-"), shown.map((column) => column.header), list.rows.map((row) => shown.map((column) => column.csv?.(row))));
   };
   const span = columns.length + (detail === undefined ? 0 : 1);

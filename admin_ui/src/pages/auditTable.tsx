@@ -12,18 +12,18 @@ const COLUMNS: readonly Column<Line>[] = [
   { id: "changed", header: "Changed", wide: true, cell: (line) => <span className="faint">{changes(line).map(([name]) => name).join(", ")}</span>, csv: (line) => changes(line).map(([name]) => name).join(" ") },
 ];
 
-/** `tenant`: of one tenant alone, without the other filters. */
-export function AuditTable({ tenant }: { tenant?: string }) {
+/** `tenant`, `object`: of that one alone. */
+export function AuditTable({ tenant, object }: { tenant?: string; object?: string }) {
   const view = useView({ tenant: "", actor: "", action: "", object_id: "", from: "", to: "", open: "" });
   const { tenant: chosen, actor, action, object_id, from, to } = view.values;
   const list = useList("/v1/admin/audit_log", {
-    query: { tenant: tenant ?? chosen, actor, action, object_id, start_time: dayStart(from), end_time: dayStart(to, 1) },
+    query: { tenant: tenant ?? chosen, actor, action, object_id: object ?? object_id, start_time: dayStart(from), end_time: dayStart(to, 1) },
   });
   const filters = (
     <>
-      {tenant === undefined && <LookupFilter label="Tenant"><TenantLookup value={chosen} onChange={(value) => view.set({ tenant: value })} /></LookupFilter>}
+      {tenant === undefined && object === undefined && <LookupFilter label="Tenant"><TenantLookup value={chosen} onChange={(value) => view.set({ tenant: value })} /></LookupFilter>}
       <TextFilter label="Action" view={view} name="action" />
-      <TextFilter label="Object" view={view} name="object_id" />
+      {object === undefined && <TextFilter label="Object" view={view} name="object_id" />}
       <TextFilter label="By" view={view} name="actor" />
       <TextFilter label="From" view={view} name="from" type="date" />
       <TextFilter label="Until" view={view} name="to" type="date" />

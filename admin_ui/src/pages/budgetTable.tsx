@@ -1,0 +1,147 @@
+// Budgets as a table: what is posted, held and left of each, where it leads at its present pace, and what to do.
+import { type ReactNode, useState } from "react";
+import { type RowOf, api, useList, useMay, useWrite } from "../api";
+import { Badge, type Column, ConfirmDialog, DataTable, Dialog, type Exact, Meter, Time, type View, brief, count, decimal, exact, percent, rounded, toast, useNow } from "../kit";
+import { BudgetForm } from "./budgetForms";
+import { KeyName, ProjectName, TenantName, useTenants } from "./names";
+
+export type Budget = RowOf<"/v1/admin/budgets">;
+
+export const BUDGETS = ["/v1/admin/budgets", "/v1/admin/overview", "/v1/admin/audit_log"];
+
+/** What of a budget's: tenant, project or key, each leading there. */
+export function ScopeOf({ of }: { of: { scope: Budget["scope"]; scope_id: string; tenant_id: string } }) {
+  if (of.scope === "tenant") return <b><TenantName id={of.tenant_id} /></b>;
+  return <span><TenantName id={of.tenant_id} /> <span className="faint">›</span> {of.scope === "key" ? <>key <KeyName id={of.scope_id} /></> : <>project <ProjectName id={of.scope_id} /></>}</span>;
+}
+
+/** An amount of a budget, in words; `short`: tokens without their unit. */
+export function useSay(): (of: { unit: Budget["unit"]; tenant_id: string }, amount: Exact, short?: boolean) => string {
+  const tenants = useTenants();
+  return ({ unit, tenant_id }, amount, short) => {
+    if (unit === "tokens") return short ? brief(amount) : `${brief(amount)} tokens`;
+    return `${rounded(amount)} ${tenants.get(tenant_id)?.currency ?? ""}`.trim();
+  };
+}
+
+export interface Projection {
+  /** Used by the end of the window, were it to go on so; null for a budget without end. */
+  byEnd: bigint | null;
+  /** When nothing is left, if that is before the window ends. */
+  runsOut: number | null;
+}
+
+const DAY_S = 86_400;
+/** Below this share of its window a budget's pace says nothing yet. */
+const EARLY = 0.02;
+
+/** Where a budget leads at the pace of its window so far; null while that says nothing. `now` in Unix seconds. */
+export function projection(budget: Budget, now: number): Projection | null {
+  const start = startOf(budget);
+  const passed = Math.floor(now - start);
+  const whole = budget.resets_at === null ? null : budget.resets_at - start;
+  const [used, limit] = [exact(budget.used), exact(budget.limit_amount)];
+  if (passed <= 0 || used <= 0n || (whole === null ? passed < DAY_S : passed / whole < EARLY)) return null;
+  const out = used >= limit ? now : start + Number((limit * BigInt(passed)) / used);
+  return {
+    byEnd: whole === null ? null : (used * BigInt(Math.round(whole))) / BigInt(passed),
+    runsOut: budget.resets_at === null || out < budget.resets_at ? out : null,
+  };
+}
+
+/** When its window began: a day's and a month's from when it ends, to the hour that a clock change may move it. */
+function startOf({ period, resets_at, created_at }: Budget): number {
+  if (resets_at === null) return created_at;
+  if (period === "day") return resets_at - DAY_S;
+  const inside = new Date((resets_at - 15 * DAY_S) * 1000);
+  return resets_at - new Date(Date.UTC(inside.getUTCFullYear(), inside.getUTCMonth() + 1, 0)).getUTCDate() * DAY_S;
+}
+
+export function Outlook({ of: budget }: { of: Budget }) {
+  const now = useNow();
+  const say = useSay();
+  if (exact(budget.left) <= 0n) return <Badge tone={budget.kind === "hard" ? "bad" : "warn"}>{budget.kind === "hard" ? "used up: refuses" : "over"}</Badge>;
+  const found = projection(budget, now);
+  if (found === null) return <span className="faint">too early to tell</span>;
+  if (found.runsOut !== null) {
+    const soon = found.runsOut - now < 7 * DAY_S;
+    return budget.resets_at === null && !soon ? <span>lasts until <Time at={found.runsOut} absolute detail="day" /></span> : <span className="warn-word">runs out <Time at={found.runsOut} /></span>;
+  }
+  return <span className="num">{say(budget, found.byEnd ?? 0n)} <span className="faint">by its end, {Math.round(percent(found.byEnd ?? 0n, budget.limit_amount))} %</span></span>;
+}
+
+/** The meter; its title has the amounts to the last place. */
+function Standing({ of: budget }: { of: Budget }) {
+  const say = useSay();
+  const whole = budget.unit === "money" ? decimal : count;
+  return (
+    <div className="standing" title={`posted ${whole(budget.used)}, held ${whole(budget.held)}, left ${whole(budget.left)} of ${whole(budget.limit_amount)}`}>
+      <Meter posted={budget.used} held={budget.held} limit={budget.limit_amount} say={(amount) => say(budget, amount, true)} label={`The ${budget.period} budget`} />
+    </div>
+  );
+}
+
+export function BudgetTable({ label, query, view, search, filters, empty }: {
+  label: string;
+  query: Record<string, string>;
+  view?: View<Record<string, string>>;
+  search?: string;
+  filters?: ReactNode;
+  empty: ReactNode;
+}) {
+  const list = useList("/v1/admin/budgets", { query: { ...query } }, { everyMs: 10_000 });
+  const may = useMay()("money:write");
+  const say = useSay();
+  const [edited, setEdited] = useState<Budget | null>(null);
+  const [removed, setRemoved] = useState<Budget | null>(null);
+  const remove = useWrite((budget_id: string) => api.delete("/v1/admin/budgets/{budget_id}", { path: { budget_id } }), BUDGETS);
+  const sorted = view !== undefined;
+  const columns: Column<Budget>[] = [
+    { id: "of", header: "Of", ...(sorted ? { sort: "scope" } : {}), cell: (budget) => <ScopeOf of={budget} />, csv: (budget) => budget.scope_id },
+    { id: "period", header: "Each", ...(sorted ? { sort: "period" } : {}), cell: (budget) => <span>{budget.period === "total" ? "in total" : budget.period} <span className="faint">{budget.unit}</span></span>, csv: (budget) => budget.period },
+    { id: "unit", header: "Unit", hidden: true, cell: () => null, csv: (budget) => budget.unit },
+    { id: "kind", header: "Kind", ...(sorted ? { sort: "kind" } : {}), cell: (budget) => <Badge tone={budget.kind === "hard" ? "accent" : "plain"}>{budget.kind}</Badge>, csv: (budget) => budget.kind },
+    { id: "meter", header: "Standing", cell: (budget) => <Standing of={budget} />, csv: (budget) => budget.limit_amount },
+    ...(["used", "held", "left"] as const).map((name) => ({ id: name, header: name, hidden: true, cell: () => null, csv: (budget: Budget) => budget[name] })),
+    { id: "outlook", header: "At this pace", cell: (budget) => <Outlook of={budget} /> },
+    { id: "alerts", header: "Alerts at", wide: true, cell: (budget) => (budget.thresholds.length === 0 ? <span className="faint">–</span> : <span className="num">{budget.thresholds.join(", ")} %</span>), csv: (budget) => budget.thresholds.join(" ") },
+    { id: "resets", header: "Begins afresh", wide: true, cell: (budget) => <Time at={budget.resets_at} />, csv: (budget) => budget.resets_at },
+  ];
+  if (may) {
+    columns.push({
+      id: "do",
+      header: "Change",
+      end: true,
+      cell: (budget) => (
+        <span className="row-deeds">
+          <button type="button" className="button button-quiet" aria-label={`Edit ${nameOf(budget)}`} onClick={() => setEdited(budget)}>Edit</button>
+          <button type="button" className="button button-quiet" aria-label={`Remove ${nameOf(budget)}`} onClick={() => setRemoved(budget)}>Remove</button>
+        </span>
+      ),
+    });
+  }
+  return (
+    <>
+      <DataTable label={label} list={list} columns={columns} id={(budget) => budget.id} {...(view === undefined ? {} : { view })} {...(search === undefined ? {} : { search })} filters={filters} csv={sorted} empty={empty} />
+      <Dialog open={edited !== null} onClose={() => setEdited(null)} title="Edit the budget" keep>{edited !== null && <BudgetForm of={edited} onDone={() => setEdited(null)} />}</Dialog>
+      <ConfirmDialog
+        open={removed !== null}
+        onClose={() => setRemoved(null)}
+        title="Remove this budget?"
+        verb="Remove"
+        deed={async () => {
+          if (removed === null) return;
+          await remove.mutateAsync(removed.id);
+          toast("The budget is removed.");
+        }}
+      >
+        {removed !== null && <>The {nameOf(removed)} of <ScopeOf of={removed} />, {say(removed, removed.limit_amount)}, is enforced no longer, from the next request on. What was used stays in the books.</>}
+      </ConfirmDialog>
+    </>
+  );
+}
+
+function nameOf(budget: Budget): string {
+  const each = budget.period === "total" ? "total" : `${budget.period}'s`;
+  return `${each} budget in ${budget.unit}`;
+}

@@ -1,0 +1,104 @@
+"""Keys: one is made, its secret is shown once and works, it is rotated and revoked."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from conftest import serious_faults
+from console import Console
+
+from gateway import keys as key_rows
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Opens = Callable[..., "Page"]
+
+
+def keys_of(console: Console, **query: str) -> list[dict[str, Any]]:
+    data: list[dict[str, Any]] = console.api("GET", "/v1/admin/keys", params={"limit": "500", **query}).json()["data"]
+    return data
+
+
+def calls(console: Console, secret: str) -> int:
+    return httpx.get(f"{console.stack.url}/v1/models", headers={"Authorization": f"Bearer {secret}"}).status_code
+
+
+def test_a_key_is_made_rotated_and_revoked(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/keys")
+    page.expected = [400]
+    page.get_by_role("button", name="New key").first.click()
+    form = page.get_by_role("dialog", name="New key")
+    form.get_by_role("button", name="Create key").click()
+    form.get_by_text("A key needs a name").wait_for()
+    form.get_by_label("Name").fill("made here")
+    form.get_by_role("combobox", name="Tenant").fill("hoo")
+    form.get_by_role("option", name="hooli").click()
+    form.get_by_label("Default max_tokens").fill("0")
+    form.get_by_role("button", name="Create key").click()
+    form.get_by_text("Expected `int` >= 1").wait_for()  # in the API's words, beside the field
+    assert form.get_by_label("Name").input_value() == "made here"
+    assert keys_of(console, search="made here") == []
+    form.get_by_label("Default max_tokens").fill("64")
+    form.get_by_role("button", name="30 days").click()
+    form.get_by_role("button", name="Create key").click()
+
+    shown = page.get_by_role("dialog", name="The secret of made here")
+    secret = shown.get_by_role("region", name="The secret").inner_text().strip()
+    assert key_rows.is_well_formed(secret)
+    assert secret in shown.get_by_role("region", name="Call with it").inner_text()
+    page.keyboard.press("Escape")
+    shown.get_by_role("alert").wait_for()  # it stays until one says so
+    assert calls(console, secret) == 200
+    shown.get_by_role("button", name="I have stored it").click()
+    shown.wait_for(state="detached")
+    assert secret not in page.content()
+
+    [key] = keys_of(console, search="made here")
+    assert key["tenant_id"] == console.stack.tenants["hooli"]
+    assert 29 * 86_400 < key["expires_at"] - time.time() < 31 * 86_400
+    page.get_by_role("link", name="made here").click()
+    page.get_by_role("heading", name="made here").wait_for()
+    assert page.url.endswith(f"/admin/keys/{key['id']}")
+    page.get_by_role("button", name="Rotate").click()
+    page.get_by_label("The old secret still works for").select_option(label="an hour")
+    page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
+    shown = page.get_by_role("dialog", name=re.compile("The secret of made here"))
+    successor = shown.get_by_role("region", name="The secret").inner_text().strip()
+    assert successor != secret
+    shown.get_by_role("button", name="I have stored it").click()
+    page.get_by_text("rotated, ends soon").wait_for()
+    assert [calls(console, one) for one in (secret, successor)] == [200, 200]
+
+    page.get_by_role("button", name="Revoke").click()
+    ask = page.get_by_role("dialog", name="Revoke made here?")
+    assert ask.get_by_role("button", name="Revoke").is_disabled()
+    ask.get_by_label("Type made here to go on").fill("made here")
+    ask.get_by_role("button", name="Revoke").click()
+    page.locator("h1 ~ .note").get_by_text("revoked").wait_for()
+    assert console.api("GET", f"/v1/admin/keys/{key['id']}").json()["revoked_at"] is not None
+
+
+def test_the_list_is_narrowed_by_its_address(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/keys?kind=admin&role=finance")
+    page.get_by_role("link", name="the finance").wait_for()
+    assert page.get_by_role("row").count() == 1 + len(keys_of(console, kind="admin", role="finance", status="active"))
+    page.goto("/admin/keys?tenant=hooli")
+    page.get_by_role("link", name="mail production").wait_for()
+    assert page.get_by_role("row").count() == 1 + len(keys_of(console, tenant="hooli", status="active"))
+    page.get_by_label("Keys: Name, id or last four").fill("mail st")
+    page.get_by_text("1 row", exact=True).wait_for()
+    assert "search=mail+st" in page.url
+    assert serious_faults(page) == []
+
+
+def test_who_reads_only_is_shown_no_deed(open_page: Opens) -> None:
+    page = open_page("/admin/keys", role="read_only", width=390, dark=True)
+    page.get_by_role("link", name="mail production").wait_for()
+    assert page.get_by_role("button", name="New key").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert serious_faults(page) == []
