@@ -22,5 +22,6 @@ export const PAGES: readonly Page[] = [
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/tenant") },
   { path: "/keys", title: "Keys", group: "People", needs: "keys:read", load: () => import("./pages/keys") },
   { path: "/keys/$key", title: "Key", needs: "keys:read", load: () => import("./pages/key") },
+  { path: "/budgets", title: "Budgets and limits", group: "Money", needs: "money:read", load: () => import("./pages/budgets") },
   { path: "/audit", title: "Audit log", group: "Record", needs: "audit:read", load: () => import("./pages/audit") },
 ];
