@@ -23,5 +23,8 @@ export const PAGES: readonly Page[] = [
   { path: "/keys", title: "Keys", group: "People", needs: "keys:read", load: () => import("./pages/keys") },
   { path: "/keys/$key", title: "Key", needs: "keys:read", load: () => import("./pages/key") },
   { path: "/budgets", title: "Budgets and limits", group: "Money", needs: "money:read", load: () => import("./pages/budgets") },
+  { path: "/usage", title: "Usage and costs", group: "Money", needs: "usage:read", load: () => import("./pages/usage") },
+  { path: "/billing", title: "Billing", group: "Money", needs: "billing:read", load: () => import("./pages/billing") },
+  { path: "/billing/invoices/$invoice", title: "Invoice", needs: "billing:read", load: () => import("./pages/invoice") },
   { path: "/audit", title: "Audit log", group: "Record", needs: "audit:read", load: () => import("./pages/audit") },
 ];

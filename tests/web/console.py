@@ -12,6 +12,8 @@ from history import History
 
 from gateway import keys
 
+# A device costs 0.6 millionths of a unit a second, so that margins are neither all nor nothing.
+BILLING = "[billing]\nreconcile_s = 5.0\ndevice_second_picos = 600_000_000\n"
 ROLES = ("owner", "operator", "finance", "tenant_admin", "read_only")
 COOKIE = "laneway_session"
 
@@ -28,7 +30,7 @@ class Console:
     ) -> Console:
         """SQLite: the pages' reads on PostgreSQL are the API's tests' part. `fake` overrides the engine's settings."""
         settings = {"step_ms": 8.0, **(fake or {})}
-        stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir.resolve(), fake=settings)
+        stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir.resolve(), fake=settings, toml=BILLING)
         stack.prepare()
         History(stack, **history).write()
         console = cls(stack, {})
