@@ -36,7 +36,8 @@ export default function Canvas(props: Props) {
         legend: { show: false },
         cursor: { y: false, points: { show: kind === "lines" } },
         tzDate: (seconds) => (zone === "utc" ? uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC") : new Date(seconds * 1e3)),
-        scales: { x: { time: true }, y: { range: (_, __, highest) => [0, Math.max(highest, mark?.at ?? 0) * 1.06 || 1] } },
+        // A bar begins at its moment: the last one has its width too.
+        scales: { x: { time: true, ...(kind === "bars" && at.length > 1 ? { range: (_: uPlot, from: number, to: number): [number, number] => [from, to + (at[1]! - at[0]!)] } : {}) }, y: { range: (_, __, highest) => [0, Math.max(highest, mark?.at ?? 0) * 1.06 || 1] } },
         axes: axes(colour, zone, (value) => (words.current.brief ?? ((one: number) => (words.current.say ?? String)(Math.round(one))))(value)),
         series: [
           {},

@@ -1,7 +1,7 @@
 // Usage and costs: what was used and what it costs, over time, by whom and by what, with the same numbers as tables.
 import { useMemo } from "react";
 import { useMay, useSession } from "../api";
-import { Chart, EmptyState, type Exact, Lookup, LookupFilter, PageHead, Problem, SelectFilter, Skeleton, StatTile, TenantLookup, TextFilter, Tiles, type View, brief, count, decimal, moment, rounded, setSetting, useNow, useView, useZone } from "../kit";
+import { Chart, EmptyState, type Exact, Lookup, LookupFilter, PageHead, Problem, SelectFilter, Skeleton, StatTile, TenantLookup, TextFilter, Tiles, type View, brief, count, decimal, moment, rounded, useNow, useView, useZone } from "../kit";
 import { useNames } from "./moneyNames";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
@@ -56,7 +56,6 @@ export default function UsagePage() {
 }
 
 function Bar({ view, usage, bound }: { view: View<Values>; usage: Usage | undefined; bound: boolean }) {
-  const zone = useZone();
   const may = useMay();
   const currencies = usage?.currencies ?? [];
   return (
@@ -69,13 +68,6 @@ function Bar({ view, usage, bound }: { view: View<Values>; usage: Usage | undefi
       <SelectFilter label="Each" view={view} name="unit" options={[["", "As fits"], "hour", "day", "month"]} />
       <SelectFilter label="Largest" view={view} name="top" options={["7", "15", "31"]} />
       {currencies.length > 1 && <SelectFilter label="Currency" view={view} name="currency" options={[["", currencies[0]!], ...currencies.slice(1)]} />}
-      <label className="filter">
-        <span>Clock</span>
-        <select value={zone} onChange={(event) => setSetting("zone", event.target.value as "utc" | "local")}>
-          <option value="utc">UTC</option>
-          <option value="local">Local time</option>
-        </select>
-      </label>
       {!bound && may("people:read") && <LookupFilter label="Tenant"><TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} /></LookupFilter>}
       {may("keys:read") && (
         <LookupFilter label="Key">
@@ -133,7 +125,7 @@ function Whole({ usage, by, measure, unit, range, view }: { usage: Usage; by: By
   return (
     <>
       <Totals cell={whole} measure={measure} currency={usage.currency} />
-      <Chart title={title} kind="bars" at={usage.at} series={series} say={say} brief={money ? (value) => rounded(BigInt(Math.round(value)), value < 1e12 ? 3 : 2) : brief} detail={unit === "hour" ? "minute" : "day"} height={280} />
+      <Chart title={title} kind="bars" at={usage.at} series={series} say={say} brief={money ? axisOf(series) : brief} detail={unit === "hour" ? "minute" : "day"} height={280} />
       <section className="stack usage-tables" aria-label="The same numbers">
         <div className="row">
           <div className="row" role="group" aria-label="Rows of the table">
@@ -165,6 +157,13 @@ function Totals({ cell, measure, currency }: { cell: ReturnType<typeof summed>; 
       <StatTile label="Input from the cache" value={`${cell.input + cell.cached === 0n ? 0 : (Number((cell.cached * 1000n) / (cell.input + cell.cached)) / 10).toFixed(1)} %`} note={`${count(cell.cached)} of ${count(cell.input + cell.cached)}`} />
     </Tiles>
   );
+}
+
+/** Money at the axis: as many places as the highest of it needs. */
+function axisOf(series: readonly { values: readonly bigint[] }[]): (value: number) => string {
+  const highest = Math.max(0, ...(series[0]?.values ?? []).map((_, row) => series.reduce((all, one) => all + Number(one.values[row]), 0)));
+  const places = highest >= 10e12 ? 0 : highest >= 1e12 ? 1 : highest >= 1e11 ? 2 : highest >= 1e9 ? 3 : 6;
+  return (value) => rounded(BigInt(Math.round(value)), places);
 }
 
 /** The series by their names, which are unique: two keys may be called the same. */
