@@ -17,7 +17,12 @@ export interface Page {
 }
 
 export const PAGES: readonly Page[] = [
+  { path: "/", title: "Overview", group: "Now", needs: "usage:read", load: () => import("./pages/overview") },
   { path: "/live", title: "Live engine", group: "Now", needs: "engine:read", load: () => import("./pages/live") },
+  { path: "/requests", title: "Requests", group: "Now", needs: "requests:read", load: () => import("./pages/requests") },
+  { path: "/requests/$request", title: "Request", needs: "requests:read", load: () => import("./pages/request") },
+  { path: "/health", title: "Health", group: "Now", needs: "engine:read", load: () => import("./pages/health") },
+  { path: "/playground", title: "Playground", group: "Serve", needs: "keys:write", load: () => import("./pages/playground") },
   { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/tenants") },
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/tenant") },
   { path: "/keys", title: "Keys", group: "People", needs: "keys:read", load: () => import("./pages/keys") },

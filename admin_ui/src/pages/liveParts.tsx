@@ -109,7 +109,7 @@ export function Preemptions({ preemptions }: { preemptions: readonly Preemption[
 }
 
 const ADAPTERS: readonly Column<Adapter>[] = [
-  { id: "name", header: "Adapter", cell: (one) => (one.name === null ? <ShortId value={one.digest} /> : <Link to={place("/adapters", one.name)}><b>{one.name}</b></Link>) },
+  { id: "name", header: "Adapter", cell: (one) => (one.name === null ? <ShortId value={one.digest} /> : <Link to="/adapters" query={{ search: one.name }}><b>{one.name}</b></Link>) },
   { id: "where", header: "Where", cell: (one) => <Badge tone={one.where === "device" ? "good" : one.where === "host" ? "accent" : "plain"}>{WHERE[one.where]}</Badge> },
   { id: "bytes", header: "Size", end: true, cell: (one) => <span className="num">{bytes(one.bytes)}</span> },
 ];
