@@ -87,7 +87,7 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
           <EmptyState title="Nothing matches these filters"><button type="button" className="button" onClick={view?.clear}>Clear the filters</button></EmptyState>
         ) : empty
       ) : (
-        <div className={list.busy ? "table-scroll table-busy" : "table-scroll"} aria-busy={list.loading || list.busy}>
+        <div className={list.busy ? "table-scroll table-busy" : "table-scroll"} aria-busy={list.loading || list.busy} {...(to === undefined && detail === undefined ? { tabIndex: 0, role: "group", "aria-label": `${label}, the table` } : {})}>
           <table className="table">
             <caption className="sr-only">{label}</caption>
             <thead>

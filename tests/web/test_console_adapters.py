@@ -1,0 +1,138 @@
+"""Adapters: files are checked and refused beside the file, uploaded, promoted, rolled back and removed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import serious_faults
+from console import Console
+
+from adapters.check import BaseShape
+from adapters.generate import Recipe, write_random
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Opens = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="module")
+def contents(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> list[Path]:
+    """Two that fit the base; the first says it is of another."""
+    base = BaseShape.from_config(json.loads((model_dir / "config.json").read_text()))
+    made = []
+    for seed, named in ((1, "some-other-base"), (2, None)):
+        directory = tmp_path_factory.mktemp("adapter")
+        write_random(directory, base, Recipe(seed, rank=2, modules=("q_proj",)), named)
+        made.append(directory)
+    return made
+
+
+def give(page: Page, directory: Path, config: bytes | None = None) -> None:
+    """Dropped on the page, as one drags them there from a folder."""
+    files = {
+        "adapter_config.json": config or (directory / "adapter_config.json").read_bytes(),
+        "adapter_model.safetensors": (directory / "adapter_model.safetensors").read_bytes(),
+    }
+    page.locator(".drop").evaluate(
+        """(zone, files) => {
+            const data = new DataTransfer();
+            for (const [name, bytes] of Object.entries(files)) data.items.add(new File([new Uint8Array(bytes)], name));
+            zone.dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true }));
+        }""",
+        {name: list(data) for name, data in files.items()},
+    )
+
+
+def versions(console: Console, adapter: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = console.api("GET", f"/v1/admin/adapters/{adapter}/versions").json()["data"]
+    return found
+
+
+def test_from_a_refusal_to_a_rollback(console: Console, open_page: Opens, contents: list[Path]) -> None:
+    page = open_page("/admin/adapters")
+    page.expected = [400]
+    page.get_by_role("link", name="Upload an adapter").click()
+    page.get_by_role("button", name="Check the files").click()
+    page.get_by_text("The file adapter_config.json is missing.").wait_for()
+    config = json.loads((contents[0] / "adapter_config.json").read_text())
+    give(page, contents[0], json.dumps(config | {"use_dora": True}).encode())
+    page.get_by_role("button", name="Check the files").click()
+    refused = page.locator(".field", has=page.get_by_text("Configuration", exact=True)).locator(".field-error")
+    assert refused.inner_text().startswith("use_dora: ")  # beside the file that has the key
+    other = json.dumps(config | {"r": 1}).encode()
+    give(page, contents[0], other)
+    page.get_by_role("button", name="Check the files").click()
+    refused = page.locator(".field", has=page.get_by_text("Weights", exact=True)).locator(".field-error")
+    assert re.match(r"base_model\.\S+lora_\S+: ", refused.inner_text())  # and the tensor beside its own
+
+    give(page, contents[0])
+    page.get_by_role("button", name="Check the files").click()
+    page.get_by_text("fits the base").wait_for()
+    page.get_by_text("it says 'some-other-base'").wait_for()
+    assert console.api("GET", "/v1/admin/adapters", params={"search": "made-here"}).json()["data"] == []
+    page.get_by_label("Name").fill("made-here")
+    page.get_by_role("combobox", name="Owner").fill("acme")
+    page.get_by_role("option", name="acme").click()
+    page.get_by_role("button", name="Upload", exact=True).click()
+    page.get_by_role("status").get_by_text("Version 1 of made-here is served.").wait_for()
+    [adapter] = console.api("GET", "/v1/admin/adapters", params={"search": "made-here"}).json()["data"]
+    assert page.url.split("?")[0].endswith(f"/admin/adapters/{adapter['id']}")
+    assert adapter["tenant_id"] == console.stack.tenants["acme"]
+
+    page.get_by_role("link", name="Upload a version").click()
+    give(page, contents[1])
+    page.get_by_role("button", name="Check the files").click()
+    page.get_by_text("fits the base").wait_for()
+    page.get_by_role("button", name="Upload", exact=True).click()
+    page.get_by_role("button", name="Promote version 2").click()
+    page.get_by_role("dialog").get_by_role("button", name="Promote").click()
+    page.locator(".page-head").get_by_text("version 2 is served").wait_for()
+    second, first = versions(console, adapter["id"])
+    served = console.api("GET", f"/v1/admin/adapters/{adapter['id']}").json()
+    assert (served["version"], served["digest"]) == (2, second["digest"])
+    assert (first["rank_max"], len(first["warnings"]), len(second["warnings"])) == (2, 1, 0)
+    page.get_by_role("button", name="Roll back").click()
+    page.get_by_role("dialog").get_by_role("button", name="Roll back").click()
+    page.locator(".page-head").get_by_text("version 1 is served").wait_for()
+    assert console.api("GET", f"/v1/admin/adapters/{adapter['id']}").json()["digest"] == first["digest"]
+    page.get_by_role("button", name="Remove version 2").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Remove version 2").wait_for(state="detached")
+    assert serious_faults(page) == []
+
+
+def test_it_is_shared_and_removed(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/adapters?tenant=globex")
+    page.get_by_role("link", name="globex-style").click()
+    page.get_by_role("button", name="Share").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("May call it").select_option("some")
+    form.get_by_label("Tenants").fill("acme")
+    form.get_by_role("button", name="Save").click()
+    page.locator(".facts").get_by_role("link", name="acme").wait_for()
+    adapter = console.stack.adapters["globex-style"]
+    found = console.api("GET", f"/v1/admin/adapters/{adapter}").json()
+    assert found["shared"] == [console.stack.tenants["acme"]]
+    page.get_by_role("button", name="Remove", exact=True).click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Type globex-style to go on").fill("globex-style")
+    form.get_by_role("button", name="Remove").click()
+    page.get_by_role("heading", name="Adapters", exact=True).wait_for()
+    names = [one["name"] for one in console.api("GET", "/v1/admin/adapters", params={"limit": "500"}).json()["data"]]
+    assert "globex-style" not in names
+
+
+def test_the_list_says_where_each_is_and_what_it_made(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/adapters", role="read_only", width=390, dark=True)
+    page.get_by_role("img", name="Tokens a day").first.wait_for()
+    row = page.get_by_role("row", name="hooli-mail")
+    row.locator(".badge", has_text=re.compile("^(device|host|disk)$")).wait_for()
+    assert page.get_by_role("link", name="Upload an adapter").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert serious_faults(page) == []
