@@ -25,6 +25,7 @@ export const PAGES: readonly Page[] = [
   { path: "/playground", title: "Playground", group: "Serve", needs: "keys:write", load: () => import("./pages/playground") },
   { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/tenants") },
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/tenant") },
+  { path: "/tiers", title: "Tiers", group: "Serve", needs: "engine:read", load: () => import("./pages/tiers") },
   { path: "/models", title: "Models", group: "Serve", needs: "engine:read", load: () => import("./pages/models") },
   { path: "/models/$model", title: "Model", needs: "engine:read", load: () => import("./pages/model") },
   { path: "/adapters", title: "Adapters", group: "Serve", needs: "adapters:read", load: () => import("./pages/adapters") },

@@ -1,0 +1,78 @@
+"""Models and tiers: what they are as the API has them, and a price that is previewed and published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from conftest import serious_faults
+from console import Console
+from gateway_stack import MODEL, eventually
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Opens = Callable[..., "Page"]
+
+
+def test_a_price_is_previewed_and_published(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/models")
+    page.get_by_text("0.10 · 0.05 · 0.40 USD").wait_for()
+    page.get_by_role("link", name=MODEL).click()
+    page.get_by_role("button", name="Publish a price").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Input", exact=True).fill("0.0000001")
+    form.get_by_role("button", name="Preview").click()
+    form.get_by_text("is finer than a pico per token").wait_for()
+    form.get_by_label("Input", exact=True).fill("0.12")
+    form.get_by_label("Output").fill("0.5")
+    form.get_by_role("button", name="Preview").click()
+    form.get_by_text("It would have been").wait_for()
+    asked = {"subject": MODEL, "input": 120_000, "cached_input": 50_000, "output": 500_000}
+    asked["multipliers"] = {"premium": "3", "batch": "0.5"}  # type: ignore[assignment]
+    preview = console.api("POST", "/v1/admin/prices/preview", json=asked).json()
+    assert preview["would_picos"] > preview["was_picos"] > 0
+    for name in ("was_picos", "would_picos"):  # to the last pico
+        whole, rest = divmod(preview[name], 10**12)
+        form.locator(f'.tile-value [title="{f"{whole}.{rest:012}".rstrip("0")} USD"]').wait_for()
+    assert form.locator("tbody > tr").count() == len(preview["tenants"])
+    form.get_by_label("Output").fill("0.6")  # what was seen was of another price
+    assert form.get_by_role("button", name="Publish").count() == 0
+    form.get_by_label("Output").fill("0.5")
+    form.get_by_label("In force from, UTC").fill("2090-01-01T00:00")
+    form.get_by_role("button", name="Publish").click()
+    page.get_by_text("then 1.50").wait_for()  # premium's output, three times
+    newest = console.api("GET", "/v1/admin/prices", params={"subject": MODEL}).json()["data"][0]
+    assert newest["effective_from"] == 3_786_912_000
+    assert newest["tiers"]["batch"] == {"input": 60_000, "cached_input": 25_000, "output": 250_000}
+    assert serious_faults(page) == []
+
+
+def test_tiers_as_the_api_has_them(console: Console, open_page: Opens) -> None:
+    def known() -> bool:
+        tiers = console.api("GET", "/v1/admin/tiers").json()["data"]
+        return bool(tiers[0]["attainment"][0]["requests"])
+
+    for _ in range(2):
+        assert console.stack.chat("acme").status_code == 200
+    eventually(known, timeout_s=15)
+    page = open_page("/admin/tiers")
+    for tier in console.api("GET", "/v1/admin/tiers").json()["data"]:
+        shown = page.get_by_role("region", name=tier["name"], exact=True)
+        settings = shown.get_by_role("table", name=f"Settings of {tier['name']} in laneway.toml")
+        assert f"ttft_base_ms\t{tier['targets']['ttft_base_ms']:g}" in settings.inner_text()
+        day = shown.get_by_role("row", name="24 h")
+        cells = day.get_by_role("cell").all_inner_texts()
+        assert cells[-2:] == [str(tier["attainment"][2]["requests"]), "0"]
+        assert cells[1] == ("100 %" if tier["attainment"][2]["requests"] else "–")
+        assert "target 1.00 s" in (day.get_by_role("img").get_attribute("aria-label") or "")
+    assert serious_faults(page) == []
+
+
+def test_on_a_phone_in_the_dark(open_page: Opens) -> None:
+    for path, sign in (("tiers", "premium"), (f"models/{MODEL}", "Price in USD")):
+        page = open_page(f"/admin/{path}", role="read_only", width=390, dark=True)
+        page.get_by_role("heading", name=sign).wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert serious_faults(page) == []
+    assert page.get_by_role("button", name="Publish a price").count() == 0
