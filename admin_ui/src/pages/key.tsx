@@ -89,7 +89,7 @@ function About({ of: key }: { of: Key }) {
         ]}
       />
       {key.kind !== "admin" && may("usage:read") && (
-        <Section title="Use" actions={<Link to="/requests" query={{ key: key.id }}>Its requests</Link>}><DailyTokens of={key} /></Section>
+        <Section title="Use" actions={<Link to="/requests" query={{ key_id: key.id }}>Its requests</Link>}><DailyTokens of={key} /></Section>
       )}
     </>
   );
