@@ -21,10 +21,11 @@ export default function Tiers() {
 }
 
 function Whole({ of: answer }: { of: Answer }) {
+  const late = Math.max(0, ...answer.data.flatMap((tier) => tier.attainment.map((one) => one.late_s_max)));
   return (
     <>
       <p className="faint">
-        {answer.recorded_since === null ? "No first token is recorded yet." : <>Recorded since <Time at={answer.recorded_since} absolute detail="minute" />; what a gateway saw is here within {duration(answer.late_s_max)}.</>}
+        {answer.recorded_since === null ? "No first token is recorded yet." : <>Recorded since <Time at={answer.recorded_since} absolute detail="minute" />; what a gateway saw is here within {duration(late)}.</>}
       </p>
       {answer.data.map((tier) => <One key={tier.name} of={tier} />)}
     </>
