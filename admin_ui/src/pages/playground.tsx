@@ -28,7 +28,7 @@ export default function Playground() {
       <div className="panel playground-who">
         <div className="field">
           <label htmlFor="playground-tenant">Call as</label>
-          <TenantLookup id="playground-tenant" value={tenant} onChange={choose} placeholder="Choose a tenant" />
+          <TenantLookup id="playground-tenant" value={tenant} onChange={choose} placeholder="Choose a tenant" label="Call as" />
         </div>
         {key === null ? (
           <button type="button" className="button button-main" disabled={tenant === ""} onClick={() => setAsking(true)}>Make a key for it…</button>

@@ -1,0 +1,140 @@
+"""Overview, requests, health and playground: what they say is what the API says, and a tenant's call is made and paid."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import serious_faults
+from console import Console
+from gateway_stack import MODEL
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Console]:
+    made = Console.started(tmp_path_factory.mktemp("now"), model_dir, fake={"step_ms": 20.0}, days=3, last_hour=60)
+    yield made
+    made.stack.stop()
+
+
+def eventually(true: Callable[[], bool], timeout_s: float = 8.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def money(picos: int) -> str:
+    """As the console writes it: exact, at least two places."""
+    whole, rest = divmod(picos, 10**12)
+    return f"{whole:,}.{f'{rest:012d}'.rstrip('0').ljust(2, '0')}"
+
+
+def test_the_overview_says_what_the_api_says_and_leads_on(console: Console, open_page: Callable[..., Page]) -> None:
+    said = console.api("GET", "/v1/admin/overview").json()
+    page = open_page("/admin/")
+    page.get_by_role("heading", name="Overview").wait_for()
+    page.get_by_text("Up", exact=True).wait_for()
+    tile = page.locator(".tile", has_text="Requests today")
+    tile.get_by_text(f"{said['today']['requests']:,}", exact=True).wait_for()
+    cost = money(said["today"]["cost_picos"]["USD"])
+    page.locator(".tile", has_text="Cost today").get_by_text(f"{cost} USD").wait_for()
+    assert page.locator(".spends li").count() == len(said["spend"]) > 2
+    first = page.locator(".spends li").first
+    assert first.get_by_role("link", name=said["spend"][0]["tenant"]).is_visible()
+    tiers = page.get_by_role("table", name=re.compile("Time to the first token"))
+    assert tiers.locator("tbody tr").count() == 3
+    assert serious_faults(page) == []
+    page.get_by_role("link", name="Health, part by part").click()
+    page.get_by_text("All is well").wait_for()
+
+
+def test_requests_are_found_and_one_is_shown_whole(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/requests")
+    page.get_by_label("Ended by").select_option("client_left")
+    page.get_by_label("Tier").select_option("premium")
+    query = {"ending": "client_left", "tier": "premium"}
+    rows: list[Any] = console.api("GET", "/v1/admin/requests", params=query).json()["data"]
+    assert rows, "the history has such"
+    table = page.get_by_role("table", name="Requests")
+    table.locator(f'code[title="{rows[0]["request_id"]}"]').wait_for()
+    assert "ending=client_left" in page.url
+    assert table.locator("tbody tr").count() == len(rows)
+    assert serious_faults(page) == []
+    table.locator(f'code[title="{rows[0]["request_id"]}"]').click()
+    page.get_by_text("First token after").wait_for()
+    one = console.api("GET", f"/v1/admin/requests/{rows[0]['request_id']}").json()
+    assert page.get_by_text(money(one["cost_picos"])).first.is_visible()
+    assert page.get_by_text("is not kept: neither the prompt nor the answer").is_visible()
+    ledger = page.get_by_role("table", name="Ledger lines").locator("tbody tr")
+    assert ledger.count() == len(one["entries"]) > 1
+    assert page.get_by_text("Together: 0.00").is_visible()
+    assert page.get_by_role("link", name=one["key_id"]).get_attribute("href") == f"/admin/keys/{one['key_id']}"
+    assert serious_faults(page) == []
+
+
+def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
+    console: Console, open_page: Callable[..., Page]
+) -> None:
+    page = open_page("/admin/playground", dark=True)
+    page.get_by_role("combobox", name="Call as").click()
+    page.get_by_role("option", name="hooli").click()
+    page.get_by_role("button", name="Make a key for it").click()
+    page.get_by_role("button", name="Make the key").click()
+    page.get_by_label("Prompt").fill("Say something.")
+    page.get_by_label("Model").select_option(MODEL)
+    page.get_by_label("Beside it").select_option("hooli-mail")
+    page.get_by_label("max_tokens").fill("12")
+    page.get_by_role("button", name="Send to both").click()
+    for name in (MODEL, "hooli-mail"):
+        answer = page.get_by_label(f"Answer of {name}")
+        answer.get_by_text("done: length").wait_for()
+        answer.get_by_text("USD").wait_for()
+        request_id = answer.get_by_role("link", name="The request").get_attribute("href").rsplit("/", 1)[1]  # type: ignore[union-attr]
+        one = console.api("GET", f"/v1/admin/requests/{request_id}").json()
+        assert (one["tenant_id"], one["completion_tokens"]) == (console.stack.tenants["hooli"], 12)
+        assert answer.get_by_text(money(one["cost_picos"])).is_visible()
+    assert serious_faults(page) == []
+
+    # Stopped, and refused in the API's words.
+    page.get_by_label("max_tokens").fill("2000")
+    page.get_by_label("Beside it").select_option("")
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.get_by_text("answering").wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("stopped", exact=True).wait_for()
+    page.expected.append(400)  # type: ignore[attr-defined]
+    page.get_by_label("temperature").fill("9")
+    page.get_by_role("button", name="Send", exact=True).click()
+    assert "temperature" in page.get_by_role("alert").inner_text()
+
+    def ours() -> Any:
+        rows = console.api("GET", "/v1/admin/keys", params={"tenant": "hooli", "search": "playground"}).json()["data"]
+        return rows[-1]
+
+    assert ours()["revoked_at"] is None
+    assert ours()["expires_at"] <= time.time() + 3600
+    page.get_by_role("link", name="Health").click()
+    eventually(lambda: ours()["revoked_at"] is not None)
+
+
+def test_what_is_down_is_said_with_what_to_do(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/health", width=390)
+    page.get_by_text("All is well").wait_for()
+    console.stack.kill_engine()
+    part = page.locator(".health-part").filter(has=page.get_by_role("heading", name="Engine"))
+    part.get_by_text("down", exact=True).wait_for()
+    assert part.get_by_text("What to do:").is_visible()
+    assert page.locator(".health-part").first.get_by_role("heading").inner_text() == "Engine"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert serious_faults(page) == []
+    page.goto("/admin/")
+    page.get_by_text("Down", exact=True).wait_for()
+    page.locator(".attention-critical").get_by_text("No engine is connected").wait_for()
