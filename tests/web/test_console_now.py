@@ -1,4 +1,4 @@
-"""Overview, requests, health and playground: what they say is what the API says, and a tenant's call is made and paid."""
+"""Overview, requests, health and playground: they say what the API says, and a tenant's call is made and paid."""
 
 from __future__ import annotations
 

@@ -93,10 +93,10 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
           <SelectField form={form} name="service_tier" label="Tier" options={TIERS} />
         </div>
         <div className="field-row playground-sampling">
-          <TextField form={form} name="max_tokens" label="max_tokens" type="number" optional />
-          <TextField form={form} name="temperature" label="temperature" type="number" optional placeholder="1" />
-          <TextField form={form} name="top_p" label="top_p" type="number" optional placeholder="1" />
-          <TextField form={form} name="seed" label="seed" type="number" optional />
+          <TextField form={form} name="max_tokens" label="max_tokens" type="number" />
+          <TextField form={form} name="temperature" label="temperature" type="number" placeholder="1" />
+          <TextField form={form} name="top_p" label="top_p" type="number" placeholder="1" />
+          <TextField form={form} name="seed" label="seed" type="number" />
         </div>
         {busy && <div className="row"><button type="button" className="button button-bad" onClick={() => { left.stop(); right.stop(); }}>Stop</button><span className="faint">What was made until then is paid.</span></div>}
       </Form>
