@@ -80,6 +80,17 @@ def test_requests_are_found_and_one_is_shown_whole(console: Console, open_page: 
     assert serious_faults(page) == []
 
 
+def test_a_tenants_admin_sees_its_own(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/requests", role="tenant_admin")
+    links = page.get_by_role("table", name="Requests").locator("a[href^='/admin/tenants/']")
+    links.first.wait_for()
+    assert set(links.all_inner_texts()) == {"hooli"}
+    page.get_by_role("link", name="Overview").click()
+    page.get_by_text("Spend against budgets").wait_for()
+    assert set(page.locator(".spends b").all_inner_texts()) == {"hooli"}
+    assert page.get_by_role("link", name="Live engine").count() == 0
+
+
 def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
     console: Console, open_page: Callable[..., Page]
 ) -> None:

@@ -42,13 +42,14 @@ export default function OverviewPage() {
 }
 
 function Glance({ overview: { status, today, attention, spend } }: { overview: Overview }) {
+  const may = useMay();
   const [tone, words] = UP[status];
   const critical = attention.filter((one) => one.severity === "critical").length;
   const next = spend.filter((one) => one.run_out_at !== null).sort((a, b) => (a.run_out_at ?? 0) - (b.run_out_at ?? 0))[0];
   const costs = Object.entries(today.cost_picos);
   return (
     <Tiles>
-      <StatTile label="Laneway is" tone={tone} value={words} note={<Link to="/health">{critical === 0 ? "Health, part by part" : `${count(critical)} critical: health`}</Link>} />
+      <StatTile label="Laneway is" tone={tone} value={words} note={may("engine:read") ? <Link to="/health">{critical === 0 ? "Health, part by part" : `${count(critical)} critical: health`}</Link> : undefined} />
       <StatTile label="Requests today (UTC)" value={count(today.requests)} note={<Link to="/requests">Each of them</Link>} />
       <StatTile label="Tokens today" value={brief(today.tokens)} note={<Link to="/usage">{count(today.tokens)}</Link>} />
       <StatTile label="Cost today" value={costs.length === 0 ? "0" : costs.map(([currency, picos]) => <div key={currency}>{rounded(picos)} <span className="unit">{currency}</span></div>)} note={<Link to="/usage">{costs.length === 0 ? "Usage and costs" : costs.map(([currency, picos]) => `${decimal(picos)} ${currency}`).join(", ")}</Link>} />

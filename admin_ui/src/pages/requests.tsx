@@ -1,5 +1,5 @@
 // Requests: those that run, then those that ended, the newest first. What was asked and answered is not kept.
-import { type RowOf, useGet, useList } from "../api";
+import { type RowOf, useGet, useList, useMay } from "../api";
 import { Badge, type Column, DataTable, EmptyState, Link, Lookup, LookupFilter, Money, PageHead, SelectFilter, TenantLookup, TextFilter, Time, type Tone, count, decimal, duration, place, useView } from "../kit";
 import { AnsweredBy, TenantLink, useAdapters, useTenants } from "./nowNames";
 import "./requests.css";
@@ -21,7 +21,7 @@ export default function Requests() {
   const view = useView({ search: "", status: "", ending: "", tenant: "", key_id: "", model: "", adapter: "", tier: "", from: "", to: "" });
   const { from, to, ...narrowed } = view.values;
   const list = useList("/v1/admin/requests", { query: { ...narrowed, start_time: secondOf(from), end_time: secondOf(to) } });
-  const tiers = useGet("/v1/admin/tiers");
+  const tiers = useGet("/v1/admin/tiers", {}, { enabled: useMay()("engine:read") });
   const tierNames = tiers.data?.data.map((tier) => tier.name) ?? ["premium", "standard", "batch"];
   const filters = (
     <>
