@@ -21,11 +21,10 @@ export default function Tiers() {
 }
 
 function Whole({ of: answer }: { of: Answer }) {
-  const late = Math.max(0, ...answer.data.flatMap((tier) => tier.attainment.map((one) => one.late_s_max)));
   return (
     <>
       <p className="faint">
-        {answer.recorded_since === null ? "No first token is recorded yet." : <>Recorded since <Time at={answer.recorded_since} absolute detail="minute" />; what a gateway saw is here within {duration(late)}.</>}
+        {answer.recorded_since === null ? "No first token is recorded yet." : <>Recorded since <Time at={answer.recorded_since} absolute detail="minute" />.</>}
       </p>
       {answer.data.map((tier) => <One key={tier.name} of={tier} />)}
     </>
@@ -54,7 +53,7 @@ function One({ of: tier }: { of: Tier }) {
 
 function columnsOf(target: number, scale: number): readonly Column<Attained>[] {
   return [
-    { id: "window", header: "Last", cell: (one) => <span className="no-break">{SAID[one.window]}</span> },
+    { id: "window", header: "Last", cell: (one) => <span className="no-break" title={`What gateways saw is here within ${duration(one.late_s_max)}.`}>{SAID[one.window]}</span> },
     { id: "share", header: "In target", end: true, cell: (one) => <Share of={one} /> },
     { id: "drawn", header: "First token", cell: (one) => <Drawn of={one} target={target} scale={scale} /> },
     ...(["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms"] as const).map((name) => ({ id: name, header: name.slice(5, 8), end: true, cell: (one: Attained) => <span className="num no-break">{ms(one[name])}</span> })),
