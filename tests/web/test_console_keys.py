@@ -102,3 +102,19 @@ def test_who_reads_only_is_shown_no_deed(open_page: Opens) -> None:
     assert page.get_by_role("button", name="New key").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert serious_faults(page) == []
+
+
+def test_a_tenants_admin_stores_a_secret_on_a_phone(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/keys", role="tenant_admin", width=390, dark=True)
+    page.get_by_role("button", name="New key").first.click()
+    form = page.get_by_role("dialog", name="New key")
+    form.get_by_label("Name").fill("on a phone")
+    form.get_by_role("button", name="Create key").click()
+    stored = page.get_by_role("button", name="I have stored it")
+    box = stored.bounding_box()
+    assert box is not None
+    assert 0 <= box["x"] <= 390 - box["width"]
+    assert serious_faults(page) == []
+    stored.click()
+    [key] = keys_of(console, search="on a phone")
+    assert key["tenant_id"] == console.stack.tenants["hooli"]

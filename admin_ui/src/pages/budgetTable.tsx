@@ -1,6 +1,6 @@
 // Budgets as a table: what is posted, held and left of each, where it leads at its present pace, and what to do.
 import { type ReactNode, useState } from "react";
-import { type RowOf, api, useList, useMay, useWrite } from "../api";
+import { type RowOf, api, useList, useMay, useSession, useWrite } from "../api";
 import { Badge, type Column, ConfirmDialog, DataTable, Dialog, type Exact, Meter, Time, type View, brief, count, decimal, exact, percent, rounded, toast, useNow } from "../kit";
 import { BudgetForm } from "./budgetForms";
 import { KeyName, ProjectName, TenantName, useTenants } from "./names";
@@ -91,6 +91,7 @@ export function BudgetTable({ label, query, view, search, filters, empty }: {
 }) {
   const list = useList("/v1/admin/budgets", { query: { ...query } }, { everyMs: 10_000 });
   const may = useMay()("money:write");
+  const own = useSession().tenant;
   const say = useSay();
   const [edited, setEdited] = useState<Budget | null>(null);
   const [removed, setRemoved] = useState<Budget | null>(null);
@@ -112,7 +113,8 @@ export function BudgetTable({ label, query, view, search, filters, empty }: {
       id: "do",
       header: "Change",
       end: true,
-      cell: (budget) => (
+      // What bounds a whole tenant is set by whoever sells to it.
+      cell: (budget) => (own === null || budget.scope !== "tenant") && (
         <span className="row-deeds">
           <button type="button" className="button button-quiet" aria-label={`Edit ${nameOf(budget)}`} onClick={() => setEdited(budget)}>Edit</button>
           <button type="button" className="button button-quiet" aria-label={`Remove ${nameOf(budget)}`} onClick={() => setRemoved(budget)}>Remove</button>

@@ -1,6 +1,6 @@
 // What bounds use: budgets, rate limits, the alerts that budgets raised, and who is told.
 import { useState } from "react";
-import { useMay } from "../api";
+import { useMay, useSession } from "../api";
 import { Dialog, EmptyState, LookupFilter, PageHead, Tabs, TenantLookup, useView } from "../kit";
 import { BudgetForm } from "./budgetForms";
 import { BudgetTable } from "./budgetTable";
@@ -27,6 +27,7 @@ export default function BudgetsAndLimits() {
 function Budgets() {
   const view = useView({ search: "", sort: "-created_at", tenant: "" });
   const may = useMay()("money:write");
+  const own = useSession().tenant;
   const [creating, setCreating] = useState(false);
   const { tenant } = view.values;
   const create = may && <button type="button" className="button button-main" onClick={() => setCreating(true)}>New budget</button>;
@@ -37,7 +38,7 @@ function Budgets() {
         query={view.values}
         view={view}
         search="Tenant, project or id"
-        filters={<><LookupFilter label="Tenant"><TenantLookup value={tenant} onChange={(value) => view.set({ tenant: value })} /></LookupFilter>{create}</>}
+        filters={<>{own === null && <LookupFilter label="Tenant"><TenantLookup value={tenant} onChange={(value) => view.set({ tenant: value })} /></LookupFilter>}{create}</>}
         empty={<EmptyState title="No budget yet"><p>What tenants may use is bounded by nothing but their rate limits.</p></EmptyState>}
       />
       <Dialog open={creating} onClose={() => setCreating(false)} title="New budget" note="There is one for each unit and period of a tenant, a project or a key: to set it again changes it." keep>

@@ -1,6 +1,6 @@
 // Keys of all tenants: who holds one, whether it works, and when it was used last.
 import { useState } from "react";
-import { type RowOf, useList, useMay } from "../api";
+import { type RowOf, useList, useMay, useSession } from "../api";
 import { Badge, type Column, DataTable, Dialog, EmptyState, LookupFilter, PageHead, SelectFilter, TenantLookup, Time, moment, place, useNow, useView, useZone } from "../kit";
 import { NewKeyForm } from "./keyForms";
 import { ProjectLookup, ProjectName, TenantName, useTenants } from "./names";
@@ -53,12 +53,13 @@ export default function Keys() {
   const may = useMay()("keys:write");
   const [creating, setCreating] = useState(false);
   const [shown, setShown] = useState<Shown | null>(null);
+  const own = useSession().tenant?.slug;
   const { tenant, project } = view.values;
   const create = may && <button type="button" className="button button-main" onClick={() => setCreating(true)}>New key</button>;
   const filters = (
     <>
-      <LookupFilter label="Tenant"><TenantLookup value={tenant} onChange={(value) => view.set({ tenant: value, project: "" })} /></LookupFilter>
-      {tenant !== "" && <LookupFilter label="Project"><ProjectLookup tenant={tenant} value={project} onChange={(value) => view.set({ project: value })} /></LookupFilter>}
+      {own === undefined && <LookupFilter label="Tenant"><TenantLookup value={tenant} onChange={(value) => view.set({ tenant: value, project: "" })} /></LookupFilter>}
+      {(own ?? tenant) !== "" && <LookupFilter label="Project"><ProjectLookup tenant={own ?? tenant} value={project} onChange={(value) => view.set({ project: value })} /></LookupFilter>}
       <SelectFilter label="State" view={view} name="status" options={[["active", "Active"], ["expiring", "Expires soon"], ["expired", "Expired"], ["revoked", "Revoked"], ["", "Any"]]} />
       <SelectFilter label="Kind" view={view} name="kind" options={[["", "Any"], "live", "test", "admin"]} />
       <SelectFilter label="Role" view={view} name="role" options={[["", "Any"], ...ROLES.map((role) => [role, role.replace("_", " ")] as const)]} />
