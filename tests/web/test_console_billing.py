@@ -1,0 +1,131 @@
+"""Billing: a month is closed into an invoice whose lines add up, corrected, exported with the invoice's sum, and
+reconciled."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conftest import serious_faults
+from console import Console
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PICO = Decimal(1).scaleb(-12)
+
+
+def number(text: str) -> Decimal:
+    return Decimal(text.split()[0].replace(",", "").replace("−", "-"))
+
+
+def test_a_month_is_corrected_closed_invoiced_and_exported(
+    console: Console, open_page: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = open_page("/admin/billing?tab=corrections", role="finance")
+    page.get_by_role("button", name="New correction").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Amount").fill("-0.00000000000x")
+    form.get_by_label("Reason").fill("An hour away")
+    form.get_by_role("button", name="Correct").click()
+    form.get_by_text("is no amount").wait_for()
+    form.get_by_label("Amount").fill("−0.000000000007")
+    form.get_by_role("combobox", name="Tenant").fill("hool")
+    form.get_by_role("option", name="hooli").click()
+    form.get_by_role("button", name="Correct").click()
+    page.get_by_role("cell", name="An hour away").wait_for()
+    [made] = console.api("GET", "/v1/admin/corrections", params={"tenant": "hooli"}).json()["data"]
+    assert (made["picos"], made["reason"]) == (-7, "An hour away")
+
+    month = _close_the_first(page)
+    page.get_by_role("heading", name=f"Invoice of hooli, {month}").wait_for()
+    [invoice] = console.api("GET", "/v1/admin/invoices", params={"tenant": "hooli"}).json()["data"]
+    assert page.url.endswith(invoice["id"])
+    amounts = [number(one.inner_text()) for one in page.locator(".invoice-lines tbody tr td:last-child").all()]
+    assert sum(amounts) == invoice["total_picos"] * PICO > 0
+    assert number(page.locator(".grand td").inner_text()) == invoice["total_picos"] * PICO
+    page.get_by_text("lines add up to it").wait_for()
+    assert serious_faults(page) == []
+
+    _export(page, month, invoice, tmp_path)
+
+
+def _close_the_first(page: Page) -> str:
+    """Of hooli's months the first one; `Close…` is at that alone."""
+    page.get_by_role("tab", name="Periods").click()
+    page.get_by_role("combobox", name="Tenant").fill("hool")
+    page.get_by_role("option", name="hooli").click()
+    page.get_by_role("status").get_by_text("rows").wait_for()
+    row = page.get_by_role("row").filter(has_text="can be closed")
+    month = row.locator("td").nth(2).inner_text()
+    assert page.get_by_role("button", name="Close…").count() == 1
+    row.get_by_role("button", name="Close…").click()
+    dialog = page.get_by_role("dialog")
+    button = dialog.get_by_role("button", name="Close it for ever")
+    assert button.is_disabled()
+    dialog.get_by_label("to go on").fill(f"hooli {month}")
+    button.click()
+    return month
+
+
+def _export(page: Page, month: str, invoice: dict[str, int], tmp_path: Path) -> None:
+    page.goto("/admin/billing?tab=exports")
+    page.get_by_role("button", name="New export").first.click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Month").select_option(month)
+    form.get_by_role("combobox", name="Tenant").fill("hool")
+    form.get_by_role("option", name="hooli").click()
+    form.get_by_role("button", name="Make it").click()
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Download").click()
+    file = tmp_path / saved.value.suggested_filename
+    saved.value.save_as(file)
+    check = page.get_by_role("region", name="A line that checks the file").inner_text()
+    assert check == f"echo '{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}' | sha256sum -c"
+    table = page.get_by_role("region", name="The file beside its invoices")
+    beside = table.get_by_role("row").filter(has_text=str(invoice["id"]))
+    beside.get_by_text("equal", exact=True).wait_for()
+    assert number(beside.locator("td").nth(1).inner_text()) == invoice["total_picos"] * PICO
+    page.get_by_text("the sum of its invoices").wait_for()
+
+
+def test_the_books_are_reconciled_and_both_sums_are_shown(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/billing?tab=margins", role="finance")
+    page.get_by_role("button", name="The books add up").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Reconcile all now").click()
+    dialog.get_by_text("equal to the last place").wait_for()
+    results = console.api("GET", "/v1/admin/reconciliations").json()["data"]
+    whole = next(one for one in results if one["kind"] == "whole")
+    [sums] = whole["sums"]
+    shown = dialog.locator(".both-sums .num").all_inner_texts()
+    assert {number(one) for one in shown[:2]} == {sums["owed_picos"] * PICO}
+    assert sums["owed_picos"] == sums["entered_picos"]
+    assert serious_faults(page) == []
+
+
+def test_what_a_tier_earns_is_the_apis(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/billing?tab=margins", dark=True)
+    page.get_by_role("rowheader", name="premium").wait_for()
+    tiers = {one["tier"]: one for one in console.api("GET", "/v1/admin/margins").json()["tiers"]}
+    for name, tier in tiers.items():
+        cells = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name)).locator("td")
+        assert number(cells.nth(1).inner_text()) == tier["usage_picos"] * PICO
+        assert cells.nth(7).locator(".num").get_attribute("title") is not None
+    assert serious_faults(page) == []
+
+
+def test_who_only_reads_closes_and_corrects_nothing(open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/billing", role="read_only", width=390)
+    page.get_by_text("running").first.wait_for()
+    assert page.get_by_role("button", name="Close…").count() == 0
+    page.goto("/admin/billing?tab=corrections")
+    page.get_by_role("status").get_by_text("row").wait_for()
+    assert page.get_by_role("button", name="New correction").count() == 0
+    page.goto("/admin/billing?tab=exports")
+    page.get_by_role("status").get_by_text("row").wait_for()
+    assert page.get_by_role("button", name="New export").count() == 0
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "it must not scroll sideways"
