@@ -8,19 +8,30 @@ import sqlalchemy as sa
 from console import Console
 from gateway_stack import MODEL
 
-from billing import invoices, periods, tables
+from billing import corrections, invoices, periods, tables
+from billing.clock import SECOND
 from gateway.tables import adapters, keys
 
 
-def _closed(console: Console) -> str:
-    """The invoice of hooli's first month; it is closed for it."""
-    tenant_id = console.stack.tenants["hooli"]
+def closed(console: Console, slug: str = "hooli") -> str:
+    """The invoice of a tenant's first month, with a correction on it; it is closed for it."""
+    tenant_id = console.stack.tenants[slug]
 
     def close(connection: sa.Connection) -> str:
         made = invoices.listing(connection, tenant_id=tenant_id, limit=1)
         if made:
             return made[0].id
         first = periods.listing(connection, tenant_id=tenant_id, limit=1)[0]
+        past = first.end_at - SECOND
+        corrections.free(
+            connection,
+            tenant_id,
+            picos=-7_500_000_000,
+            reason="The outage of the 14th",
+            actor="the tests",
+            tier="premium",
+            clock=lambda _: past,
+        )
         return invoices.close(connection, tenant_id, first.month, actor="the tests").id
 
     return console.stack.write(close)
@@ -34,7 +45,7 @@ def _first(console: Console, column: sa.Column[str], owner: sa.Column[str]) -> s
 # A page with a new parameter needs its line here; what it shows is hooli's, whom the tenant_admin belongs to.
 SUBJECTS: dict[str, Callable[[Console], str]] = {
     "tenant": lambda _: "hooli",
-    "invoice": _closed,
+    "invoice": closed,
     "model": lambda _: MODEL,
     "adapter": lambda console: _first(console, adapters.c.id, adapters.c.tenant_id),
     "key": lambda console: _first(console, keys.c.id, keys.c.tenant_id),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from conftest import serious_faults
 from console import Console
+from subjects import closed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -58,7 +59,7 @@ def _close_the_first(page: Page) -> str:
     page.get_by_role("tab", name="Periods").click()
     page.get_by_role("combobox", name="Tenant").fill("hool")
     page.get_by_role("option", name="hooli").click()
-    page.get_by_role("status").get_by_text("rows").wait_for()
+    page.get_by_role("row").filter(has_text="soylent").first.wait_for(state="detached")
     row = page.get_by_role("row").filter(has_text="can be closed")
     month = row.locator("td").nth(2).inner_text()
     assert page.get_by_role("button", name="Close…").count() == 1
@@ -90,6 +91,17 @@ def _export(page: Page, month: str, invoice: dict[str, int], tmp_path: Path) -> 
     beside.get_by_text("equal", exact=True).wait_for()
     assert number(beside.locator("td").nth(1).inner_text()) == invoice["total_picos"] * PICO
     page.get_by_text("the sum of its invoices").wait_for()
+
+
+def test_an_invoice_marks_its_corrections(console: Console, open_page: Callable[..., Page]) -> None:
+    invoice = console.api("GET", f"/v1/admin/invoices/{closed(console, 'wernham')}").json()
+    [line] = [one for one in invoice["lines"] if one["kind"] == "correction"]
+    page = open_page(f"/admin/billing/invoices/{invoice['id']}", role="finance")
+    row = page.locator(".invoice-lines tr.correction")
+    row.get_by_text("The outage of the 14th").wait_for()
+    assert number(row.locator("td").last.inner_text()) == line["picos"] * PICO < 0
+    amounts = [number(one.inner_text()) for one in page.locator(".invoice-lines tbody tr td:last-child").all()]
+    assert sum(amounts) == invoice["total_picos"] * PICO
 
 
 def test_the_books_are_reconciled_and_both_sums_are_shown(console: Console, open_page: Callable[..., Page]) -> None:

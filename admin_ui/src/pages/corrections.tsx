@@ -14,7 +14,7 @@ const COLUMNS: readonly Column<Correction>[] = [
   { id: "amount", header: "Amount", end: true, cell: (one) => <Money picos={one.picos} currency={one.currency} />, csv: (one) => decimal(one.picos, false).replace("−", "-") },
   { id: "reason", header: "Reason", cell: (one) => one.reason, csv: (one) => one.reason },
   { id: "of", header: "Of", cell: (one) => (one.request_id === null ? <span className="faint">no request</span> : <ShortId value={one.request_id} />), csv: (one) => one.request_id },
-  { id: "actor", header: "By", wide: true, cell: (one) => one.actor, csv: (one) => one.actor },
+  { id: "actor", header: "By", wide: true, cell: (one) => <ShortId value={one.actor} />, csv: (one) => one.actor },
   { id: "made", header: "Made", cell: (one) => <Time at={one.created_at} />, csv: (one) => one.created_at },
 ];
 

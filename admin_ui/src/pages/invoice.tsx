@@ -1,6 +1,7 @@
 // One invoice: its lines, exact to the last place, and that they add up to its total. It prints as a sheet of paper.
 import { type AnswerOf, useGet, useList } from "../api";
-import { Badge, Count, Facts, Id, Link, Loaded, Money, PageHead, Time, decimal, exact, moment, saveCsv, sum, useParam } from "../kit";
+import { Badge, Count, type Exact, Facts, Id, Link, Loaded, Money, PageHead, ShortId, Time, decimal, exact, moment, saveCsv, sum, useParam } from "../kit";
+import { alike } from "./alike";
 import "./billing.css";
 import { TenantLink, useNames } from "./moneyNames";
 import { ReconcileBadge } from "./reconcile";
@@ -42,7 +43,7 @@ function Whole({ invoice }: { invoice: Invoice }) {
             ["From", <span className="num">{moment(period.start_at, "utc")}</span>],
             ["To, without it", <span className="num">{moment(period.end_at, "utc")}</span>],
             ["By the clock of", period.time_zone],
-            ["Issued", <><Time at={invoice.issued_at} absolute /> <span className="faint">by {period.closed_by}</span></>],
+            ["Issued", <><Time at={invoice.issued_at} absolute /> {period.closed_by !== null && <span className="faint">by <ShortId value={period.closed_by} /></span>}</>],
           ]}
         />
         <div className="panel invoice-total">
@@ -65,6 +66,7 @@ function Lines({ invoice }: { invoice: Invoice }) {
   const some = invoice.lines.some((line) => line.kind === "correction");
   const corrections = useList("/v1/admin/corrections", { query: { tenant: invoice.tenant_id } }, { limit: 500, enabled: some });
   const reasons = new Map(corrections.rows.map((one) => [one.id, one.reason]));
+  const say = alike([...invoice.lines.map((line) => line.picos), invoice.usage_picos, invoice.correction_picos]);
   return (
     <section className="section" aria-label="Lines">
       <div className="section-head"><h2>Lines</h2><span className="note">Amount = tokens × price; nothing is rounded. Prices are of a million tokens.</span></div>
@@ -74,11 +76,11 @@ function Lines({ invoice }: { invoice: Invoice }) {
           <thead>
             <tr><th scope="col" className="end">#</th><th scope="col">Model or adapter</th><th scope="col">Tier</th><th scope="col">Meter</th><th scope="col" className="end">Tokens</th><th scope="col" className="end">Price per 1M</th><th scope="col" className="end">Amount, {invoice.currency}</th></tr>
           </thead>
-          <tbody>{invoice.lines.map((line) => <LineRow key={line.line} line={line} reason={reasons.get(line.correction_id ?? "")} />)}</tbody>
+          <tbody>{invoice.lines.map((line) => <LineRow key={line.line} line={line} say={say} reason={reasons.get(line.correction_id ?? "")} />)}</tbody>
           <tfoot>
-            <tr><th scope="row" colSpan={6}>Usage</th><td className="end num">{decimal(invoice.usage_picos)}</td></tr>
-            <tr><th scope="row" colSpan={6}>Corrections</th><td className="end num">{decimal(invoice.correction_picos)}</td></tr>
-            <tr className="grand"><th scope="row" colSpan={6}>Total</th><td className="end num">{decimal(invoice.total_picos)}</td></tr>
+            <tr><th scope="row" colSpan={6}>Usage</th><td className="end num">{say(invoice.usage_picos)}</td></tr>
+            <tr><th scope="row" colSpan={6}>Corrections</th><td className="end num">{say(invoice.correction_picos)}</td></tr>
+            <tr className="grand"><th scope="row" colSpan={6}>Total</th><td className="end num">{say(invoice.total_picos)}</td></tr>
           </tfoot>
         </table>
       </div>
@@ -86,7 +88,7 @@ function Lines({ invoice }: { invoice: Invoice }) {
   );
 }
 
-function LineRow({ line, reason }: { line: Line; reason: string | undefined }) {
+function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => string; reason: string | undefined }) {
   const correction = line.kind === "correction";
   const what = line.adapter_name ?? line.adapter ?? line.model;
   return (
@@ -102,7 +104,7 @@ function LineRow({ line, reason }: { line: Line; reason: string | undefined }) {
       <td>{line.meter === null ? <span className="faint">–</span> : (METERS[line.meter] ?? line.meter)}</td>
       <td className="end">{correction && line.tokens === 0 ? <span className="faint">–</span> : <Count value={line.tokens} />}</td>
       <td className="end">{line.unit_price_picos === null ? <span className="faint">–</span> : <Money picos={exact(line.unit_price_picos) * PER} />}</td>
-      <td className="end num">{decimal(line.picos)}</td>
+      <td className="end num">{say(line.picos)}</td>
     </tr>
   );
 }

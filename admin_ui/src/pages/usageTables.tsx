@@ -1,5 +1,6 @@
 // The numbers of the usage chart as tables, with their exact sums, and as the CSV of what is shown.
 import { type Exact, count, decimal, moment, saveCsv, useZone } from "../kit";
+import { alike } from "./alike";
 import { type By, type Cell, type Measure, measured, summed } from "./usageData";
 import type { Unit } from "./usageTime";
 
@@ -15,6 +16,7 @@ interface Amount {
   name: string;
   of: (cell: Cell) => bigint;
   say: (value: Exact) => string;
+  money?: boolean;
 }
 
 const METERS: readonly Amount[] = [
@@ -30,9 +32,9 @@ function share(part: bigint, whole: bigint): string {
 
 /** A row for each series: what it used by meter and what that costs. Its name narrows the page to it. */
 export function SeriesTable({ title, by, shown, measure, currency, into }: { title: string; by: By; shown: readonly Shown[]; measure: Measure; currency: string; into: (id: string | null) => void }) {
-  const money: Amount = { name: `${measure === "owed" ? "Owed" : "Cost"}, ${currency}`, of: (cell) => cell.picos, say: decimal };
-  const amounts = measure === "owed" ? [money] : [...METERS, money];
   const sums = shown.map((one) => summed(one.cells));
+  const money: Amount = { name: `${measure === "owed" ? "Owed" : "Cost"}, ${currency}`, of: (cell) => cell.picos, say: alike(sums.map((one) => one.picos)), money: true };
+  const amounts = measure === "owed" ? [money] : [...METERS, money];
   const whole = summed(sums);
   const save = () =>
     saveCsv(title.toLowerCase().replaceAll(/\W+/g, "-"), [by, `${by} id`, ...amounts.map((one) => one.name)], [
@@ -75,6 +77,7 @@ export function TimeTable({ title, at, unit, shown, measure, say }: { title: str
   const text = (value: bigint) => (money ? decimal(value, false).replace("−", "-") : value);
   const rows = at.map((_, row) => shown.map((one) => measured(one.cells[row]!, measure)));
   const ends = shown.map((one) => measured(summed(one.cells), measure));
+  const told = money ? alike(rows.flat()) : say;
   const total = (values: readonly bigint[]) => values.reduce((sum, one) => sum + one, 0n);
   const save = () =>
     saveCsv(`${title}-by-${unit}`.toLowerCase().replaceAll(/\W+/g, "-"), [`${unit} (${zone === "utc" ? "UTC" : "local"})`, ...shown.map((one) => one.name), "sum"], [
@@ -92,12 +95,12 @@ export function TimeTable({ title, at, unit, shown, measure, say }: { title: str
             {rows.map((values, row) => (
               <tr key={at[row]}>
                 <th scope="row" className="num">{when(at[row]!)}</th>
-                {values.map((value, index) => <td key={shown[index]!.name} className="end num">{value === 0n ? <span className="faint">0</span> : say(value)}</td>)}
-                <td className="end num"><b>{say(total(values))}</b></td>
+                {values.map((value, index) => <td key={shown[index]!.name} className="end num">{value === 0n ? <span className="faint">0</span> : told(value)}</td>)}
+                <td className="end num"><b>{told(total(values))}</b></td>
               </tr>
             ))}
           </tbody>
-          <tfoot><tr><th scope="row">Sum</th>{ends.map((value, index) => <td key={shown[index]!.name} className="end num">{say(value)}</td>)}<td className="end num">{say(total(ends))}</td></tr></tfoot>
+          <tfoot><tr><th scope="row">Sum</th>{ends.map((value, index) => <td key={shown[index]!.name} className="end num">{told(value)}</td>)}<td className="end num">{told(total(ends))}</td></tr></tfoot>
         </table>
       </div>
     </div>
@@ -106,7 +109,7 @@ export function TimeTable({ title, at, unit, shown, measure, say }: { title: str
 
 function plain(amount: Amount, cell: Cell): string | bigint {
   const value = amount.of(cell);
-  return amount.say === decimal ? decimal(value, false).replace("−", "-") : value;
+  return amount.money ? decimal(value, false).replace("−", "-") : value;
 }
 
 function SaveButton({ save }: { save: () => void }) {
