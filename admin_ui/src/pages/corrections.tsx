@@ -2,7 +2,7 @@
 import { useState } from "react";
 import { type BodyOf, type RowOf, api, useList, useMay, useSession, useWrite } from "../api";
 import { type Column, Copy, DataTable, Dialog, EmptyState, Facts, Form, Id, LookupField, LookupFilter, Money, SelectField, ShortId, TenantLookup, TextArea, TextField, TextFilter, Time, decimal, numberOf, picosOf, toast, useForm, useView, wrong } from "../kit";
-import { TenantLink, TenantName } from "./moneyNames";
+import { TenantName, TenantText } from "./names";
 
 type Correction = RowOf<"/v1/admin/corrections">;
 type Body = BodyOf<"/v1/admin/corrections", "post">;
@@ -10,7 +10,7 @@ type Body = BodyOf<"/v1/admin/corrections", "post">;
 const CHANGED = ["/v1/admin/corrections", "/v1/organization", "/v1/admin/audit_log", "/v1/admin/margins"];
 
 const COLUMNS: readonly Column<Correction>[] = [
-  { id: "tenant", header: "Tenant", cell: (one) => <TenantName id={one.tenant_id} />, csv: (one) => one.tenant_id },
+  { id: "tenant", header: "Tenant", cell: (one) => <TenantText id={one.tenant_id} />, csv: (one) => one.tenant_id },
   { id: "amount", header: "Amount", end: true, cell: (one) => <Money picos={one.picos} currency={one.currency} />, csv: (one) => decimal(one.picos, false).replace("−", "-") },
   { id: "reason", header: "Reason", cell: (one) => one.reason, csv: (one) => one.reason },
   { id: "of", header: "Of", cell: (one) => (one.request_id === null ? <span className="faint">no request</span> : <ShortId value={one.request_id} />), csv: (one) => one.request_id },
@@ -62,7 +62,7 @@ function More({ of }: { of: Correction }) {
     <Facts
       facts={[
         ["Correction", <Id value={of.id} />],
-        ["Tenant", <TenantLink id={of.tenant_id} />],
+        ["Tenant", <TenantName id={of.tenant_id} />],
         ["Period", <Id value={of.period_id} />],
         ...(of.request_id === null ? [] : [["Request", <><code>{of.request_id}</code> <Copy text={of.request_id} /></>] as const]),
         ...(of.tokens === 0 ? [] : [["Tokens", <span className="num">{of.tokens}</span>] as const]),

@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { type AnswerOf, ApiError, type BodyOf, type RowOf, api, fileAddress, useGet, useList, useMay, useSession, useWrite } from "../api";
 import { Badge, CodeBlock, type Column, ConfirmDialog, Copy, Count, DataTable, Dialog, EmptyState, Facts, Form, Id, Link, Loaded, LookupField, LookupFilter, Money, SelectField, TenantLookup, Time, bytes, exact, picosOf, place, sum, toast, useForm, useNow, useView } from "../kit";
 import { monthsBefore } from "./months";
-import { TenantName } from "./moneyNames";
+import { TenantText } from "./names";
 
 type Export = RowOf<"/v1/admin/exports">;
 type Body = BodyOf<"/v1/admin/exports", "post">;
@@ -37,7 +37,7 @@ export function Exports() {
   const end = useWrite((id: string) => api.delete("/v1/admin/exports/{export_id}", { path: { export_id: id } }), CHANGED);
   const make = may && <button type="button" className="button button-main" onClick={() => setMaking(true)}>New export</button>;
   const columns: Column<Export>[] = [
-    { id: "of", header: "Of", cell: (one) => (one.tenant_id === null ? <b>all tenants</b> : <TenantName id={one.tenant_id} />), csv: (one) => one.tenant_id },
+    { id: "of", header: "Of", cell: (one) => (one.tenant_id === null ? <b>all tenants</b> : <TenantText id={one.tenant_id} />), csv: (one) => one.tenant_id },
     { id: "month", header: "Month", cell: (one) => <span className="num">{one.month}</span>, csv: (one) => one.month },
     { id: "kind", header: "What", cell: (one) => `${one.kind === "focus" ? "FOCUS" : "CloudEvents"}, ${one.format}`, csv: (one) => `${one.kind} ${one.format}` },
     { id: "state", header: "State", cell: (one) => <State of={one} />, csv: (one) => one.state },

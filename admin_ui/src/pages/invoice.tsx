@@ -3,7 +3,7 @@ import { type AnswerOf, useGet, useList } from "../api";
 import { Badge, Count, type Exact, Facts, Id, Link, Loaded, Money, PageHead, ShortId, Time, decimal, exact, moment, saveCsv, sum, useParam } from "../kit";
 import { alike } from "./alike";
 import "./billing.css";
-import { TenantLink, useNames } from "./moneyNames";
+import { TenantName, useNames } from "./names";
 import { ReconcileBadge } from "./reconcile";
 
 type Invoice = AnswerOf<"/v1/admin/invoices/{invoice_id}">;
@@ -39,7 +39,7 @@ function Whole({ invoice }: { invoice: Invoice }) {
         <Facts
           facts={[
             ["Invoice", <Id value={invoice.id} />],
-            ["Tenant", <TenantLink id={invoice.tenant_id} />],
+            ["Tenant", <TenantName id={invoice.tenant_id} />],
             ["From", <span className="num">{moment(period.start_at, "utc")}</span>],
             ["To, without it", <span className="num">{moment(period.end_at, "utc")}</span>],
             ["By the clock of", period.time_zone],

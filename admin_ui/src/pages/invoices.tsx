@@ -2,14 +2,14 @@
 import { type RowOf, useList, useSession } from "../api";
 import { type Column, DataTable, EmptyState, LookupFilter, Money, SelectFilter, ShortId, TenantLookup, Time, decimal, exact, place, useNow, useView } from "../kit";
 import { monthOptions } from "./months";
-import { TenantName } from "./moneyNames";
+import { TenantText } from "./names";
 
 type Invoice = RowOf<"/v1/admin/invoices">;
 
 const text = (picos: number | bigint) => decimal(picos, false).replace("−", "-");
 
 const COLUMNS: readonly Column<Invoice>[] = [
-  { id: "tenant", header: "Tenant", cell: (invoice) => <TenantName id={invoice.tenant_id} />, csv: (invoice) => invoice.tenant_id },
+  { id: "tenant", header: "Tenant", cell: (invoice) => <TenantText id={invoice.tenant_id} />, csv: (invoice) => invoice.tenant_id },
   { id: "month", header: "Month", cell: (invoice) => <span className="num">{invoice.period.month}</span>, csv: (invoice) => invoice.period.month },
   { id: "usage", header: "Usage", end: true, wide: true, cell: (invoice) => <Money picos={invoice.usage_picos} short />, csv: (invoice) => text(invoice.usage_picos) },
   { id: "corrections", header: "Corrections", end: true, wide: true, cell: (invoice) => (exact(invoice.correction_picos) === 0n ? <span className="faint">none</span> : <Money picos={invoice.correction_picos} short />), csv: (invoice) => text(invoice.correction_picos) },

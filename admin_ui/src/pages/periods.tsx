@@ -3,7 +3,7 @@ import { useState } from "react";
 import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useSession, useWrite } from "../api";
 import { Badge, type Column, ConfirmDialog, DataTable, EmptyState, Facts, Loaded, LookupFilter, Money, SelectFilter, ShortId, TenantLookup, Time, moment, place, sum, toast, useGo, useNow, useView, useZone } from "../kit";
 import { monthOptions } from "./months";
-import { TenantName, useNames } from "./moneyNames";
+import { TenantText, useNames } from "./names";
 
 type Period = RowOf<"/v1/admin/periods">;
 
@@ -31,7 +31,7 @@ export function Periods() {
   const ready = closable(standing.rows, now);
   const [closing, setClosing] = useState<Period | null>(null);
   const columns: Column<Period>[] = [
-    { id: "tenant", header: "Tenant", cell: (period) => <TenantName id={period.tenant_id} />, csv: (period) => period.tenant_id },
+    { id: "tenant", header: "Tenant", cell: (period) => <TenantText id={period.tenant_id} />, csv: (period) => period.tenant_id },
     { id: "month", header: "Month", cell: (period) => <span className="num">{period.month}</span>, csv: (period) => period.month },
     { id: "state", header: "State", cell: (period) => <State of={period} ready={ready.has(period.id)} now={now} />, csv: (period) => period.state },
     { id: "end", header: "Ends", cell: (period) => <Time at={period.end_at} />, csv: (period) => period.end_at },

@@ -1,7 +1,7 @@
 // One request: how it went in time, what was held for it and what it came to, line by line of the ledger.
 import { type AnswerOf, useGet } from "../api";
 import { type Column, Count, DataTable, EmptyState, Facts, Id, Link, Loaded, Money, PageHead, Section, ShortId, Time, count, duration, place, sum, useParam, wholeList } from "../kit";
-import { AnsweredBy, TenantLink, useAdapters, useTenants } from "./nowNames";
+import { AnsweredBy, TenantName } from "./names";
 import { Standing } from "./requests";
 import "./requests.css";
 
@@ -25,8 +25,6 @@ export default function RequestPage() {
 }
 
 function Parts({ whole }: { whole: Whole }) {
-  const slugs = useTenants();
-  const names = useAdapters();
   const { hold, usage } = whole;
   const currency = whole.currency ?? undefined;
   return (
@@ -36,9 +34,9 @@ function Parts({ whole }: { whole: Whole }) {
         <Section title="What it was">
           <Facts
             facts={[
-              ["Tenant", <TenantLink id={whole.tenant_id} slugs={slugs} />],
+              ["Tenant", <TenantName id={whole.tenant_id} />],
               ["Key", <Link to={place("/keys", whole.key_id)}><code>{whole.key_id}</code></Link>],
-              ["Model or adapter", <AnsweredBy model={whole.model} adapter={whole.adapter} names={names} />],
+              ["Model or adapter", <AnsweredBy model={whole.model} adapter={whole.adapter} />],
               ["Tier", <Link to="/tiers">{whole.tier}</Link>],
               ["Prompt", <><Count value={whole.prompt_tokens} /> tokens{whole.cached_tokens !== null && whole.cached_tokens > 0 && <span className="faint">, {count(whole.cached_tokens)} of them cached</span>}</>],
               ["Answer", whole.completion_tokens === null ? <span className="faint">not counted yet</span> : <><Count value={whole.completion_tokens} /> tokens of at most {count(hold.max_tokens)}</>],

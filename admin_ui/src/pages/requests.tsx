@@ -1,7 +1,7 @@
 // Requests: those that run, then those that ended, the newest first. What was asked and answered is not kept.
 import { type RowOf, useGet, useList, useMay } from "../api";
 import { Badge, type Column, DataTable, EmptyState, Link, Lookup, LookupFilter, Money, PageHead, SelectFilter, TenantLookup, TextFilter, Time, type Tone, count, decimal, duration, place, useView } from "../kit";
-import { AnsweredBy, TenantLink, useAdapters, useTenants } from "./nowNames";
+import { AnsweredBy, TenantName, useAdapters, useTenants } from "./names";
 import "./requests.css";
 
 export type Request = RowOf<"/v1/admin/requests">;
@@ -56,13 +56,13 @@ export default function Requests() {
 }
 
 function useColumns(): readonly Column<Request>[] {
-  const slugs = useTenants();
-  const names = useAdapters();
+  const tenants = useTenants();
+  const adapters = useAdapters();
   return [
     { id: "request", header: "Request", cell: (one) => <code title={one.request_id}>{one.request_id.slice(0, 9)}…{one.request_id.slice(-4)}</code>, csv: (one) => one.request_id },
     { id: "status", header: "Status", cell: (one) => <Standing of={one} />, csv: (one) => one.ending ?? one.status },
-    { id: "tenant", header: "Tenant", cell: (one) => <TenantLink id={one.tenant_id} slugs={slugs} />, csv: (one) => slugs.get(one.tenant_id) ?? one.tenant_id },
-    { id: "model", header: "Model or adapter", cell: (one) => <AnsweredBy model={one.model} adapter={one.adapter} names={names} />, csv: (one) => (one.adapter === null ? one.model : (names.get(one.adapter) ?? one.adapter)) },
+    { id: "tenant", header: "Tenant", cell: (one) => <TenantName id={one.tenant_id} />, csv: (one) => tenants.get(one.tenant_id)?.slug ?? one.tenant_id },
+    { id: "model", header: "Model or adapter", cell: (one) => <AnsweredBy model={one.model} adapter={one.adapter} />, csv: (one) => (one.adapter === null ? one.model : (adapters.get(one.adapter)?.name ?? one.adapter)) },
     { id: "tier", header: "Tier", cell: (one) => one.tier, csv: (one) => one.tier },
     { id: "prompt", header: "Prompt", end: true, wide: true, cell: (one) => <span className="num" title={one.cached_tokens === null ? undefined : `${count(one.cached_tokens)} of them were cached`}>{count(one.prompt_tokens)}</span>, csv: (one) => one.prompt_tokens },
     { id: "made", header: "Answer", end: true, wide: true, cell: (one) => <span className="num">{one.completion_tokens === null ? "–" : count(one.completion_tokens)}</span>, csv: (one) => one.completion_tokens },

@@ -2,7 +2,7 @@
 import { useMemo } from "react";
 import { useMay, useSession } from "../api";
 import { Chart, EmptyState, type Exact, Lookup, LookupFilter, PageHead, Problem, SelectFilter, Skeleton, StatTile, TenantLookup, TextFilter, Tiles, type View, brief, count, decimal, moment, rounded, useNow, useView, useZone } from "../kit";
-import { useNames } from "./moneyNames";
+import { useNames } from "./names";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
 import { BYS, type By, type Measure, NONE, type Usage, measured, summed, useUsage } from "./usageData";
