@@ -1,6 +1,6 @@
 // The forms of tenants and their projects.
-import { type AnswerOf, type RowOf, api, useWrite } from "../api";
-import { Form, TextField, numberOf, toast, useForm } from "../kit";
+import { type AnswerOf, type RowOf, api, useGet, useMay, useWrite } from "../api";
+import { Form, type FormState, SelectField, TextField, numberOf, toast, useForm } from "../kit";
 
 const TENANTS = ["/v1/admin/tenants", "/v1/admin/audit_log"];
 const PROJECTS = ["/v1/admin/projects", "/v1/admin/audit_log"];
@@ -11,6 +11,16 @@ const MAX_TOKENS_HINT = "For a request that names none, where its key and projec
 const WEIGHT_HINT = "Of two tenants that wait in a tier, one with twice the weight is served twice as much.";
 const ZONE_HINT = "An IANA name, as Europe/Berlin: days and months of its budgets begin at midnight there.";
 const TIER_HINT = "The highest that its keys may have.";
+
+/** Of either form here: what a field of a tier needs of it. */
+type TierForm = FormState<{ tier: string }>;
+
+/** Of the tiers that there are, where one may see them. */
+function TierField({ form }: { form: TierForm }) {
+  const tiers = useGet("/v1/admin/tiers", undefined, { enabled: useMay()("engine:read") }).data?.data;
+  if (tiers === undefined) return <TextField form={form} name="tier" label="Tier" hint={TIER_HINT} />;
+  return <SelectField form={form} name="tier" label="Tier" options={[...(form.values.tier === "" ? [["", "Choose…"] as const] : []), ...tiers.map((tier) => tier.name)]} hint={TIER_HINT} />;
+}
 
 export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => void; onCancel: () => void }) {
   const form = useForm({ slug: "", name: "", tier: "", currency: "USD", time_zone: "UTC", share_weight: "1", default_max_tokens: "" });
@@ -39,7 +49,7 @@ export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => 
         <TextField form={form} name="name" label="Name" optional />
       </div>
       <div className="field-row">
-        <TextField form={form} name="tier" label="Tier" placeholder="standard" hint={TIER_HINT} />
+        <TierField form={form as unknown as TierForm} />
         <TextField form={form} name="currency" label="Currency" mono hint="For ever: invoices are in it." />
       </div>
       <div className="field-row">
@@ -79,7 +89,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
     >
       <div className="field-row">
         <TextField form={form} name="name" label="Name" autoFocus />
-        <TextField form={form} name="tier" label="Tier" hint={TIER_HINT} />
+        <TierField form={form as unknown as TierForm} />
       </div>
       <div className="field-row">
         <TextField form={form} name="time_zone" label="Time zone" hint={<>{ZONE_HINT} Another zone begins the windows afresh.</>} />

@@ -1,0 +1,113 @@
+"""An operator's first day: signing in, a tenant and its key, a call with it seen within seconds, a budget of nothing;
+and a session that ends in the middle of it all."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import httpx
+from conftest import serious_faults
+from console import Console
+from gateway_stack import body
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Opens = Callable[..., "Page"]
+SEEN_S_MAX = 5.0
+
+
+def sign_in(page: Page, secret: str) -> None:
+    page.get_by_label("Admin key").fill(secret)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def call(console: Console, secret: str) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {secret}"}
+    return httpx.post(f"{console.stack.url}/v1/chat/completions", headers=headers, json=body(max_tokens=12), timeout=30)
+
+
+def new_key(page: Page, tenant: str) -> str:
+    page.goto("/admin/keys")
+    page.get_by_role("button", name="New key").first.click()
+    form = page.get_by_role("dialog", name="New key")
+    form.get_by_label("Name").fill("first")
+    form.get_by_role("combobox", name="Tenant").fill(tenant)
+    form.get_by_role("option", name=tenant).click()
+    form.get_by_role("button", name="Create key").click()
+    shown = page.get_by_role("dialog", name="The secret of first")
+    secret = shown.get_by_role("region", name="The secret").inner_text().strip()
+    shown.get_by_role("button", name="I have stored it").click()
+    shown.wait_for(state="detached")
+    return secret
+
+
+def budget_of_nothing(page: Page, tenant: str) -> None:
+    page.goto("/admin/budgets")
+    page.get_by_role("button", name="New budget").click()
+    form = page.get_by_role("dialog", name=re.compile("budget"))
+    form.get_by_role("combobox", name="Tenant").fill(tenant)
+    form.get_by_role("option", name=tenant).click()
+    form.get_by_label("Limit").fill("0")
+    form.get_by_role("button", name=re.compile("budget")).click()
+    form.wait_for(state="detached")
+
+
+def test_from_signing_in_to_a_refusal(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/tenants", role=None)
+    page.expected = [401, 409]  # type: ignore[attr-defined]
+    sign_in(page, console.secrets["finance"][:-1] + "x")
+    page.get_by_role("alert").wait_for()  # one message for every wrong key
+    assert serious_faults(page) == []
+    sign_in(page, console.secrets["owner"])
+    page.get_by_role("button", name="New tenant").click()
+    form = page.get_by_role("dialog", name="New tenant")
+    form.get_by_label("Slug").fill("hooli")
+    form.get_by_label("Tier").select_option("premium")
+    form.get_by_role("button", name="Create tenant").click()
+    form.get_by_text("there is a tenant 'hooli' already").wait_for()  # in the API's words, and nothing is lost
+    form.get_by_label("Slug").fill("pied-piper")
+    assert form.get_by_label("Tier").input_value() == "premium"
+    form.get_by_role("button", name="Create tenant").click()
+    page.get_by_role("heading", name="pied-piper").wait_for()
+    assert console.api("GET", "/v1/admin/tenants/pied-piper").json()["tier"] == "premium"
+
+    secret = new_key(page, "pied-piper")
+    answer = call(console, secret)
+    assert answer.status_code == 200, answer.text
+    began, used = time.monotonic(), answer.json()["usage"]
+    page.goto("/admin/usage?tenant=pied-piper")
+    page.get_by_text(str(used["prompt_tokens"] + used["completion_tokens"]), exact=True).first.wait_for()
+    assert time.monotonic() - began < SEEN_S_MAX
+    [row] = console.api("GET", "/v1/admin/usage/requests", params={"tenant": "pied-piper"}).json()["data"]
+    page.get_by_role("table").get_by_text(str(row["prompt_tokens"] - row["cached_tokens"]), exact=True).first.wait_for()
+
+    budget_of_nothing(page, "pied-piper")
+    refused = call(console, secret)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "tenant_budget_exceeded")
+    page.goto("/admin/audit?tenant=pied-piper")
+    for deed in ("tenant.create", "key.create", "budget.set"):
+        page.get_by_text(deed).first.wait_for()
+    assert serious_faults(page) == []
+
+
+def test_an_ended_session_comes_back_to_where_one_was(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/tenants?search=hoo", role=None)
+    page.expected = [401]  # type: ignore[attr-defined]
+    sign_in(page, console.secrets["owner"])
+    page.get_by_role("button", name="New tenant").click()
+    form = page.get_by_role("dialog", name="New tenant")
+    form.get_by_label("Slug").fill("typed-before")
+    form.get_by_label("Tier").select_option("batch")
+    page.context.clear_cookies()
+    form.get_by_role("button", name="Create tenant").click()
+    again = page.get_by_role("dialog", name="Your session has ended")
+    again.get_by_label("Admin key").fill(console.secrets["owner"])
+    again.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", name="typed-before").wait_for()  # what was being saved is sent
+    assert console.api("GET", "/v1/admin/tenants/typed-before").json()["tier"] == "batch"
+    page.get_by_role("button", name="Sign out").click()
+    page.get_by_label("Admin key").wait_for()
