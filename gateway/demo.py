@@ -217,7 +217,8 @@ def example_adapters(config: Config) -> list[Path]:
 
 def welcome(base_url: str, secrets: Secrets, models: list[str], file: Path) -> str:
     """What a newcomer sees when everything serves: the address, the keys, and lines to paste."""
-    lines = [f"Laneway serves at {base_url}", ""]
+    console = base_url.removesuffix("/v1") + "/admin"
+    lines = [f"Laneway serves at {base_url}", f"The console: {console} (sign in with the admin key)", ""]
     for slug, tier in TENANTS.items():
         lines.append(f"  {slug:<8} {tier:<9} {secrets.tenants[slug]}")
     lines += [f"  {'admin':<18} {secrets.admin}", ""]

@@ -111,7 +111,7 @@ def check_pasted_lines(output: str) -> None:
 def everything(serve: Any) -> list[Any]:
     """What the operator has made, as far as requests leave it alone."""
     found = [serve.admin(path)["data"] for path in ("tenants", "keys", "prices", "budgets")]
-    used = {"used", "held", "left", "last_used_at"}
+    used = {"used", "held", "left", "last_used_at", "posted", "projected", "run_out_at"}
     return [[{k: v for k, v in row.items() if k not in used} for row in rows] for rows in found]
 
 

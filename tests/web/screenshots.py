@@ -169,7 +169,7 @@ def main() -> None:
         sys.exit(f"There is no model at {MODEL_DIR}: `make run` puts the demo's there.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="laneway-console-") as directory:
-        console = Console.started(Path(directory), MODEL_DIR, fake={"step_ms": 60.0}, last_hour=900)
+        console = Console.started(Path(directory), MODEL_DIR, fake={"step_ms": 60.0, "pages": 1200}, last_hour=200)
         try:
             pages = addresses(prepared(console), only)
             with sync_playwright() as playwright, Load(console):
