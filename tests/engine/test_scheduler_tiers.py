@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scheduler_auditor import House
 
@@ -285,6 +285,7 @@ def test_a_tier_without_a_floor_has_no_bound() -> None:
     weights=st.sampled_from([(1.0, 1.0), (1.0, 2.0), (2.0, 0.5)]),
     adapters=st.sampled_from(["", "abc", "abcdefgh"]),
 )
+@example(sizes=[(1, 1), (3, 1)], seed=0, sequences_max=5, weights=(1.0, 1.0), adapters="")
 def test_shares_that_wait_are_served_alike_to_within_the_theorems_bound(
     sizes: list[tuple[int, int]], seed: int, sequences_max: int, weights: tuple[float, float], adapters: str
 ) -> None:
@@ -300,7 +301,8 @@ def test_shares_that_wait_are_served_alike_to_within_the_theorems_bound(
     gaps = []
     for _ in range(150):
         for share in "xyz":
-            while sum(1 for s in house.live() if s.share == share and not s.pages) < 2:
+            # More than could all begin at once: one of each share still waits when the step is put together.
+            while sum(1 for s in house.live() if s.share == share and not s.pages) <= sequences_max:
                 tokens, more = dice.choice(sizes)
                 ids = [dice.randrange(97) for _ in range(tokens)]
                 adapter = dice.choice(adapters) if adapters else None

@@ -200,6 +200,11 @@ PATHS = {
 }
 
 
+def steady(row: dict[str, Any]) -> dict[str, Any]:
+    """Without what is another from one second to the next: where a budget leads."""
+    return {name: value for name, value in row.items() if name not in ("projected", "run_out_at")}
+
+
 def test_every_list_is_searched_and_sorted(stack: Stack) -> None:
     owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="lister", kind="admin"))
     stack.write(lambda c: audit.record(c, actor="lists", action="list.try", object_id="Findable_1"))
@@ -218,7 +223,8 @@ def test_every_list_is_searched_and_sorted(stack: Stack) -> None:
             if first["has_more"]:
                 asked = {"sort": sort, "limit": 1, "page": first["next_page"]}
                 second = browser.get(f"/v1/admin/{path}", params=asked).json()
-                assert [*first["data"], *second["data"]] == whole.json()["data"][:2], (path, sort)
+                both = [steady(row) for row in (*first["data"], *second["data"])]
+                assert both == [steady(row) for row in whole.json()["data"][:2]], (path, sort)
         assert browser.get(f"/v1/admin/{path}", params={"sort": "colour"}).json()["error"]["param"] == "sort"
         assert browser.get(f"/v1/admin/{path}", params={"search": "no such thing"}).json()["data"] == []
         assert browser.get(f"/v1/admin/{path}", params={"search": "\0"}).json()["error"]["param"] == "search"
