@@ -6,6 +6,7 @@ session ends with its key, its tenant or its sign-out at the next request. Nothi
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -21,7 +22,7 @@ from billing.database import Database
 from billing.ids import new_id
 from gateway import audit, keys
 from gateway.callers import Caller, Callers
-from gateway.errors import InvalidApiKey, RateLimited, SessionExpired
+from gateway.errors import InvalidApiKey, Overloaded, RateLimited, SessionExpired
 from gateway.keys import ADMIN
 from gateway.tables import sessions
 
@@ -31,6 +32,10 @@ SEEN_S = 60  # how exactly its last use is known
 SESSIONS_MAX = 100  # of one key; one more ends the oldest
 SECRET_BYTES = 32
 COOKIE_CHARS = 43  # of so many bytes in base64
+# Anybody may make up cookies, and each is looked up: so many at once, that other reads still come through, and so many
+# with those that wait. Above it they are turned away.
+LOOK_UPS_AT_ONCE = 2
+LOOK_UPS_MAX = 256
 
 # Sign-ins with a wrong key from one address, by each gateway process.
 WRONG_SIGN_INS_MAX = 10
@@ -56,6 +61,8 @@ class Sessions:
     def __init__(self, database: Database, callers: Callers) -> None:
         self._database = database
         self._callers = callers
+        self._places = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        self._looking_up = 0
 
     async def sign_in(self, caller: Caller, request_id: str) -> tuple[str, Session]:
         """The cookie's value, this once, and its session. Raises InvalidApiKey when the key has ended meanwhile, or is
@@ -66,10 +73,10 @@ class Sessions:
         return cookie, await self._database.keep(lambda c: _begin(c, caller, cookie, request_id))
 
     async def identify(self, cookie: str) -> tuple[Caller, Session]:
-        """Raises SessionExpired, DatabaseUnavailable."""
+        """Raises SessionExpired, Overloaded, DatabaseUnavailable."""
         if len(cookie) != COOKIE_CHARS:
             raise SessionExpired()
-        now, session, caller = await self._database.read(lambda c: self._find(c, cookie))
+        now, session, caller = await self._look_up(cookie)
         if session is None or caller is None:
             raise SessionExpired()
         self._callers.note_used(caller)
@@ -80,6 +87,16 @@ class Sessions:
 
     async def sign_out(self, caller: Caller, session: Session, request_id: str) -> None:
         await self._database.keep(lambda c: _end(c, caller, session, request_id))
+
+    async def _look_up(self, cookie: str) -> tuple[int, Session | None, Caller | None]:
+        if self._looking_up >= LOOK_UPS_MAX:
+            raise Overloaded("Too many sessions are being looked up. Try again in a moment.")
+        self._looking_up += 1
+        try:
+            async with self._places:
+                return await self._database.read(lambda c: self._find(c, cookie))
+        finally:
+            self._looking_up -= 1
 
     def _find(self, connection: sa.Connection, cookie: str) -> tuple[int, Session | None, Caller | None]:
         now = database_now(connection)

@@ -1,0 +1,42 @@
+"""Cookies that nobody gave out, by the thousand: other reads come through beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from billing.clock import database_now
+from billing.database import Database
+from gateway.callers import Callers
+from gateway.errors import Overloaded, SessionExpired
+from gateway.sessions import SECRET_BYTES, Sessions
+from migrations.upgrade import upgrade
+
+FLOOD = 3000
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[Database]:
+    upgrade(sqlite_url)
+    database = Database(sqlite_url)
+    yield database
+    database.close()
+
+
+async def test_a_flood_of_cookies_keeps_nobody_waiting(database: Database) -> None:
+    sessions = Sessions(database, Callers(database, ["standard"], {}))
+    cookies = [secrets.token_urlsafe(SECRET_BYTES) for _ in range(FLOOD)]
+    flood = [asyncio.create_task(sessions.identify(cookie)) for cookie in cookies]
+    await asyncio.sleep(0)  # each has asked
+    refused = sum(task.done() for task in flood)
+    await database.read(database_now)  # as a key is looked up
+    unanswered = sum(not task.done() for task in flood)
+    answers = await asyncio.gather(*flood, return_exceptions=True)
+    assert unanswered > (FLOOD - refused) * 0.8, "what came first was not all answered first"
+    assert refused > FLOOD // 2, "what waits is bounded"
+    assert {type(answer) for answer in answers} == {Overloaded, SessionExpired}
+    with pytest.raises(SessionExpired):  # afterwards there is room again
+        await sessions.identify(cookies[0])
