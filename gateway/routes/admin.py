@@ -66,6 +66,7 @@ def admin_router(services: Services) -> Router:
     async def operators_only(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         assert isinstance(connection, Request)
         connection.state.actor = await admit_operator(services, connection, handler.opt)
+        _check_texts(connection)
 
     below_admin = Router(
         path="/admin",
@@ -142,11 +143,37 @@ class AdminRequest(Request[Any, Any, Any]):
 
     async def json(self) -> Any:
         try:
-            return msgspec.json.decode(await self.body())
+            found = msgspec.json.decode(await self.body())
+            _check_body(found)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise errors.InvalidRequest(f"The body is not JSON: {error}") from error
         except RecursionError as error:
             raise errors.InvalidRequest("The body is nested too deeply.") from error
+        return found
+
+
+def _check_texts(request: Request[Any, Any, Any]) -> None:
+    """PostgreSQL cannot even be asked for a NUL, and nothing here has one. Raises InvalidRequest, NotFound."""
+    if "\0" in request.scope["path"]:
+        raise errors.NotFound("Nothing here has a character 0 in its name.")
+    for name, value in request.query_params.multi_items():
+        if "\0" in value:
+            raise errors.InvalidRequest(f"{name!r} has a character 0, which nothing here has.", param=name)
+
+
+def _check_body(body: Any) -> None:
+    """As of the query. Raises InvalidRequest, RecursionError."""
+    for name, value in body.items() if isinstance(body, dict) else ():
+        if _has_nul(value) or "\0" in name:
+            raise errors.InvalidRequest(f"{name!r} has a character 0, which nothing here keeps.", param=name)
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(map(_has_nul, (*value, *value.values())))
+    return isinstance(value, list) and any(map(_has_nul, value))
 
 
 def by(request: Request[Any, Any, Any]) -> Actor:

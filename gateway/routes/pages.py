@@ -28,6 +28,7 @@ def place_of(token: str, start: int, step: int, groups: int) -> Place:
         raise refused from error
     # A page's place names a value of each group, and the currency, or nothing.
     in_place = start - start % step <= place.bucket < 2**62 and place.bucket % step == 0
-    if not in_place or len(place.after) not in (0, groups + 1):
+    odd = any("\0" in one for one in place.after)  # which PostgreSQL cannot even be asked for
+    if odd or not in_place or len(place.after) not in (0, groups + 1):
         raise refused
     return place
