@@ -217,7 +217,8 @@ def _of_failures(connection: sa.Connection, tenant_id: str | None, now: int) -> 
     )
     if tenant_id is not None:
         failed = failed.where(exports.c.tenant_id == tenant_id)
-        untold = untold.where(alerts.c.tenant_id == tenant_id)
+        own = sa.select(tables.webhooks.c.id).where(tables.webhooks.c.tenant_id == tenant_id)
+        untold = untold.where(alerts.c.tenant_id == tenant_id, deliveries.c.webhook_id.in_(own))
     found = []
     if count := connection.execute(failed).scalar_one():
         message = f"{count} exports failed within a day."

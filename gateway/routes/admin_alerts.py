@@ -65,13 +65,14 @@ async def list_alerts(
     limit: Limit = PAGE_DEFAULT,
     after: After = None,
 ) -> Page[ListedAlertView]:
-    """Thresholds that were reached, the newest first, each with its deliveries."""
+    """Thresholds that were reached, the newest first, each with its deliveries; for somebody who has a tenant, those
+    to its own webhooks."""
     before = sequence(after)
 
     def query(connection: sa.Connection) -> Page[ListedAlertView]:
         tenant_id = narrowed(connection, by, tenant)
         found = alerts.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
-        told = alerts.deliveries(connection, [alert.id for alert in found])
+        told = alerts.deliveries(connection, [alert.id for alert in found], seen_by=by.tenant_id)
         return page(
             found,
             limit,
