@@ -113,7 +113,8 @@ def record(connection: sa.Connection, crossings: Iterable[Crossing], now: int) -
         for crossing in crossings
     ]
     connection.execute(sa.insert(_alerts), made)
-    query = sa.select(_webhooks.c.id, _webhooks.c.tenant_id).where(_webhooks.c.active)
+    whose = sa.or_(_webhooks.c.tenant_id.is_(None), _webhooks.c.tenant_id.in_({alert["tenant_id"] for alert in made}))
+    query = sa.select(_webhooks.c.id, _webhooks.c.tenant_id).where(_webhooks.c.active, whose)
     told = [
         {"alert_id": alert["id"], "webhook_id": webhook.id, "state": "pending", "attempts": 0, "next_attempt_at": now}
         for webhook in connection.execute(query)

@@ -13,7 +13,9 @@ from billing.clock import database_now
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 
-WEBHOOKS_MAX = 100  # active ones: each gets a row with every alert
+# Active ones, of the operator's own and of a tenant's, each counted apart: each gets a row with every alert.
+WEBHOOKS_MAX = 100
+TENANT_WEBHOOKS_MAX = 10
 URL_CHARS_MAX = 2048
 SECRET_PREFIX = "whsec_"
 
@@ -49,8 +51,11 @@ _SELECT = sa.select(*(_webhooks.c[name] for name in Webhook.__struct_fields__))
 def create(connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
     """Raises InvalidValue."""
     check_url(url)
-    if len(listing(connection)) >= WEBHOOKS_MAX:
-        raise InvalidValue(f"there are {WEBHOOKS_MAX} webhooks already")
+    own = sa.select(sa.func.count()).where(_webhooks.c.active, _webhooks.c.tenant_id.is_not_distinct_from(tenant_id))
+    limit = WEBHOOKS_MAX if tenant_id is None else TENANT_WEBHOOKS_MAX
+    if connection.execute(own).scalar_one() >= limit:
+        whose = "for all tenants" if tenant_id is None else "of the tenant's"
+        raise InvalidValue(f"there are {limit} webhooks {whose} already")
     webhook = Webhook(new_id("whk"), tenant_id, url, True, database_now(connection))
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     connection.execute(sa.insert(_webhooks).values(**msgspec.structs.asdict(webhook), secret=secret))

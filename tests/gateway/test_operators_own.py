@@ -67,3 +67,16 @@ def test_the_operators_webhooks_are_not_a_tenants_to_see(own_stack: Stack) -> No
         for client, count in ((operator, 2), (admin, 1)):
             (told,) = [one for one in client.get("/overview").json()["attention"] if one["kind"] == "webhooks"]
             assert told["message"].startswith(f"{count} alerts")
+
+
+def test_a_tenant_uses_up_no_others_webhooks(own_stack: Stack) -> None:
+    acme = own_stack.tenants["acme"]
+    for n in range(webhooks.TENANT_WEBHOOKS_MAX - 1):
+        own_stack.write(lambda c, n=n: webhooks.create(c, url=f"https://a.example/{n}", tenant_id=acme))  # type: ignore[misc]
+    url = {"url": "https://b.example/"}
+    with client_of(own_stack, "tenant_admin", "acme") as admin:
+        assert admin.post("/webhooks", json=url).status_code == 201
+        refused = admin.post("/webhooks", json=url)
+        assert (refused.status_code, str(webhooks.TENANT_WEBHOOKS_MAX) in refused.text) == (400, True)
+    with client_of(own_stack, "tenant_admin", "globex") as other, client_of(own_stack, "operator") as operator:
+        assert other.post("/webhooks", json=url).status_code == operator.post("/webhooks", json=url).status_code == 201
