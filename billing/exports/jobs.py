@@ -20,7 +20,9 @@ from billing.focus.manifest import Manifest
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
 
+# What waits, of all tenants together and of one, each counted apart: nobody keeps others from asking.
 WAITING_MAX = 100
+TENANT_WAITING_MAX = 24
 ATTEMPTS_MAX = 3
 ERROR_CHARS_MAX = 500
 LIST_MAX = 1000
@@ -72,12 +74,15 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def create(connection: sa.Connection, spec: Spec, *, actor: str, clock: Clock = database_now) -> Job:
-    """Raises InvalidValue, also when WAITING_MAX wait already, and NotFound where there is nothing to export."""
+    """Raises InvalidValue, also when too many wait already, and NotFound where there is nothing to export."""
     spec.check()
     next(export.of_spec(connection, spec))
-    waiting = sa.select(sa.func.count()).select_from(_exports).where(_exports.c.state.in_(ACTIVE))
-    if connection.execute(waiting).scalar_one() >= WAITING_MAX:
-        raise InvalidValue(f"{WAITING_MAX} exports wait already; try again when some are done")
+    waiting = sa.select(sa.func.count()).where(
+        _exports.c.state.in_(ACTIVE), _exports.c.tenant_id.is_not_distinct_from(spec.tenant_id)
+    )
+    limit, whose = (WAITING_MAX, "all tenants") if spec.tenant_id is None else (TENANT_WAITING_MAX, "the tenant")
+    if connection.execute(waiting).scalar_one() >= limit:
+        raise InvalidValue(f"{limit} exports of {whose} wait already; try again when some are done")
     made = sa.insert(_exports).values(
         id=new_id("exp"),
         tenant_id=spec.tenant_id,

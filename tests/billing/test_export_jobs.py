@@ -13,17 +13,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from billing_books import Books
 from export_books import BYTES_MAX, january, run, second_tenant
 
-from billing import leases, proofs, reconcile, tables
+from billing import leases, proofs, reconcile, tables, tenants
 from billing.clock import database_now
 from billing.errors import InvalidValue, NotFound
 from billing.exports import jobs
 from billing.exports.export import Spec
-from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, WAITING_MAX, Job
+from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, TENANT_WAITING_MAX, WAITING_MAX, Job
 from billing.focus.checker import check
 from gateway.exporting import Exporter, NotHere
 
@@ -90,15 +91,29 @@ def test_jobs_are_taken_one_after_another_and_of_the_dead_again(books: Books, as
 def test_jobs_are_bounded_and_of_what_is_there(books: Books, asked: Spec) -> None:
     with pytest.raises(NotFound, match="no period 2031-09"):
         create(books, Spec(kind="focus", format="csv", month="2031-09", tenant_id=books.tenant.id))
-    made = [create(books, asked) for _ in range(WAITING_MAX)]
-    with pytest.raises(InvalidValue, match="100 exports wait already"):
+    made = [create(books, asked) for _ in range(TENANT_WAITING_MAX)]
+    with pytest.raises(InvalidValue, match="24 exports of the tenant wait already"):
         create(books, asked)
     assert books.database.write_sync(lambda c: jobs.end(c, made[0].id)).state == "cancelled"
     create(books, asked)
     listed = books.database.read_sync(lambda c: jobs.listing(c, tenant_id=books.tenant.id, limit=2))
     assert [job.sequence for job in listed] == [made[-1].sequence + 1, made[-1].sequence]
     rest = books.database.read_sync(lambda c: jobs.listing(c, before=listed[-1].sequence))
-    assert len(rest) == WAITING_MAX - 1
+    assert len(rest) == TENANT_WAITING_MAX - 1
+
+
+def test_nobody_uses_up_the_exports_of_others(books: Books, asked: Spec) -> None:
+    for _ in range(WAITING_MAX):
+        with contextlib.suppress(InvalidValue):
+            create(books, asked)
+    other = books.database.read_sync(lambda c: tenants.by_slug(c, "globex"))
+    assert other is not None
+    create(books, msgspec.structs.replace(asked, tenant_id=other.id))
+    everyones = msgspec.structs.replace(asked, tenant_id=None)
+    for _ in range(WAITING_MAX):
+        create(books, everyones)
+    with pytest.raises(InvalidValue, match="100 exports of all tenants wait already"):
+        create(books, everyones)
 
 
 async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, asked: Spec, tmp_path: Path) -> None:
