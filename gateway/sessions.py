@@ -154,6 +154,8 @@ def _place(address: str) -> str:
     except ValueError:  # a Unix socket's
         return address
     if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:  # as a socket for both says it
+            return str(parsed.ipv4_mapped)
         return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))
     return address
 

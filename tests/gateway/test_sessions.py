@@ -245,6 +245,16 @@ def test_an_address_of_ipv6_is_its_network() -> None:
     sign_ins.begin("2001:db8:0:1::1")
 
 
+def test_an_address_of_ipv4_inside_ipv6_is_its_own() -> None:
+    """As a socket for both says it: one guesser must not keep all of IPv4 from signing in."""
+    sign_ins = SignIns(lambda: 0.0)
+    for n in range(WRONG_SIGN_INS_MAX):
+        sign_ins.begin("::ffff:192.0.2.1" if n % 2 else "192.0.2.1")
+    with pytest.raises(RateLimited):
+        sign_ins.begin("::ffff:192.0.2.1")
+    sign_ins.begin("::ffff:198.51.100.7")
+
+
 async def test_many_wrong_sign_ins_at_once(make_stack: Callable[..., Stack]) -> None:
     stack = make_stack()
     key = admin_key(stack)
