@@ -81,9 +81,17 @@ def check_own_page(request: Request[Any, Any, Any]) -> None:
     site = request.headers.get("sec-fetch-site", "none")
     origin = request.headers.get("origin")
     # The scheme may be another here: whoever ends TLS before us leaves only the host as it was.
-    foreign = origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+    foreign = origin is not None and _host(origin) != request.headers.get("host", "").lower()
     if foreign or site not in ("same-origin", "none"):
         raise errors.CsrfTokenInvalid("A page of another site may not do this.")
+
+
+def _host(origin: str) -> str | None:
+    """None of what is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 async def check_fresh(services: Services) -> None:

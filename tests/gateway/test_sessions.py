@@ -186,6 +186,7 @@ def test_a_key_has_a_bounded_number(stack: Stack) -> None:
 FOREIGN = (
     {"Origin": "https://evil.example"},
     {"Origin": "null"},
+    {"Origin": "http://["},  # no address at all
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
 )
