@@ -23,8 +23,9 @@ from gateway.errors import Overloaded
 from gateway.live_views import AdapterNames, AwayEvent, EngineEvent, TenantName, engine_event
 
 PERIOD_S = 1.0
-# Of one gateway process. Each is a connection, and a copy of each event on its way.
+# Of one gateway process, and of one key there. Each is a connection, and a copy of each event on its way.
 WATCHERS_MAX = 64
+KEY_WATCHERS_MAX = 16
 # Without an answer for so long, the engine is told as away; it is not asked again before it has answered.
 ANSWER_S_MAX = 3.0
 # Requests of other gateways whose tenant is remembered, and how many are looked up at once.
@@ -82,7 +83,7 @@ class Live:
         self._tenants = tenants
         self._adapter_names = adapter_names
         self._period_s = period_s
-        self._watchers: dict[Watcher, None] = {}
+        self._watchers: dict[Watcher, str] = {}  # whose key
         self._task: asyncio.Task[None] | None = None
         self._asked: asyncio.Task[Snapshot] | None = None
         self._latest: bytes | None = None  # event, while somebody watches
@@ -90,15 +91,17 @@ class Live:
         self._seen: tuple[str, int] | None = None  # epoch, and the newest preemption that was told
         self._closed = False
 
-    def open(self) -> Watcher:
+    def open(self, key_id: str) -> Watcher:
         """Raises Overloaded."""
         if len(self._watchers) >= WATCHERS_MAX:
             raise Overloaded(f"{WATCHERS_MAX} watch the engine here already, which is the limit.")
+        if list(self._watchers.values()).count(key_id) >= KEY_WATCHERS_MAX:
+            raise Overloaded(f"{KEY_WATCHERS_MAX} of this key watch the engine here already, which is the limit.")
         watcher = Watcher(self._left)
         if self._closed:
             watcher.end()
             return watcher
-        self._watchers[watcher] = None
+        self._watchers[watcher] = key_id
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="live")
             self._task.add_done_callback(self._stopped)

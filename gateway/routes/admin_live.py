@@ -10,6 +10,7 @@ from litestar import Request, get
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.access import admit_operator
+from gateway.administration import Actor
 from gateway.errors import ApiError, Unavailable
 from gateway.live import Live, Watcher
 from gateway.services import Services
@@ -23,7 +24,7 @@ UNCONFIRMED_S_MAX = 10.0
 
 
 @get("/engine/live", opt={"route": "/v1/admin/engine/live", "area": "engine"})
-async def engine_live(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
+async def engine_live(request: Request[Any, Any, Any], services: Services, by: Actor) -> ASGIApp:
     """Watch the engine: an event `engine` once a second, whoever else watches; `away` with a reason when no engine can
     be watched, and comments until it is back. A reader that is slower misses events. It ends with the caller's key or
     session."""
@@ -33,18 +34,19 @@ async def engine_live(request: Request[Any, Any, Any], services: Services) -> AS
     async def admit_again() -> None:
         await admit_operator(services, request, opt)  # as the admin routes' guard does
 
-    return LiveStream(services.live, admit_again)
+    return LiveStream(services.live, by.id, admit_again)
 
 
 class LiveStream:
     """ASGI application: the events of one watcher. Raises Overloaded before the first byte."""
 
-    def __init__(self, live: Live, admit_again: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, live: Live, key_id: str, admit_again: Callable[[], Awaitable[None]]) -> None:
         self._live = live
+        self._key_id = key_id
         self._admit_again = admit_again
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watcher = self._live.open()
+        watcher = self._live.open(self._key_id)
         beside = [asyncio.create_task(_until_left(receive, watcher)), asyncio.create_task(self._confirm(watcher))]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})

@@ -227,14 +227,24 @@ def test_a_tenant_may_not_watch(watched: Stack) -> None:
 
 
 def test_so_many_may_watch_and_no_more(watched: Stack, operator: keys.MadeKey) -> None:
-    watches = [Watch(watched.url, operator.secret) for _ in range(live.WATCHERS_MAX)]
-    try:
-        eventually(lambda: all(watch.events for watch in watches), timeout_s=20)
-        answer = httpx.get(
-            f"{watched.url}/v1/admin/engine/live", headers={"Authorization": f"Bearer {operator.secret}"}
-        )
+    def refusal(secret: str) -> str:
+        answer = httpx.get(f"{watched.url}/v1/admin/engine/live", headers={"Authorization": f"Bearer {secret}"})
         assert answer.status_code == 503
-        assert str(live.WATCHERS_MAX) in answer.json()["error"]["message"]
+        return str(answer.json()["error"]["message"])
+
+    made = [
+        watched.write(lambda c: keys.create(c, tenant_id=None, name="watches", kind="admin"))
+        for _ in range(live.WATCHERS_MAX // live.KEY_WATCHERS_MAX)
+    ]
+    watches: list[Watch] = []
+    try:
+        for one in made:  # one key's do not keep another's out
+            opened = [Watch(watched.url, one.secret) for _ in range(live.KEY_WATCHERS_MAX)]
+            watches += opened
+            eventually(lambda opened=opened: all(watch.events for watch in opened), timeout_s=20)  # type: ignore[misc]
+            if one is made[0]:
+                assert f"{live.KEY_WATCHERS_MAX} of this key" in refusal(one.secret)
+        assert f"{live.WATCHERS_MAX} watch" in refusal(operator.secret)
     finally:
         for watch in watches:
             watch.leave()
@@ -285,7 +295,7 @@ async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_w
 
     began = time.monotonic()
     async with asyncio.timeout(5):
-        await admin_live.LiveStream(hub, admit_again)({}, receive, send)  # type: ignore[typeddict-item]
+        await admin_live.LiveStream(hub, "key_1", admit_again)({}, receive, send)  # type: ignore[typeddict-item]
     assert after_s <= time.monotonic() - began < after_s + 1.0
     assert sent[0]["status"] == 200
     assert any(message.get("body", b"").startswith(b"event: away") for message in sent)
