@@ -3,7 +3,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { type AnswerOf, ApiError, api } from "../api";
 import { type Zone, exact } from "../kit";
-import { type Part, type Unit, edges, partsOf } from "./usageTime";
+import { BUCKETS_MAX, type Part, type Unit, edges, partsOf } from "./usageTime";
 
 export type By = "tenant" | "project" | "key" | "model" | "adapter" | "tier";
 export type Measure = "cost" | "owed" | "tokens" | "input" | "cached" | "output" | "requests";
@@ -88,7 +88,7 @@ export function useUsage(asked: Asked | null) {
 async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
   const at = edges(asked.start, asked.end, asked.unit, asked.zone);
   const parts = partsOf(at, asked.unit, asked.measure === "owed");
-  if (parts === null) throw new ApiError(400, null, "unit", `These are ${at.length - 1} buckets, which is too many by this clock: choose a shorter time, or longer buckets.`);
+  if (parts === null) throw new ApiError(400, null, "unit", `These are ${at.length - 1 > BUCKETS_MAX ? `more than ${BUCKETS_MAX}` : at.length - 1} buckets, which is too many by this clock: choose a shorter time, or longer buckets.`);
   const whole: Part = { start: asked.start, end: asked.end, width: "all", limit: 1 };
   const ranked = await rowsOf(asked, whole, true, null, signal);
   const currencies = byRequests(ranked);

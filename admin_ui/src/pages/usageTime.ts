@@ -9,6 +9,7 @@ export interface Part {
   limit: number;
 }
 
+/** Drawn at most: a year of days. */
 export const BUCKETS_MAX = 400;
 /** Buckets that the API's own do not fit into are asked for one by one. */
 const SINGLE_MAX = 120;
@@ -69,8 +70,10 @@ export function edges(start: number, end: number, unit: Unit, zone: Zone): numbe
   return [...found, end];
 }
 
-/** What is asked for these buckets. `days`: the API has no hours (costs). Null: too many of them, one by one. */
+/** What is asked for these buckets. `days`: the API has no hours (costs). Null: too many of them, to be drawn or to be
+ * asked for one by one. */
 export function partsOf(at: readonly number[], unit: Unit, days: boolean): Part[] | null {
+  if (at.length - 1 > BUCKETS_MAX) return null; // the last of them would hold all that is left
   const [start, end] = [at[0]!, at.at(-1)!];
   const fit = (step: number) => at.every((one) => one % step === 0);
   if (unit !== "hour" && fit(DAY)) return windows(start, end, "1d", DAY, days ? 180 : 31);
