@@ -1,6 +1,7 @@
 // Forms: what is wrong is said beside its field, in the API's words; a failed save loses nothing that was typed.
 import { type ReactNode, createContext, useContext, useEffect, useId, useRef, useState } from "react";
 import { ApiError, apiError } from "../api/errors";
+import { ungrouped } from "./numbers";
 import { Problem } from "./parts";
 
 type Values = Record<string, string | boolean>;
@@ -220,7 +221,7 @@ export function CheckField<V extends Values>({ form, name, label, hint }: Of<V, 
 /** A number that may be left blank; throws the refusal of what is none. */
 export function numberOf(text: string, param: string): number | null {
   if (text.trim() === "") return null;
-  const value = Number(text.replaceAll(",", ""));
+  const value = Number(ungrouped(text) ?? Number.NaN);
   if (!Number.isFinite(value)) throw wrong(param, `'${text}' is not a number.`);
   return value;
 }

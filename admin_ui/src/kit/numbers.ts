@@ -35,9 +35,17 @@ export function rounded(picos: Exact, places = 2): string {
   return `${value < 0n && size > 0n ? "−" : ""}${grouped((size / scale).toString())}${rest}`;
 }
 
+/** A number as it is typed, without what groups its thousands; null where a comma groups nothing: who writes "12,50"
+ * means no 1,250. */
+export function ungrouped(text: string): string | null {
+  const whole = text.trim().replaceAll(/[\u2009\u202f ]/g, "");
+  if (!whole.includes(",")) return whole;
+  return /^[-−]?\d{1,3}(?:,\d{3})+(?:\.\d*)?$/.test(whole) ? whole.replaceAll(",", "") : null;
+}
+
 /** A decimal of currency units as picos; null when it is not one, or finer than a pico. */
 export function picosOf(text: string): bigint | null {
-  const match = /^([-−]?)(\d+)(?:\.(\d{0,12}))?$/.exec(text.trim().replaceAll(/[,\u2009\u202f ]/g, ""));
+  const match = /^([-−]?)(\d+)(?:\.(\d{0,12}))?$/.exec(ungrouped(text) ?? "");
   if (match === null) return null;
   const value = BigInt(match[2]!) * PICOS + BigInt((match[3] ?? "").padEnd(PLACES, "0"));
   return match[1] === "" ? value : -value;
@@ -53,29 +61,36 @@ export function count(value: Exact): string {
   return digits.startsWith("-") ? `−${grouped(digits.slice(1))}` : grouped(digits);
 }
 
+/** Three digits, or four before the point: never an exponent. */
+function digits(value: number): string {
+  return Math.abs(value) >= 999.5 ? String(Math.round(value)) : value.toPrecision(3);
+}
+
 /** A count at a glance: 1234567 → "1.23 M". */
 export function brief(value: Exact): string {
   const size = Math.abs(Number(value));
   for (const [unit, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const) {
-    if (size >= unit) return `${(Number(value) / unit).toPrecision(3)} ${name}`;
+    if (size >= unit * 0.9995) return `${digits(Number(value) / unit)} ${name}`;
   }
-  return Number.isInteger(Number(value)) ? String(value) : Number(value).toPrecision(3);
+  return Number.isInteger(Number(value)) ? String(value) : digits(Number(value));
 }
 
 export function bytes(value: Exact): string {
   const size = Number(value);
   for (const [unit, name] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]] as const) {
-    if (size >= unit) return `${(size / unit).toPrecision(3)} ${name}`;
+    if (size >= unit) return `${digits(size / unit)} ${name}`;
   }
   return `${size} B`;
 }
 
 /** Seconds as one reads them: 0.0421 → "42 ms", 95 → "1 min 35 s". */
 export function duration(seconds: number): string {
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(1)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  if (seconds < 172_800) return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+  // Rounded before it is split: there is no "1 min 60 s".
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 59.95) return `${seconds < 9.995 ? seconds.toFixed(2) : seconds.toFixed(1)} s`;
+  const [whole, minutes] = [Math.round(seconds), Math.round(seconds / 60)];
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (minutes < 2880) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   return `${Math.round(seconds / 86_400)} days`;
 }
 

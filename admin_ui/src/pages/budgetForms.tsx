@@ -1,6 +1,6 @@
 // The forms of budgets and of rate limits.
 import { type RowOf, api, useMay, useSession, useWrite } from "../api";
-import { CheckField, Form, LookupField, SelectField, TenantLookup, TextField, decimal, numberOf, picosOf, toast, useForm, wrong } from "../kit";
+import { CheckField, Form, LookupField, SelectField, TenantLookup, TextField, decimal, numberOf, picosOf, toast, ungrouped, useForm, wrong } from "../kit";
 import { BUDGETS, type Budget, ScopeOf } from "./budgetTable";
 import { KeyLookup, ProjectLookup, useTenants } from "./names";
 
@@ -17,7 +17,7 @@ export function thresholdsOf(text: string): number[] {
 }
 
 function limitOf(text: string, money: boolean): bigint {
-  const digits = text.replaceAll(/[,\s]/g, "");
+  const digits = ungrouped(text) ?? "";
   const amount = money ? picosOf(text) : /^\d+$/.test(digits) ? BigInt(digits) : null;
   if (amount === null) throw wrong("limit_amount", money ? `'${text}' is no amount of money.` : `'${text}' is no whole number of tokens.`);
   return amount;
