@@ -91,14 +91,18 @@ def test_a_tenants_admin_sees_its_own(console: Console, open_page: Callable[...,
     assert page.get_by_role("link", name="Live engine").count() == 0
 
 
-def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
-    console: Console, open_page: Callable[..., Page]
-) -> None:
-    page = open_page("/admin/playground", dark=True)
+def call_as_hooli(page: Page) -> None:
     page.get_by_role("combobox", name="Call as").click()
     page.get_by_role("option", name="hooli").click()
     page.get_by_role("button", name="Make a key for it").click()
     page.get_by_role("button", name="Make the key").click()
+
+
+def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
+    console: Console, open_page: Callable[..., Page]
+) -> None:
+    page = open_page("/admin/playground", dark=True)
+    call_as_hooli(page)
     page.get_by_label("Prompt").fill("Say something.")
     page.get_by_label("Model").select_option(MODEL)
     page.get_by_label("Beside it").select_option("hooli-mail")
@@ -134,6 +138,46 @@ def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
     assert ours()["expires_at"] <= time.time() + 3600
     page.get_by_role("link", name="Health").click()
     eventually(lambda: ours()["revoked_at"] is not None)
+
+
+def test_a_late_answer_about_one_run_is_not_shown_of_the_next(
+    console: Console, open_page: Callable[..., Page]
+) -> None:
+    page = open_page("/admin/playground")
+    late: list[Any] = []  # what is asked of the first request: its answer comes when the second is there
+    page.route("**/v1/admin/requests/*", lambda route: late.append(route) if not late else route.continue_())
+    call_as_hooli(page)
+    page.get_by_label("Model").select_option(MODEL)
+    page.get_by_label("Beside it").select_option("")
+    page.get_by_label("max_tokens").fill("3")
+    page.get_by_label("Prompt").fill("A long prompt. " * 20)
+    page.get_by_role("button", name="Send", exact=True).click()
+    answer = page.get_by_label(f"Answer of {MODEL}")
+    answer.get_by_text("done: length").wait_for()
+    page.get_by_label("Prompt").fill("A short one.")
+    page.get_by_label("max_tokens").fill("5")
+    page.get_by_role("button", name="Send", exact=True).click()
+    answer.get_by_text("USD").wait_for()
+    said = answer.inner_text()
+    with page.expect_response(late[0].request.url):
+        late[0].continue_()
+    page.get_by_label("Prompt").fill("Since then it was drawn again.")
+    assert answer.inner_text() == said
+    request_id = answer.get_by_role("link", name="The request").get_attribute("href").rsplit("/", 1)[1]  # type: ignore[union-attr]
+    assert console.api("GET", f"/v1/admin/requests/{request_id}").json()["completion_tokens"] == 5
+
+
+def test_a_key_that_cannot_be_revoked_is_named(console: Console, open_page: Callable[..., Page]) -> None:
+    page = open_page("/admin/playground")
+    call_as_hooli(page)
+    page.expected.append(503)  # type: ignore[attr-defined]
+    body = '{"error": {"message": "The database does not answer.", "code": "ledger_unavailable"}}'
+    page.route("**/v1/admin/keys/*/revoke", lambda route: route.fulfill(status=503, body=body))
+    page.get_by_role("button", name="Revoke it now").click()
+    told = page.get_by_text("could not be revoked").inner_text()
+    assert "The database does not answer." in told
+    [key_id] = re.findall(r"key_\w+", told)
+    assert console.api("GET", f"/v1/admin/keys/{key_id}").json()["revoked_at"] is None
 
 
 def test_what_is_down_is_said_with_what_to_do(console: Console, open_page: Callable[..., Page]) -> None:

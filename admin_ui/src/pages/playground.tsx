@@ -4,7 +4,7 @@ import { useEffect, useState } from "react";
 import { type ApiError, apiError, useSession } from "../api";
 import { errorOf } from "../api/errors";
 import type { components } from "../api/schema";
-import { ConfirmDialog, EmptyState, Form, Link, Money, PageHead, Problem, SelectField, TenantLookup, TextArea, TextField, Time, count, duration, numberOf, place, toast, useForm } from "../kit";
+import { ConfirmDialog, EmptyState, Form, Link, Money, PageHead, Problem, SelectField, TenantLookup, TextArea, TextField, Time, count, duration, numberOf, place, useForm } from "../kit";
 import { type PlaygroundKey, usePlaygroundKey } from "./playgroundKey";
 import { type Run, useRun } from "./playgroundRun";
 import "./playground.css";
@@ -28,14 +28,14 @@ export default function Playground() {
       <div className="panel playground-who">
         <div className="field">
           <label htmlFor="playground-tenant">Call as</label>
-          <TenantLookup id="playground-tenant" value={tenant} onChange={choose} placeholder="Choose a tenant" label="Call as" />
+          <TenantLookup id="playground-tenant" value={key?.tenant ?? tenant} onChange={choose} placeholder="Choose a tenant" label="Call as" />
         </div>
         {key === null ? (
           <button type="button" className="button button-main" disabled={tenant === ""} onClick={() => setAsking(true)}>Make a key for it…</button>
         ) : (
           <>
             <p>With the key <Link to={place("/keys", key.id)}><code>{key.id.slice(0, 12)}…</code></Link>, known to this page alone, which expires <Time at={key.expires_at} absolute />.</p>
-            <button type="button" className="button" onClick={() => void revoke().then(() => toast("The key is revoked."))}>Revoke it now</button>
+            <button type="button" className="button" onClick={() => void revoke()}>Revoke it now</button>
           </>
         )}
       </div>

@@ -1,5 +1,5 @@
 // One answer as it is made, timed from here, and what it cost, asked of the request afterwards.
-import { useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { type ApiError, type AnswerOf, api, apiError, streamed } from "../api";
 
 type Whole = AnswerOf<"/v1/admin/requests/{request_id}">;
@@ -35,10 +35,12 @@ const SETTLED_MS = 250;
 export function useRun() {
   const [run, setRun] = useState(IDLE);
   const stopper = useRef<AbortController | null>(null);
-  const change = (part: Partial<Run>) => setRun((now) => ({ ...now, ...part }));
+  useEffect(() => () => stopper.current?.abort(), []); // nobody reads it any more, and it would be paid
   const start = async (body: Record<string, unknown>, secret: string) => {
     const aborter = new AbortController();
     stopper.current = aborter;
+    // What is still to be said of the run before this one is not said of this one.
+    const change = (part: Partial<Run>) => stopper.current === aborter && setRun((now) => ({ ...now, ...part }));
     setRun({ ...IDLE, state: "waiting" });
     const sent = performance.now();
     let [first, last, text, request_id] = [0, 0, "", null as string | null];
@@ -62,7 +64,11 @@ export function useRun() {
     }
     if (request_id !== null) change({ settled: await settled(request_id) });
   };
-  return { run, start, stop: () => stopper.current?.abort(), clear: () => setRun(IDLE) };
+  const clear = () => {
+    stopper.current = null;
+    setRun(IDLE);
+  };
+  return { run, start, stop: () => stopper.current?.abort(), clear };
 }
 
 function counted(usage: Chunk["usage"], first: number, last: number): Partial<Run> {
