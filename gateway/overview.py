@@ -222,18 +222,20 @@ def _of_failures(connection: sa.Connection, tenant_id: str | None, now: int) -> 
     found = []
     if count := connection.execute(failed).scalar_one():
         message = f"{count} exports failed within a day."
-        found.append(Attention(kind="exports", severity="warning", message=message, link="/admin/billing/exports"))
+        found.append(Attention(kind="exports", severity="warning", message=message, link="/admin/billing?tab=exports"))
     if count := connection.execute(untold).scalar_one():
         message = f"{count} alerts of a day could not be told to their webhooks."
-        found.append(Attention(kind="webhooks", severity="warning", message=message, link="/admin/budgets"))
+        found.append(Attention(kind="webhooks", severity="warning", message=message, link="/admin/budgets?tab=alerts"))
     return found
 
 
 def _of_keys(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Attention]:
-    """Those that end soon, and that nothing was made to replace."""
+    """Those that end soon, and that nothing was made to replace. One that was made for less than a day (the
+    playground's, say) ends as it was meant to."""
     ending = sa.select(sa.func.count()).where(
         keys.c.expires_at > now,
         keys.c.expires_at <= now + KEYS_EXPIRE_S * SECOND,
+        keys.c.expires_at - keys.c.created_at >= DAY,
         keys.c.revoked_at.is_(None),
         keys.c.rotated_to.is_(None),
     )
@@ -242,4 +244,6 @@ def _of_keys(connection: sa.Connection, tenant_id: str | None, now: int) -> list
     if not (count := connection.execute(ending).scalar_one()):
         return []
     message = f"{count} keys expire within 7 days."
-    return [Attention(kind="keys", severity="warning", message=message, link="/admin/keys?sort=expires_at")]
+    return [
+        Attention(kind="keys", severity="warning", message=message, link="/admin/keys?status=expiring&sort=expires_at")
+    ]

@@ -18,6 +18,7 @@ from billing.database import Database
 from billing.projections import DAY, PACE_DAYS, Pace
 from billing.rollups import HOUR
 from gateway import keys, overview
+from gateway import tables as tables_of_keys
 from gateway.overview import SPEND_MAX, Overviews
 from migrations.upgrade import upgrade
 
@@ -124,6 +125,29 @@ def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
     own = database.read_sync(lambda c: overview.read(c, made["t3"]))
     assert [one.tenant for one in own.spend] == ["t3"]
     assert own.today.cost_picos == {"USD": 50}
+
+
+def test_a_key_that_ends_soon_needs_attention_unless_it_was_made_to(database: Database) -> None:
+    def fill(connection: sa.Connection) -> None:
+        now = database_now(connection)
+        for name, lives_days, ends_in_days in (
+            ("long", 90, 3),
+            ("later", 90, 8),
+            ("ended", 90, -1),
+            ("brief", 0.9, 0.5),
+        ):
+            ends = now + int(ends_in_days * DAY)
+            made = keys.create(connection, tenant_id=None, name=name, kind="admin")
+            values = {"expires_at": ends, "created_at": ends - int(lives_days * DAY)}
+            connection.execute(
+                sa.update(tables_of_keys.keys).where(tables_of_keys.keys.c.id == made.key.id).values(values)
+            )
+
+    database.write_sync(fill)
+    found = [one for one in database.read_sync(lambda c: overview.read(c, None)).attention if one.kind == "keys"]
+    assert [(one.message, one.link) for one in found] == [
+        ("1 keys expire within 7 days.", "/admin/keys?status=expiring&sort=expires_at")
+    ]
 
 
 async def test_it_is_read_once_a_second(database: Database) -> None:
