@@ -111,3 +111,18 @@ def test_an_ended_session_comes_back_to_where_one_was(console: Console, open_pag
     assert console.api("GET", "/v1/admin/tenants/typed-before").json()["tier"] == "batch"
     page.get_by_role("button", name="Sign out").click()
     page.get_by_label("Admin key").wait_for()
+
+
+def test_another_tab_that_signs_in_does_not_spoil_what_is_typed_here(console: Console, open_page: Opens) -> None:
+    page = open_page("/admin/tenants")
+    page.expected = [403]  # type: ignore[attr-defined]
+    page.get_by_role("button", name="New tenant").click()
+    form = page.get_by_role("dialog", name="New tenant")
+    form.get_by_label("Slug").fill("two-tabs")
+    form.get_by_label("Tier").select_option("batch")
+    page.context.clear_cookies()
+    del console.cookies["owner"]
+    page.context.add_cookies([console.cookie("owner")])  # a session of its own, with another token
+    form.get_by_role("button", name="Create tenant").click()
+    page.get_by_role("heading", name="two-tabs").wait_for()
+    assert console.api("GET", "/v1/admin/tenants/two-tabs").status_code == 200

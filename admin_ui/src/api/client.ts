@@ -2,7 +2,7 @@
 // that finds its session ended waits until one has signed in again, and then goes on as if nothing had been.
 import { ApiError, errorOf } from "./errors";
 import { parseJson, writeJson } from "./json";
-import { csrfToken, signInAgain } from "./session";
+import { csrfToken, mended } from "./session";
 import type { paths } from "./schema";
 
 type Method = "get" | "post" | "put" | "patch" | "delete";
@@ -76,7 +76,7 @@ async function send<A>(method: Method, path: string, call: Loose = {}): Promise<
   return (await read(answer)) as A;
 }
 
-/** A fetch by cookie, asked once more after one has signed in again. The answer is good; else an ApiError is thrown. */
+/** A fetch by cookie, asked once more where that mends it. The answer is good; else an ApiError is thrown. */
 export async function respond(url: string, init: RequestInit): Promise<Response> {
   const ask = async () => {
     const headers = new Headers(init.headers);
@@ -92,8 +92,7 @@ export async function respond(url: string, init: RequestInit): Promise<Response>
   let answer = await ask();
   if (answer.ok) return answer;
   let refused = await refusal(answer);
-  // By cookie every 401 means so: a cookie that is past its age is not even sent, and the API sees no key at all.
-  if (refused.status === 401 && (await signInAgain())) {
+  if (await mended(refused)) {
     answer = await ask();
     if (answer.ok) return answer;
     refused = await refusal(answer);

@@ -1,6 +1,6 @@
 // Who is signed in. The cookie is the browser's alone; this knows the role, the permissions and the CSRF token.
 import { useSyncExternalStore } from "react";
-import { errorOf } from "./errors";
+import { type ApiError, errorOf } from "./errors";
 import { parseJson } from "./json";
 import type { components } from "./schema";
 
@@ -57,7 +57,7 @@ export async function askSession(): Promise<void> {
   try {
     const answer = await fetch(PATH, { credentials: "same-origin" });
     if (answer.status === 401) become({ ...standing, state: standing.session === null ? "out" : "expired", error: null });
-    else become({ state: "in", session: await sessionOf(answer), error: null });
+    else enter(await sessionOf(answer));
   } catch (error) {
     if (standing.session !== null) return; // the page stays; what it asks will say that nothing answers
     become({ state: "unknown", session: null, error: error instanceof Error ? error : new Error(String(error)) });
@@ -68,9 +68,13 @@ export async function askSession(): Promise<void> {
 export async function signIn(key: string): Promise<void> {
   const headers = { "content-type": "application/json" };
   const answer = await fetch(PATH, { method: "POST", headers, body: JSON.stringify({ key }), credentials: "same-origin" });
-  const session = await sessionOf(answer);
+  enter(await sessionOf(answer));
+}
+
+/** What waited goes on. Someone else's pages must not be seen by whoever signed in: nothing of theirs is asked again or
+ * shown, everything begins anew. */
+function enter(session: Session): void {
   const before = standing.session;
-  // Someone else's pages must not be seen by whoever signs in now: nothing of theirs is asked again or shown.
   if (before !== null && !sameReach(before, session)) {
     location.reload();
     return;
@@ -86,13 +90,24 @@ export async function signOut(): Promise<void> {
 }
 
 /** Opens the sign-in over the page. True once one is signed in again; false when one would rather not. */
-export function signInAgain(): Promise<boolean> {
+function signInAgain(): Promise<boolean> {
   if (standing.session === null) {
     become({ state: "out", session: null, error: null });
     return Promise.resolve(false);
   }
   become({ ...standing, state: "expired" });
   return new Promise((resolve) => waiting.push(resolve));
+}
+
+/** Whether a refused call is worth asking again: the session had ended and one has signed in again, or its token was one
+ * of a session before, because another tab signed in. */
+export async function mended({ status, code }: ApiError): Promise<boolean> {
+  // By cookie every 401 means so: a cookie that is past its age is not even sent, and the API sees no key at all.
+  if (status === 401) return signInAgain();
+  if (status !== 403 || code !== "csrf_token_invalid") return false;
+  const before = csrfToken();
+  await askSession();
+  return csrfToken() !== before;
 }
 
 /** One closed the sign-in: the page stays to be read, and its calls fail with the API's words. */

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "react";
 import { respond } from "./client";
 import { ApiError, errorOf } from "./errors";
 import { parseJson } from "./json";
-import { askSession, csrfToken, signInAgain } from "./session";
+import { askSession, csrfToken, mended } from "./session";
 
 /** Watches an event stream while the page is looked at. `on` has a handler for each event's name. The answer says how
  * the stream stands. It is opened again after it broke, and closed while the tab is hidden. */
@@ -88,8 +88,7 @@ export async function upload(url: string, form: FormData, progress: (share: numb
   try {
     return await sendForm(url, form, progress, signal);
   } catch (error) {
-    const ended = error instanceof ApiError && error.status === 401;
-    if (!ended || !(await signInAgain())) throw error;
+    if (!(error instanceof ApiError) || !(await mended(error))) throw error;
     return sendForm(url, form, progress, signal);
   }
 }
