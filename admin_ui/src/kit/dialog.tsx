@@ -23,6 +23,8 @@ export function Dialog({ open, onClose, title, note, children, wide, keep }: {
           className={wide ? "dialog dialog-wide" : "dialog"}
           {...(note === undefined ? { "aria-describedby": undefined } : {})}
           onPointerDownOutside={(event) => keep && event.preventDefault()}
+          // Escape in an open list of a lookup closes that list, and not the form that it is in.
+          onEscapeKeyDown={(event) => (event.target as Element | null)?.closest?.(".combobox")?.querySelector("[aria-expanded=true]") && event.preventDefault()}
         >
           <div className="dialog-head">
             <Primitive.Title asChild><h2>{title}</h2></Primitive.Title>
