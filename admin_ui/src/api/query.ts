@@ -8,6 +8,7 @@ import {
   useQuery,
   useQueryClient,
 } from "@tanstack/react-query";
+import { useMemo } from "react";
 import { type AnswerOf, type Call, type PathsOf, type PlaceOf, type QueryOf, address, api } from "./client";
 import { ApiError, apiError } from "./errors";
 
@@ -79,8 +80,10 @@ export function useList<P extends PathsOf<"get">>(
     ...(asking.everyMs === undefined ? {} : { refetchInterval: asking.everyMs }),
     placeholderData: keepPreviousData,
   });
+  const { data } = found;
+  const rows = useMemo(() => data?.pages.flatMap((page) => page.data) ?? [], [data]);
   return {
-    rows: found.data?.pages.flatMap((page) => page.data) ?? [],
+    rows,
     loading: found.isPending,
     busy: found.isPlaceholderData || found.isFetchingNextPage,
     error: found.error === null ? null : apiError(found.error),

@@ -57,18 +57,18 @@ type Project = RowOf<"/v1/admin/projects">;
 /** Tenants by id, as far as the first 500 go; one beyond them is asked for by itself where its name is shown. */
 export function useTenants(): ReadonlyMap<string, Tenant> {
   const { rows } = useList("/v1/admin/tenants", {}, { limit: FIRST });
-  return useMemo(() => new Map(rows.map((tenant) => [tenant.id, tenant])), [rows.length, rows[0]]);
+  return useMemo(() => new Map(rows.map((tenant) => [tenant.id, tenant])), [rows]);
 }
 
 export function useProjects(): ReadonlyMap<string, Project> {
   const { rows } = useList("/v1/admin/projects", {}, { limit: FIRST });
-  return useMemo(() => new Map(rows.map((project) => [project.id, project])), [rows.length, rows[0]]);
+  return useMemo(() => new Map(rows.map((project) => [project.id, project])), [rows]);
 }
 
 /** Adapters by id, as far as the first 500 go. */
 export function useAdapters(): ReadonlyMap<string, RowOf<"/v1/admin/adapters">> {
   const { rows } = useList("/v1/admin/adapters", {}, { limit: FIRST });
-  return useMemo(() => new Map(rows.map((adapter) => [adapter.id, adapter])), [rows.length, rows[0]]);
+  return useMemo(() => new Map(rows.map((adapter) => [adapter.id, adapter])), [rows]);
 }
 
 export function TenantName({ id }: { id: string }) {

@@ -40,7 +40,7 @@ export function usePrices(subject: string): { standing: readonly Standing[]; ver
       return { currency, now: own.find((one) => one.effective_from <= now) ?? null, next: own.filter((one) => one.effective_from > now).at(-1) ?? null };
     });
     return { standing, versions, known: !list.loading };
-  }, [list.rows.length, list.rows[0], subject, now, list.loading]);
+  }, [list.rows, subject, now, list.loading]);
 }
 
 /** The tier that prices are written for, before its multiplier: the one that says 1 of itself. */
