@@ -65,10 +65,13 @@ let clock: ReturnType<typeof setInterval> | undefined;
 
 function watch(watcher: () => void): () => void {
   watchers.add(watcher);
-  clock ??= setInterval(() => {
-    now = Date.now() / 1000;
-    for (const one of watchers) one();
-  }, 10_000);
+  if (clock === undefined) {
+    now = Date.now() / 1000; // it stood while nothing looked
+    clock = setInterval(() => {
+      now = Date.now() / 1000;
+      for (const one of watchers) one();
+    }, 10_000);
+  }
   return () => {
     watchers.delete(watcher);
     if (watchers.size > 0) return;

@@ -16,6 +16,7 @@ export function Layout() {
   useEffect(() => setDrawer(false), [path]);
   useEffect(() => {
     const key = (event: KeyboardEvent) => {
+      if (event.key === undefined) return; // what a browser fills in by itself comes as a press of no key
       const typing = (event.target as HTMLElement).closest("input, textarea, select, [contenteditable]") !== null;
       if (event.key.toLowerCase() === "k" && (event.metaKey || event.ctrlKey)) setPalette((now) => !now);
       else if (event.key === "/" && !typing && document.querySelector("[role=dialog]") === null) {
