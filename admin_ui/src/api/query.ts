@@ -103,13 +103,16 @@ function ask<P extends PathsOf<"get">>(path: P, call: object): Promise<AnswerOf<
   return (api.get as (path: string, call: object) => Promise<AnswerOf<P>>)(path, call);
 }
 
-/** A write. `changes`: beginnings of paths whose answers are stale afterwards. `mutateAsync` throws an ApiError. */
-export function useWrite<A, V = void>(write: (value: V) => Promise<A>, changes: readonly string[]) {
+/** A write. `changes`: beginnings of paths whose answers are stale afterwards; they are asked again at once where they are
+ * shown, with `refetch` "none" only when they are shown next: what was removed is not there to be asked. `mutateAsync`
+ * throws an ApiError. */
+export function useWrite<A, V = void>(write: (value: V) => Promise<A>, changes: readonly string[], refetch: "active" | "none" = "active") {
   const client = useQueryClient();
   return useMutation<A, ApiError, V>({
     mutationFn: write,
     onSuccess: () =>
       client.invalidateQueries({
+        refetchType: refetch,
         predicate: ({ queryKey }) => changes.some((path) => String(queryKey[0]).startsWith(path)),
       }),
   });

@@ -27,7 +27,7 @@ function Whole({ of: adapter }: { of: Adapter }) {
   const path = { adapter: adapter.id };
   const rollBack = useWrite(() => api.post("/v1/admin/adapters/{adapter}/rollback", { path }), ADAPTERS);
   const pin = useWrite((pinned: boolean) => api.patch("/v1/admin/adapters/{adapter}", { path, body: { pinned } }), ADAPTERS);
-  const remove = useWrite(() => api.delete("/v1/admin/adapters/{adapter}", { path }), ["/v1/admin/audit_log"]);
+  const remove = useWrite(() => api.delete("/v1/admin/adapters/{adapter}", { path }), ADAPTERS, "none");
   const write = may("adapters:write");
   return (
     <>
