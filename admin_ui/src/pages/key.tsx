@@ -1,11 +1,11 @@
 // One key: whether it works, what it used, what bounds it, and who changed it.
 import { useMemo, useState } from "react";
 import { type AnswerOf, api, useGet, useMay, useSession, useWrite } from "../api";
-import { Chart, ConfirmDialog, Count, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Problem, Section, Skeleton, Tabs, Time, brief, count, toast, useParam } from "../kit";
+import { Chart, ConfirmDialog, Count, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Problem, Section, Skeleton, Tabs, Time, brief, count, toast, useNow, useParam } from "../kit";
 import { AuditTable } from "./auditTable";
 import { BudgetTable } from "./budgetTable";
 import { KeyForm, RotateForm } from "./keyForms";
-import { KeyState, KindOf } from "./keys";
+import { KeyState, KindOf, stateOf } from "./keys";
 import { KeyName, ProjectName, TenantName } from "./names";
 import { SecretDialog, type Shown } from "./secret";
 
@@ -24,7 +24,7 @@ function Whole({ of: key }: { of: Key }) {
   const [shown, setShown] = useState<Shown | null>(null);
   const close = () => setOpen(null);
   const revoke = useWrite(() => api.post("/v1/admin/keys/{key_id}/revoke", { path: { key_id: key.id } }), ["/v1/admin/keys", "/v1/admin/audit_log"]);
-  const ended = key.revoked_at !== null || (key.expires_at !== null && key.expires_at * 1000 <= Date.now());
+  const ended = stateOf(key, useNow()) !== "active";
   return (
     <>
       <PageHead title={key.name} trail={<Link to="/keys">Keys</Link>} note={<><code>{key.prefix}…{key.last4}</code> <KeyState of={key} /></>}>

@@ -11,12 +11,18 @@ export type Key = RowOf<"/v1/admin/keys">;
 const SOON_S = 14 * 86_400;
 export const ROLES = ["owner", "operator", "finance", "tenant_admin", "read_only"] as const;
 
+/** As the list's filter names it. */
+export function stateOf({ revoked_at, expires_at }: Key, now: number): "revoked" | "expired" | "active" {
+  if (revoked_at !== null) return "revoked";
+  return expires_at !== null && expires_at <= now ? "expired" : "active";
+}
+
 /** Whether a key works, and whether it will not for long. */
 export function KeyState({ of: key }: { of: Key }) {
   const now = useNow();
   const zone = useZone();
-  if (key.revoked_at !== null) return <Badge>revoked</Badge>;
-  if (key.expires_at !== null && key.expires_at <= now) return <Badge>expired</Badge>;
+  const state = stateOf(key, now);
+  if (state !== "active") return <Badge>{state}</Badge>;
   if (key.expires_at !== null && key.expires_at - now < SOON_S) {
     return <span title={moment(key.expires_at, zone)}><Badge tone="warn">{key.rotated_to === null ? "expires soon" : "rotated, ends soon"}</Badge></span>;
   }
@@ -41,7 +47,7 @@ const COLUMNS: readonly Column<Key>[] = [
   { id: "project", header: "Project", cell: (key) => (key.project_id === null ? <span className="faint">–</span> : <ProjectName id={key.project_id} />), csv: (key) => key.project_id },
   { id: "kind", header: "Kind", sort: "kind", cell: (key) => <KindOf of={key} />, csv: (key) => key.role ?? key.kind },
   { id: "tier", header: "Tier", sort: "tier", wide: true, cell: (key) => <TierOf of={key} />, csv: (key) => key.tier },
-  { id: "state", header: "State", cell: (key) => <KeyState of={key} />, csv: (key) => (key.revoked_at === null ? "active" : "revoked") },
+  { id: "state", header: "State", cell: (key) => <KeyState of={key} />, csv: (key) => stateOf(key, Date.now() / 1000) },
   { id: "used", header: "Last used", sort: "last_used_at", cell: (key) => <Time at={key.last_used_at} />, csv: (key) => key.last_used_at },
   { id: "expires", header: "Expires", sort: "expires_at", wide: true, cell: (key) => <Time at={key.expires_at} />, csv: (key) => key.expires_at },
   { id: "created", header: "Created", sort: "created_at", wide: true, cell: (key) => <Time at={key.created_at} />, csv: (key) => key.created_at },

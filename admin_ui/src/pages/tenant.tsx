@@ -1,15 +1,15 @@
 // One tenant: what it is, its projects, keys and budgets, and who changed it.
 import { useState } from "react";
 import { type AnswerOf, type RowOf, useGet, useList, useMay } from "../api";
-import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, type Exact, Facts, Id, Link, Loaded, Meter, PageHead, ShortId, Tabs, Time, brief, rounded, toast, useParam } from "../kit";
+import { type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, ShortId, Tabs, Time, place, toast, useParam } from "../kit";
 import { AuditTable } from "./auditTable";
+import { BudgetTable } from "./budgetTable";
+import { type Key, KeyState } from "./keys";
 import { ProjectForm, TenantForm, useTenantChange } from "./tenantForms";
 import { Status } from "./tenants";
 
 type Tenant = AnswerOf<"/v1/admin/tenants/{tenant_id}">;
 type Project = RowOf<"/v1/admin/projects">;
-type Key = RowOf<"/v1/admin/keys">;
-type Budget = RowOf<"/v1/admin/budgets">;
 
 export default function TenantPage() {
   const tenant_id = useParam("tenant");
@@ -39,7 +39,7 @@ function Whole({ tenant }: { tenant: Tenant }) {
           { id: "about", label: "About", content: () => <About tenant={tenant} /> },
           { id: "projects", label: "Projects", content: () => <Projects tenant={tenant} /> },
           ...(may("keys:read") ? [{ id: "keys", label: "Keys", content: () => <Keys tenant={tenant} /> }] : []),
-          ...(may("money:read") ? [{ id: "budgets", label: "Budgets", content: () => <Budgets tenant={tenant} /> }] : []),
+          ...(may("money:read") ? [{ id: "budgets", label: "Budgets", content: () => <BudgetTable label={`Budgets of ${tenant.name}`} query={{ tenant: tenant.slug }} empty={<EmptyState title="No budget"><p>What it may use is bounded by nothing but its rate limits.</p></EmptyState>} /> }] : []),
           ...(may("audit:read") ? [{ id: "changes", label: "Changes", content: () => <AuditTable tenant={tenant.slug} /> }] : []),
         ]}
       />
@@ -104,25 +104,12 @@ const KEYS: readonly Column<Key>[] = [
   { id: "name", header: "Key", cell: (key) => <b>{key.name}</b> },
   { id: "secret", header: "Secret", cell: (key) => <code>{key.prefix}…{key.last4}</code> },
   { id: "tier", header: "Tier", cell: (key) => key.tier ?? <span className="faint">the tenant's</span> },
-  { id: "state", header: "State", cell: (key) => (key.revoked_at === null ? <Badge tone="good">active</Badge> : <Badge>revoked</Badge>) },
+  { id: "state", header: "State", cell: (key) => <KeyState of={key} /> },
   { id: "used", header: "Last used", cell: (key) => <Time at={key.last_used_at} /> },
   { id: "created", header: "Created", wide: true, cell: (key) => <Time at={key.created_at} /> },
 ];
 
 function Keys({ tenant }: { tenant: Tenant }) {
   const list = useList("/v1/admin/keys", { query: { tenant: tenant.slug } });
-  return <DataTable label={`Keys of ${tenant.name}`} list={list} columns={KEYS} id={(key) => key.id} empty={<EmptyState title="No key yet"><p>Without one nobody can call in its name.</p></EmptyState>} />;
-}
-
-function Budgets({ tenant }: { tenant: Tenant }) {
-  const list = useList("/v1/admin/budgets", { query: { tenant: tenant.slug } });
-  const say = (budget: Budget) => (amount: Exact) => (budget.unit === "money" ? `${rounded(amount)} ${tenant.currency}` : `${brief(amount)} tokens`);
-  const columns: Column<Budget>[] = [
-    { id: "scope", header: "Of", cell: (budget) => budget.scope },
-    { id: "period", header: "Each", cell: (budget) => budget.period },
-    { id: "kind", header: "Kind", cell: (budget) => <Badge tone={budget.kind === "hard" ? "accent" : "plain"}>{budget.kind}</Badge> },
-    { id: "meter", header: "Standing", cell: (budget) => <Meter posted={budget.used} held={budget.held} limit={budget.limit_amount} say={say(budget)} label={`The ${budget.period} budget`} /> },
-    { id: "resets", header: "Begins afresh", wide: true, cell: (budget) => (budget.resets_at === null ? <span className="faint">never</span> : <Time at={budget.resets_at} />) },
-  ];
-  return <DataTable label={`Budgets of ${tenant.name}`} list={list} columns={columns} id={(budget) => budget.id} empty={<EmptyState title="No budget"><p>What it may use is bounded by nothing but its rate limits.</p></EmptyState>} />;
+  return <DataTable label={`Keys of ${tenant.name}`} list={list} columns={KEYS} id={(key) => key.id} to={(key) => place("/keys", key.id)} empty={<EmptyState title="No key yet"><p>Without one nobody can call in its name.</p></EmptyState>} />;
 }
