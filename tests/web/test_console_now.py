@@ -67,7 +67,21 @@ def test_requests_are_found_and_one_is_shown_whole(console: Console, open_page: 
     table.locator(f'code[title="{rows[0]["request_id"]}"]').wait_for()
     assert "ending=client_left" in page.url
     assert table.locator("tbody tr").count() == len(rows)
+    # A short id is on one line, its row no higher than that of its badges.
+    assert table.locator("td code").first.bounding_box()["height"] < 24  # type: ignore[index]
     assert serious_faults(page) == []
+    key = console.api("GET", f"/v1/admin/keys/{rows[0]['key_id']}").json()
+    page.get_by_role("combobox", name="Key").fill(key["id"])
+    page.get_by_role("option", name=key["id"]).click()
+    page.get_by_role("combobox", name=re.compile("^Model")).select_option(rows[0]["model"])
+    page.wait_for_url(f"**key_id={key['id']}&model={rows[0]['model']}*")
+    narrowed = query | {"key_id": key["id"], "model": rows[0]["model"]}
+    own: list[Any] = console.api("GET", "/v1/admin/requests", params=narrowed).json()["data"]
+    table.locator("tbody tr").nth(len(own) - 1).wait_for()
+    page.reload()
+    table.locator(f'code[title="{own[-1]["request_id"]}"]').wait_for()
+    assert table.locator("tbody tr").count() == len(own)
+    assert page.get_by_role("combobox", name="Key").input_value() == f"{key['name']} …{key['last4']}"
     table.locator(f'code[title="{rows[0]["request_id"]}"]').click()
     page.get_by_text("First token after").wait_for()
     one = console.api("GET", f"/v1/admin/requests/{rows[0]['request_id']}").json()
@@ -140,9 +154,7 @@ def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
     eventually(lambda: ours()["revoked_at"] is not None)
 
 
-def test_a_late_answer_about_one_run_is_not_shown_of_the_next(
-    console: Console, open_page: Callable[..., Page]
-) -> None:
+def test_a_late_answer_about_one_run_is_not_shown_of_the_next(console: Console, open_page: Callable[..., Page]) -> None:
     page = open_page("/admin/playground")
     late: list[Any] = []  # what is asked of the first request: its answer comes when the second is there
     page.route("**/v1/admin/requests/*", lambda route: late.append(route) if not late else route.continue_())

@@ -14,6 +14,8 @@ interface Props {
   id?: string;
   label?: string;
   value: string;
+  /** What is said for a value that is not among the choices. Default: itself. */
+  said?: string;
   onChange: (value: string) => void;
   /** The choices for what is typed. A hook's answer: it is called with every change. */
   choices: readonly Choice[];
@@ -25,7 +27,7 @@ interface Props {
 }
 
 /** The control alone, over choices of one's own. */
-export function Combobox({ id, label, value, onChange, choices, onSearch, busy, placeholder, ...aria }: Props) {
+export function Combobox({ id, label, value, said: known = value, onChange, choices, onSearch, busy, placeholder, ...aria }: Props) {
   const [text, setText] = useState<string | null>(null); // null: not being typed in
   const [at, setAt] = useState(0);
   const box = useRef<HTMLDivElement>(null);
@@ -54,7 +56,7 @@ export function Combobox({ id, label, value, onChange, choices, onSearch, busy, 
       setText(null);
     }
   };
-  const said = choices.find((choice) => choice.value === value)?.said ?? value;
+  const said = choices.find((choice) => choice.value === value)?.said ?? known;
   return (
     <div className="combobox" ref={box} onBlur={(event) => !event.currentTarget.contains(event.relatedTarget) && setText(null)}>
       <input

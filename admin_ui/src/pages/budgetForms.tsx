@@ -72,7 +72,7 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
             <SelectField form={form} name="scope" label="Of" options={SCOPES.filter(([scope]) => own === null || scope !== "tenant")} />
           </div>
           {values.scope === "project" && values.tenant !== "" && <LookupField form={form} name="project" label="Project" control={(props) => <ProjectLookup {...props} tenant={values.tenant} />} />}
-          {values.scope === "key" && values.tenant !== "" && <LookupField form={form} name="key_id" label="Key" control={(props) => <KeyLookup {...props} tenant={values.tenant} />} />}
+          {values.scope === "key" && values.tenant !== "" && <LookupField form={form} name="key_id" label="Key" control={(props) => <KeyLookup {...props} tenant={values.tenant} status="active" />} />}
           <div className="field-row">
             <SelectField form={form} name="unit" label="In" options={[["money", "money"], ["tokens", "tokens"]]} />
             <SelectField form={form} name="period" label="Each" options={[["day", "day"], ["month", "month"], ["total", "no window: in total"]]} hint="Days and months begin at the tenant's midnight." />
@@ -125,7 +125,7 @@ export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; t
         <>
           {own === null && <LookupField form={form} name="tenant" label="Tenant" control={(props) => <TenantLookup {...props} onChange={(slug) => { form.set("tenant", slug); form.set("key_id", ""); }} />} />}
           {mayKeys && own === null && <CheckField form={form} name="of_key" label="Of one key of it" />}
-          {form.values.of_key && form.values.tenant !== "" && <LookupField form={form} name="key_id" label="Key" control={(props) => <KeyLookup {...props} tenant={form.values.tenant} />} />}
+          {form.values.of_key && form.values.tenant !== "" && <LookupField form={form} name="key_id" label="Key" control={(props) => <KeyLookup {...props} tenant={form.values.tenant} status="active" />} />}
         </>
       )}
       <div className="field-row">

@@ -104,9 +104,12 @@ export function ProjectLookup({ tenant, ...control }: Control & { tenant: string
   return <Lookup label="Project" placeholder="All projects" {...control} path="/v1/admin/projects" query={{ tenant }} choice={(project) => ({ value: project.id, said: project.name })} />;
 }
 
-/** A key of the tenant that still works, by id. */
-export function KeyLookup({ tenant, ...control }: Control & { tenant: string }) {
-  return <Lookup label="Key" placeholder="All keys" {...control} path="/v1/admin/keys" query={{ tenant, status: "active" }} choice={(key) => ({ value: key.id, said: key.name, note: `…${key.last4}` })} />;
+/** A key, by id; those of a tenant, and those that still work (`status`), alone. */
+export function KeyLookup({ tenant, status, ...control }: Control & { tenant?: string; status?: "active" }) {
+  const query = { ...(tenant === undefined ? {} : { tenant }), ...(status === undefined ? {} : { status }) };
+  const known = useNames("key", [control.value]).get(control.value);
+  const choice = (key: RowOf<"/v1/admin/keys">) => ({ value: key.id, said: `${key.name} …${key.last4}`, note: key.id });
+  return <Lookup label="Key" placeholder="All keys" {...control} {...(known === undefined ? {} : { said: known })} path="/v1/admin/keys" query={query} choice={choice} />;
 }
 
 /** A tenant's slug where the whole row is a link already. */

@@ -1,7 +1,7 @@
 // Requests: those that run, then those that ended, the newest first. What was asked and answered is not kept.
 import { type RowOf, useGet, useList, useMay } from "../api";
 import { Badge, type Column, DataTable, EmptyState, Link, Lookup, LookupFilter, Money, PageHead, SelectFilter, TenantLookup, TextFilter, Time, type Tone, count, decimal, duration, place, useView } from "../kit";
-import { AnsweredBy, TenantName, useAdapters, useTenants } from "./names";
+import { AnsweredBy, KeyLookup, TenantName, useAdapters, useTenants } from "./names";
 import "./requests.css";
 
 export type Request = RowOf<"/v1/admin/requests">;
@@ -21,7 +21,9 @@ export default function Requests() {
   const view = useView({ search: "", status: "", ending: "", tenant: "", key_id: "", model: "", adapter: "", tier: "", from: "", to: "" });
   const { from, to, ...narrowed } = view.values;
   const list = useList("/v1/admin/requests", { query: { ...narrowed, start_time: secondOf(from), end_time: secondOf(to) } });
-  const tiers = useGet("/v1/admin/tiers", {}, { enabled: useMay()("engine:read") });
+  const engine = useMay()("engine:read");
+  const models = useGet("/v1/admin/models", undefined, { enabled: engine }).data?.data;
+  const tiers = useGet("/v1/admin/tiers", {}, { enabled: engine });
   const tierNames = tiers.data?.data.map((tier) => tier.name) ?? ["premium", "standard", "batch"];
   const filters = (
     <>
@@ -29,9 +31,11 @@ export default function Requests() {
       <SelectFilter label="Ended by" view={view} name="ending" options={[["", "Any"], ...ENDINGS]} />
       <LookupFilter label="Tenant"><TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} /></LookupFilter>
       <LookupFilter label="Adapter"><Lookup path="/v1/admin/adapters" label="Adapter" placeholder="Any" value={view.values.adapter} onChange={(adapter) => view.set({ adapter })} choice={(one) => ({ value: one.id, said: one.name, note: one.base_model })} /></LookupFilter>
-      <TextFilter label="Model" view={view} name="model" />
+      {models === undefined
+        ? <TextFilter label="Model" view={view} name="model" />
+        : <SelectFilter label="Model" view={view} name="model" options={[["", "Any"], ...new Set([...models.map((model) => model.name), view.values.model].filter(Boolean))]} />}
       <SelectFilter label="Tier" view={view} name="tier" options={[["", "Any"], ...tierNames]} />
-      <TextFilter label="Key (id)" view={view} name="key_id" />
+      <LookupFilter label="Key"><KeyLookup {...(view.values.tenant === "" ? {} : { tenant: view.values.tenant })} value={view.values.key_id} onChange={(key_id) => view.set({ key_id })} /></LookupFilter>
       <Moment label="Ended from (UTC)" value={from} onChange={(value) => view.set({ from: value })} />
       <Moment label="until (UTC)" value={to} onChange={(value) => view.set({ to: value })} />
     </>
@@ -59,7 +63,7 @@ function useColumns(): readonly Column<Request>[] {
   const tenants = useTenants();
   const adapters = useAdapters();
   return [
-    { id: "request", header: "Request", cell: (one) => <code title={one.request_id}>{one.request_id.slice(0, 9)}…{one.request_id.slice(-4)}</code>, csv: (one) => one.request_id },
+    { id: "request", header: "Request", cell: (one) => <code className="no-break" title={one.request_id}>{one.request_id.slice(0, 9)}…{one.request_id.slice(-4)}</code>, csv: (one) => one.request_id },
     { id: "status", header: "Status", cell: (one) => <Standing of={one} />, csv: (one) => one.ending ?? one.status },
     { id: "tenant", header: "Tenant", cell: (one) => <TenantName id={one.tenant_id} />, csv: (one) => tenants.get(one.tenant_id)?.slug ?? one.tenant_id },
     { id: "model", header: "Model or adapter", cell: (one) => <AnsweredBy model={one.model} adapter={one.adapter} />, csv: (one) => (one.adapter === null ? one.model : (adapters.get(one.adapter)?.name ?? one.adapter)) },
@@ -68,6 +72,7 @@ function useColumns(): readonly Column<Request>[] {
     { id: "made", header: "Answer", end: true, wide: true, cell: (one) => <span className="num">{one.completion_tokens === null ? "–" : count(one.completion_tokens)}</span>, csv: (one) => one.completion_tokens },
     { id: "ttft", header: "TTFT", end: true, cell: (one) => <span className="num">{one.ttft_s === null ? "–" : duration(one.ttft_s)}</span>, csv: (one) => one.ttft_s },
     { id: "cost", header: "Cost", end: true, cell: (one) => (one.cost_picos === null ? <span className="faint">–</span> : <Money picos={one.cost_picos} currency={one.currency ?? undefined} />), csv: (one) => (one.cost_picos === null ? null : decimal(one.cost_picos, false)) },
+    { id: "currency", header: "Currency", hidden: true, cell: () => null, csv: (one) => one.currency },
     { id: "ended", header: "Ended", end: true, cell: (one) => (one.ended_at === null ? <span className="faint">runs since <Time at={one.started_at} /></span> : <Time at={one.ended_at} />), csv: (one) => (one.ended_at === null ? null : new Date(one.ended_at * 1000).toISOString()) },
   ];
 }

@@ -1,8 +1,8 @@
 // Usage and costs: what was used and what it costs, over time, by whom and by what, with the same numbers as tables.
 import { useMemo } from "react";
 import { useMay, useSession } from "../api";
-import { Chart, EmptyState, type Exact, Lookup, LookupFilter, PageHead, Problem, SelectFilter, Skeleton, StatTile, TenantLookup, TextFilter, Tiles, type View, brief, count, decimal, moment, rounded, useNow, useView, useZone } from "../kit";
-import { useNames } from "./names";
+import { Chart, EmptyState, type Exact, LookupFilter, PageHead, Problem, SelectFilter, Skeleton, StatTile, TenantLookup, TextFilter, Tiles, type View, brief, count, decimal, moment, rounded, useNow, useView, useZone } from "../kit";
+import { KeyLookup, useNames } from "./names";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
 import { BYS, type By, type Measure, NONE, type Usage, measured, summed, useUsage } from "./usageData";
@@ -71,7 +71,7 @@ function Bar({ view, usage, bound }: { view: View<Values>; usage: Usage | undefi
       {!bound && may("people:read") && <LookupFilter label="Tenant"><TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} /></LookupFilter>}
       {may("keys:read") && (
         <LookupFilter label="Key">
-          <Lookup path="/v1/admin/keys" label="Key" placeholder="All keys" {...(view.values.tenant === "" ? {} : { query: { tenant: view.values.tenant } })} value={view.values.key} onChange={(key) => view.set({ key })} choice={(key) => ({ value: key.id, said: `${key.name} …${key.last4}`, note: key.id })} />
+          <KeyLookup {...(view.values.tenant === "" ? {} : { tenant: view.values.tenant })} value={view.values.key} onChange={(key) => view.set({ key })} />
         </LookupFilter>
       )}
     </div>
