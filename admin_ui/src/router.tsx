@@ -1,8 +1,8 @@
 // The router, made from the list of pages.
-import { createRootRoute, createRoute, createRouter, redirect } from "@tanstack/react-router";
+import { createRootRoute, createRoute, createRouter } from "@tanstack/react-router";
 import { type FunctionComponent, Suspense, lazy } from "react";
 import { apiError } from "./api/errors";
-import { currentSession, useMay } from "./api/session";
+import { useMay } from "./api/session";
 import { EmptyState, PageHead, Problem, Skeleton } from "./kit/parts";
 import { PAGES, type Page } from "./routes";
 import { Layout } from "./shell/layout";
@@ -39,33 +39,23 @@ function NotFound() {
   );
 }
 
-function Broken({ error, reset }: { error: unknown; reset: () => void }) {
+/** Loaded anew: a page whose file a later build has replaced is not to be had otherwise. */
+function Broken({ error }: { error: unknown }) {
   return (
     <>
       <PageHead title="This page broke" />
-      <Problem error={apiError(error)} again={reset} />
+      <Problem error={apiError(error)} again={() => location.reload()} />
     </>
   );
 }
 
-/** The first page that one may see, where no page is at the root itself. */
-const home = createRoute({
-  getParentRoute: () => root,
-  path: "/",
-  beforeLoad: () => {
-    const may = currentSession()?.permissions ?? [];
-    const first = PAGES.find((page) => page.group !== undefined && (page.needs === undefined || may.includes(page.needs)));
-    if (first !== undefined) throw redirect({ to: first.path });
-  },
-  component: NotFound,
-});
-
-const routes = PAGES.map(pageRoute);
 export const router = createRouter({
-  routeTree: root.addChildren(PAGES.some((page) => page.path === "/") ? routes : [home, ...routes]),
+  routeTree: root.addChildren(PAGES.map(pageRoute)),
   basepath: "/admin",
   scrollRestoration: true,
   defaultPreload: false,
+  // Another object is another page: no form, dialog or answer of the one before stays on it.
+  defaultRemountDeps: ({ params }) => params,
   // A plain query, as one would write it by hand.
   parseSearch: (text) => Object.fromEntries(new URLSearchParams(text)),
   stringifySearch: (values) => {

@@ -137,8 +137,3 @@ async function sessionOf(answer: Response): Promise<Session> {
   if (!answer.ok || body === null) throw errorOf(answer.status, body, answer.headers.get("x-request-id"));
   return body as Session;
 }
-
-/** The session outside a component. */
-export function currentSession(): Session | null {
-  return standing.session;
-}
