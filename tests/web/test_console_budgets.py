@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -82,9 +83,15 @@ def test_all_budgets_as_the_api_has_them(console: Console, open_page: Opens) -> 
     [hooli] = [one for one in every if one["scope"] == "tenant" and one["tenant_id"] == console.stack.tenants["hooli"]]
     row = page.locator("tbody > tr", has=page.locator("b a", has_text="hooli"))
     whole, rest = divmod(hooli["left"], 10**12)
-    said = f"left {whole}.{rest:012}".rstrip("0")
-    assert said in (row.locator(".standing").get_attribute("title") or "")
-    assert "by its end" in row.inner_text() or "runs out" in row.inner_text()
+    left = f"left {whole}.{rest:012}".rstrip("0")
+    assert left in (row.locator(".standing").get_attribute("title") or "")
+    if hooli["run_out_at"] is None:
+        share = 100 * hooli["projected"] / hooli["limit_amount"]
+        said = re.search(r"by its end, (\d+) %", row.inner_text())
+        assert said is not None
+        assert abs(int(said[1]) - share) <= 1
+    else:
+        assert "runs out" in row.inner_text()
     assert serious_faults(page) == []
     narrow = open_page("/admin/budgets", role="read_only", width=390, dark=True)
     narrow.get_by_role("img", name="posted").first.wait_for()

@@ -24,50 +24,20 @@ export function useSay(): (of: { unit: Budget["unit"]; tenant_id: string }, amou
   };
 }
 
-export interface Projection {
-  /** Used by the end of the window, were it to go on so; null for a budget without end. */
-  byEnd: bigint | null;
-  /** When nothing is left, if that is before the window ends. */
-  runsOut: number | null;
-}
-
 const DAY_S = 86_400;
-/** Below this share of its window a budget's pace says nothing yet. */
-const EARLY = 0.02;
 
-/** Where a budget leads at the pace of its window so far; null while that says nothing. `now` in Unix seconds. */
-export function projection(budget: Budget, now: number): Projection | null {
-  const start = startOf(budget);
-  const passed = Math.floor(now - start);
-  const whole = budget.resets_at === null ? null : budget.resets_at - start;
-  const [used, limit] = [exact(budget.used), exact(budget.limit_amount)];
-  if (passed <= 0 || used <= 0n || (whole === null ? passed < DAY_S : passed / whole < EARLY)) return null;
-  const out = used >= limit ? now : start + Number((limit * BigInt(passed)) / used);
-  return {
-    byEnd: whole === null ? null : (used * BigInt(Math.round(whole))) / BigInt(passed),
-    runsOut: budget.resets_at === null || out < budget.resets_at ? out : null,
-  };
-}
-
-/** When its window began: a day's and a month's from when it ends, to the hour that a clock change may move it. */
-function startOf({ period, resets_at, created_at }: Budget): number {
-  if (resets_at === null) return created_at;
-  if (period === "day") return resets_at - DAY_S;
-  const inside = new Date((resets_at - 15 * DAY_S) * 1000);
-  return resets_at - new Date(Date.UTC(inside.getUTCFullYear(), inside.getUTCMonth() + 1, 0)).getUTCDate() * DAY_S;
-}
-
+/** Where it leads, as the API projects it: the same as the overview says. */
 export function Outlook({ of: budget }: { of: Budget }) {
   const now = useNow();
   const say = useSay();
   if (exact(budget.left) <= 0n) return <Badge tone={budget.kind === "hard" ? "bad" : "warn"}>{budget.kind === "hard" ? "used up: refuses" : "over"}</Badge>;
-  const found = projection(budget, now);
-  if (found === null) return <span className="faint">too early to tell</span>;
-  if (found.runsOut !== null) {
-    const soon = found.runsOut - now < 7 * DAY_S;
-    return budget.resets_at === null && !soon ? <span>lasts until <Time at={found.runsOut} absolute detail="day" /></span> : <span className="warn-word">runs out <Time at={found.runsOut} /></span>;
+  const { run_out_at, projected } = budget;
+  if (run_out_at !== null) {
+    const soon = run_out_at - now < 7 * DAY_S;
+    return budget.resets_at === null && !soon ? <span>lasts until <Time at={run_out_at} absolute detail="day" /></span> : <span className="warn-word">runs out <Time at={run_out_at} /></span>;
   }
-  return <span className="num">{say(budget, found.byEnd ?? 0n)} <span className="faint">by its end, {Math.round(percent(found.byEnd ?? 0n, budget.limit_amount))} %</span></span>;
+  if (projected === null) return <span className="faint">no end in sight</span>;
+  return <span className="num">{say(budget, projected)} <span className="faint">by its end, {Math.round(percent(projected, budget.limit_amount))} %</span></span>;
 }
 
 /** The meter; its title has the amounts to the last place. */
