@@ -7,7 +7,7 @@ import { TenantName, TenantText } from "./names";
 type Correction = RowOf<"/v1/admin/corrections">;
 type Body = BodyOf<"/v1/admin/corrections", "post">;
 
-const CHANGED = ["/v1/admin/corrections", "/v1/organization", "/v1/admin/audit_log", "/v1/admin/margins"];
+const CHANGED = ["/v1/admin/corrections", "/v1/admin/requests", "/v1/organization", "/v1/admin/audit_log", "/v1/admin/margins"];
 
 const COLUMNS: readonly Column<Correction>[] = [
   { id: "tenant", header: "Tenant", cell: (one) => <TenantText id={one.tenant_id} />, csv: (one) => one.tenant_id },
