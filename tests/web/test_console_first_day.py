@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import httpx
@@ -84,6 +85,8 @@ def test_from_signing_in_to_a_refusal(console: Console, open_page: Opens) -> Non
     assert time.monotonic() - began < SEEN_S_MAX
     [row] = console.api("GET", "/v1/admin/usage/requests", params={"tenant": "pied-piper"}).json()["data"]
     page.get_by_role("table").get_by_text(str(row["prompt_tokens"] - row["cached_tokens"]), exact=True).first.wait_for()
+    cost = f"{Decimal(row['cost_picos']).scaleb(-12):f}".rstrip("0")
+    assert cost in page.locator("main").inner_text()
 
     budget_of_nothing(page, "pied-piper")
     refused = call(console, secret)
