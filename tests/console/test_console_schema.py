@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.required import missing_service
+from required import missing_service
 
 REPO = Path(__file__).resolve().parents[2]
 UI = REPO / "admin_ui"
