@@ -62,7 +62,7 @@ def names_of_base(name: str, model_dir: Path) -> list[str]:
 
 
 def _warnings(named: str | None, base_names: list[str]) -> tuple[str, ...]:
-    if named is None or _short(named) in {_short(name) for name in base_names}:
+    if named is None or short_name(named) in {short_name(name) for name in base_names}:
         return ()
     return (
         f"base_model_name_or_path: it says {named!r}, the base is {base_names[0]!r}; "
@@ -70,6 +70,6 @@ def _warnings(named: str | None, base_names: list[str]) -> tuple[str, ...]:
     )
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """A model's name without who published it, in one spelling."""
     return name.rstrip("/").rpartition("/")[2].lower()

@@ -5,6 +5,7 @@ The scheduler decides which pages; this decides where in them. It must never kno
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,7 +102,7 @@ class Moved(NamedTuple):
 
 class TilePool:
     """Adapters by digest: known, in host memory, in the arena. Structurally an `engine.step.AdapterTable`; one thread
-    uses it, but for `load`.
+    uses it, but for `load` and `add_base`.
 
     The way of one that is wanted: a thread reads its file into host memory; a GPU copies it on to its staging memory,
     beside the steps; then it is `ready`, and `place` takes it into tiles, a few large copies in the order of the steps.
@@ -130,7 +131,8 @@ class TilePool:
         self._arena = arena
         self._page_bytes = int(arena.shape[1])
         self._dtype = dtype
-        self._bases = bases
+        self._bases: dict[str, BaseShape] = {}
+        self._knowing = threading.Lock()  # between threads that learn of bases and adapters, and the one that forgets
         self._place_bytes_max = PLACE_BYTES_MAX if staging is None else STAGED_BYTES_MAX
         self._known: dict[str, _Known] = {}
         self._resident: dict[str, ResidentAdapter] = {}  # least recently used first
@@ -143,21 +145,45 @@ class TilePool:
         self._kept: set[str] = set()
         self._placed = 0
         self._full_host = self._full_staging = False  # also for those that come before others
+        for model, base in bases.items():
+            self.add_base(model, base)
 
     # ---- knowing
+
+    def add_base(self, model: str, base: BaseShape) -> None:
+        """From now on adapters of this model may be loaded. Raises ValueError. May run beside everything else."""
+        if self.rows is not None and base.layers > self.rows.layers:
+            raise ValueError(f"it has {base.layers} layers; this engine's table of adapters is for {self.rows.layers}")
+        with self._knowing:
+            self._bases[model] = base
+
+    def remove_base(self, model: str) -> None:
+        """Forget a model and its adapters, none of which is resident, unless they serve another model too."""
+        with self._knowing:
+            del self._bases[model]
+            for digest, known in list(self._known.items()):
+                known.models.discard(model)
+                if not known.models:
+                    self.unload(digest)
 
     def load(self, digest: str, model: str, path: Path) -> None:
         """Check an adapter's directory, all but its numbers, and know it. Raises AdapterRefused, OSError; idempotent.
         May run beside everything else."""
         if self.known(digest, model):
             return
-        if model not in self._bases:
-            raise AdapterRefused(f"model {model!r} is not served here")
-        source = open_source(path, self._bases[model], self._dtype)
+        base = self._base(model)
+        source = open_source(path, base, self._dtype)
         for room, limit in ((self.host, "adapter_host_bytes"), (self.staging, "adapter_staging_bytes")):
             if room is not None and source.layout.bytes > room.bytes:
                 raise AdapterRefused(f"it takes {source.layout.bytes} bytes; {limit} is {room.bytes}")
-        self._know(digest, model, source.layout, source)
+        with self._knowing:
+            self._know(digest, model, source.layout, source)
+
+    def _base(self, model: str) -> BaseShape:
+        base = self._bases.get(model)
+        if base is None:
+            raise AdapterRefused(f"model {model!r} is not served here")
+        return base
 
     def add(self, digest: str, model: str, host: HostAdapter) -> None:
         """Know an adapter that is in host memory already, and stays there."""
@@ -175,7 +201,7 @@ class TilePool:
         rank = layout.rank_max
         if self.rows is not None and rank > self.rows.rank_max:
             raise AdapterRefused(f"rank {rank}: this engine serves ranks up to {self.rows.rank_max} (adapter_rank_max)")
-        base = self._bases[model]
+        base = self._base(model)
         form = None if self.rows is None else self.rows.form(layout.cuts, layout.scales)
         known = self._known.setdefault(
             digest, _Known(layout, base, source, tuple(cut.bytes for cut in layout.cuts), form)

@@ -19,6 +19,8 @@ from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK, Stack, TileTable, pac
 
 # The modules in the order of the table's rows: those that share an x are neighbours.
 MODULES = tuple(PARENTS)
+# A table is for models of so many layers at least: such a one may be added later.
+LAYERS_MIN = 128
 
 
 @dataclass(slots=True, frozen=True)
@@ -49,6 +51,11 @@ class AdapterRows:
         self.table = TileTable(arena.view(-1).view(dtype), entries)
         self._free = list(range(adapters_max - 1, -1, -1))
         self._rows: dict[str, tuple[int, int]] = {}  # digest → its row, and the tiles of its largest module
+
+    @property
+    def layers(self) -> int:
+        """Of the deepest model that it has room for."""
+        return int(self.table.entries.shape[1])
 
     @property
     def free(self) -> int:

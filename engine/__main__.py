@@ -30,6 +30,7 @@ from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo
 from engine.scheduler import ModelLimits, Scheduler
 from engine.server import Server, SocketInUse
 from engine.step import Runner
+from engine.weights_policy import KEEPS
 from engine.worker import Worker
 
 # From a signal to the end of the process, whatever the loop is doing.
@@ -43,6 +44,7 @@ class ServedRunner(Runner, Protocol):
     """A runner, with the models it serves and the arena that they share."""
 
     models: dict[str, ModelInfo]
+    refused: dict[str, str]  # of the configured: why they are not served
     pages: int
     page_bytes: int
 
@@ -83,7 +85,10 @@ class Stopper:
 def build(config: EngineConfig, fake: bool) -> ServedRunner:
     """Raises ConfigError when a model cannot be served."""
     if fake:
-        return build_fake_runner(config)
+        try:
+            return build_fake_runner(config)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     # Read once, when torch loads: a thread that waits for another must sleep, not spin. On a small machine the gateway
     # wants the same cores, and spinning made steps several times as long (docs/LOG.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -103,11 +108,18 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
         raise ConfigError(str(error)) from error
 
 
+def note_refused(runner: ServedRunner) -> None:
+    for name, why in runner.refused.items():
+        _log.error("model.refused", extra={"fields": {"model": name, "reason": why}})
+
+
 def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper: Stopper, parent: int) -> None:
     """Until the stopper says so. Raises SocketInUse."""
     tiers = [tier.name for tier in config.tiers]
-    hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), list(runner.models.values()), tiers)
+    note_refused(runner)
     scheduler = build_scheduler(config, runner)
+    models = [pinned_or_not(scheduler, info) for info in runner.models.values()]
+    hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), models, tiers, runner.refused)
     if not isinstance(runner, FakeRunner):
         check_speed(config, runner)
         # Before somebody looks; not at the top: numpy starts threads, which must find the signals blocked. The fake
@@ -115,7 +127,16 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
         import engine.snapshot  # noqa: F401
     inbox, progress = Inbox(), Progress()
     server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)
-    worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=progress, send=server.send)
+    worker = Worker(
+        hello=hello,
+        scheduler=scheduler,
+        runner=runner,
+        inbox=inbox,
+        progress=progress,
+        send=server.send,
+        tell_models=server.tell_models,
+        configs=config.models,
+    )
     stopper.inbox = inbox
     server.start()
     ready = {
@@ -124,6 +145,7 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
         "socket": str(socket_path),
         "pid": os.getpid(),
         "models": sorted(runner.models),
+        "refused": runner.refused,
     }
     sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
     sys.stdout.flush()
@@ -156,15 +178,30 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
             sequences_max=config.sequences_max,
             steps_ahead=runner.steps_ahead,
             host_pool=runner.host_pool,
+            weights=runner.weights,
+            weights_residence_s=config.weights_residence_s,
+            keep=KEEPS[config.weights_policy],
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
+def pinned_or_not(scheduler: Scheduler, model: ModelInfo) -> ModelInfo:
+    """Pin it if it is to be; where that cannot be it serves all the same."""
+    why = scheduler.pin_model(model.name, model.pinned)
+    if why:
+        _log.warning("model.not_pinned", extra={"fields": {"model": model.name, "reason": why}})
+    return msgspec.structs.replace(model, pinned=model.pinned and not why)
+
+
 def check_speed(config: EngineConfig, runner: ServedRunner) -> None:
-    """Raises ConfigError when a tier's target is below what a step takes here. (The fake is as slow as it was told.)"""
+    """Raises ConfigError when a tier's target is below what a step takes here, of a model that is on the device. (The
+    fake is as slow as it was told.)"""
     enough_s = shortest_target_s(config.tiers)
-    step_s = shortest_step_s(runner, runner.models, runner.pages, runner.page_bytes, enough_s)
+    resident = {name: info for name, info in runner.models.items() if runner.weights.where(name) == "device"}
+    if not resident:
+        return
+    step_s = shortest_step_s(runner, resident, runner.pages, runner.page_bytes, enough_s)
     _log.info("engine.probed", extra={"fields": {"shortest_step_ms": round(step_s * 1000, 2)}})
     try:
         check_targets(config.tiers, step_s)

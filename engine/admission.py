@@ -5,30 +5,21 @@ It answers before a request is queued. It must never know tenants or budgets: th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
 from engine.floors import Floors
+from engine.hosting import Hosting
 from engine.protocol import RefusalCode
 from engine.queues import TierQueue
 from engine.residency import Residency
 from engine.sampling_limits import fault
+from engine.served import ModelLimits, Served
 from engine.step import Sequence
 from engine.tiers import Tier
 
 # What a refusal advises when nothing better is known.
 RETRY_AFTER_MIN_S = 1.0
-
-
-@dataclass(slots=True, frozen=True)
-class ModelLimits:
-    """What the scheduler must know of a model. `digest` names its contents in the prefix cache; "" is its name."""
-
-    context_tokens: int
-    tokens_per_page: int
-    digest: str = ""
-    vocab_size: int | None = None  # None: the ids of prompts are not checked
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,23 +35,27 @@ class Admission:
     def __init__(
         self,
         tiers: Ordered[Tier],
-        models: Mapping[str, ModelLimits],
+        served: Served,
         floors: Floors,
         residency: Residency,
+        hosting: Hosting,
         queues: Ordered[TierQueue],
     ) -> None:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._tiers = tiers
-        self._models = models
+        self._served = served
         self._floors = floors
+        self._hosting = hosting
         self._residency = residency
         self._queues = queues
 
     def refusal(self, sequence: Sequence) -> Refusal | None:
         """None: it may be queued."""
-        limits = self._models.get(sequence.model)
-        if limits is None:
+        limits = self._served.limits.get(sequence.model)
+        if limits is None or sequence.model in self._served.retired:
             return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
+        if why := self._hosting.cannot(sequence.model):
+            return Refusal("model_unknown", f"model {sequence.model!r} cannot be loaded: {why}")
         if sequence.tier not in self._rank:
             return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
         if sequence.adapter is not None and not self._residency.known(sequence.adapter, sequence.model):
@@ -85,10 +80,15 @@ class Admission:
         """It would wait longer than the tier's target until its first chunk starts, or the queue is full of requests
         that have as much right to their place."""
         tier, queue = self._tiers[rank], self._queues[rank]
-        wait_s, target_ms = queue.wait_s(sequence.share), tier.queue_target_ms
-        if target_ms is not None and wait_s * 1000 > target_ms:
-            message = f"the predicted wait in tier {tier.name} is {wait_s:.1f} s; its limit is {target_ms:g} ms"
-            return Refusal("queue_full", message, max(RETRY_AFTER_MIN_S, wait_s - target_ms / 1000))
+        weights, target_ms = self._hosting.wait(sequence.model, rank), tier.queue_target_ms
+        wait_s = weights.seconds + queue.wait_s(sequence.share, sequence.model)
+        # A load that is longer than the target is waited for: nobody else will ask for it in better time.
+        if target_ms is not None and wait_s > (limit_s := max(target_ms / 1000, weights.load_s)):
+            where = f" (model {sequence.model!r} is not in the device's memory)" if weights.seconds else ""
+            message = (
+                f"the predicted wait in tier {tier.name} is {wait_s:.1f} s{where}; its limit is {limit_s * 1000:g} ms"
+            )
+            return Refusal("queue_full", message, max(RETRY_AFTER_MIN_S, wait_s - limit_s))
         if len(queue) >= tier.queue_max and not queue.displaced_by(sequence.share):
             return self.full(rank)
         return None

@@ -135,6 +135,12 @@ class Arena:
         assert self._kind[page] is PageKind.KV, f"page {page} is {self._kind[page].name}, not KV"
         self._kind[page] = PageKind.CACHED
 
+    def free_cached(self, pages: Iterable[int]) -> None:
+        """Idle cached pages that the prefix cache has forgotten."""
+        for page in pages:
+            assert self._kind[page] is PageKind.CACHED, f"page {page} is {self._kind[page].name}, not CACHED"
+            self._make_free(page)
+
     # ---- adapter pages
 
     def allocate_adapter(self, count: int) -> list[int]:

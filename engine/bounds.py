@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from engine.tiers import Tier
+from engine.turns import MODEL_WAIT_STEPS_MAX
 
 
 def starvation_bound_steps(tier: Tier, requests: int, tokens: int, max_tokens: int, prefill_tokens_min: int) -> int:
@@ -18,7 +19,8 @@ def starvation_bound_steps(tier: Tier, requests: int, tokens: int, max_tokens: i
     any time one of them is in the floor, or can join it, and of two steps one does its decode, or each has its floor's
     share of at least `prefill_tokens_min` tokens of prefill put aside for it. A run takes at most the steps of its
     prefill, those until the first of it is put aside, and two for each token made; nobody begins more than
-    `preemptions_max` runs in vain. Where steps of several models take turns, it counts those of the tier's own model.
+    `preemptions_max` runs in vain. Where steps of several models take turns, it counts those of the tier's own model,
+    while its weights are on the device.
     """
     if not tier.floor:
         raise ValueError(f"tier {tier.name!r} has no floor: nothing bounds how long it waits for others")
@@ -32,3 +34,9 @@ def fairness_bound(tier: Tier, batch_tokens_max: int) -> float:
     theorem 4.4 (Sheng et al., OSDI 2024), which takes w_q ≥ w_p, and no prompt L is longer than M. For a tier that is
     never preempted, without a prefix cache."""
     return 2 * max(tier.prefill_weight, tier.decode_weight) * batch_tokens_max
+
+
+def turn_bound_steps(models: int) -> int:
+    """Steps between two of one model, where so many have work and their weights on the device: when it has waited for
+    MODEL_WAIT_STEPS_MAX, those that wait longer go before it, and before each of them one that is urgent."""
+    return MODEL_WAIT_STEPS_MAX + 2 * models

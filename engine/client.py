@@ -25,7 +25,11 @@ from engine.protocol import (
     Heartbeat,
     Hello,
     LoadAdapter,
+    LoadModel,
     Logprobs,
+    ModelInfo,
+    Models,
+    ModelState,
     ProtocolError,
     Recorded,
     Refused,
@@ -37,6 +41,7 @@ from engine.protocol import (
     ToEngine,
     Tokens,
     UnloadAdapter,
+    UnloadModel,
     Watch,
     decode_from_engine,
     encode,
@@ -61,6 +66,10 @@ class AdapterFailed(Exception):
     """The engine could not load or unload the adapter; the message is its reason."""
 
 
+class ModelFailed(Exception):
+    """The engine could not load or unload the model; the message is its reason."""
+
+
 @dataclass(slots=True, frozen=True)
 class EngineLost:
     """A request's ending when the engine's process or stream is gone: nothing more will come."""
@@ -70,6 +79,7 @@ class EngineLost:
 
 Ending = Finished | Refused | EngineLost
 OnConnect = Callable[[Hello], Awaitable[None]]
+OnModels = Callable[[dict[str, ModelInfo]], None]
 Answer = TypeVar("Answer")
 
 
@@ -187,14 +197,17 @@ class Generation:
 class _Link(asyncio.Protocol):
     """One connection. It dies once, with `lost` set to the reason, and ends all that was in flight on it."""
 
-    def __init__(self, silence_s: float, on_lost: Callable[[], None]) -> None:
+    def __init__(self, silence_s: float, on_lost: Callable[[], None], on_models: Callable[[Models], None]) -> None:
         loop = asyncio.get_running_loop()
         self.hello: asyncio.Future[Hello] = loop.create_future()
         self.lost: asyncio.Future[str] = loop.create_future()
+        self.served: Hello | Models | None = None  # the last that said so
         self.generations: dict[int, Generation] = {}
         self.statuses: collections.deque[asyncio.Future[StatusReport]] = collections.deque()
         self.snapshots: collections.deque[asyncio.Future[Snapshot]] = collections.deque()
+        # Answers name the adapter or the model alone, so one change of each is in flight at a time.
         self.adapters: dict[str, asyncio.Future[AdapterState]] = {}
+        self.models: dict[str, asyncio.Future[ModelState]] = {}
         self.heartbeat: Heartbeat | None = None
         self.heard_at = loop.time()
         self.step = -1
@@ -202,6 +215,7 @@ class _Link(asyncio.Protocol):
         self._loop = loop
         self._silence_s = silence_s
         self._on_lost = on_lost
+        self._on_models = on_models
         self._watch: asyncio.TimerHandle | None = None
         self._reader = FrameReader()
         self._recorded: list[int] = []
@@ -232,9 +246,12 @@ class _Link(asyncio.Protocol):
             _fail(snapshot, message)
         for change in self.adapters.values():
             _fail(change, message)
+        for changed in self.models.values():
+            _fail(changed, message)
         self.statuses.clear()
         self.snapshots.clear()
         self.adapters.clear()
+        self.models.clear()
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
@@ -274,9 +291,12 @@ class _Link(asyncio.Protocol):
                     self.step_at = self.heard_at
                 self._moved(frame.step)
             case AdapterState():
-                change = self.adapters.pop(frame.digest, None)
-                if change is not None and not change.done():
-                    change.set_result(frame)
+                _changed(self.adapters.pop(frame.digest, None), frame)
+            case ModelState():
+                _changed(self.models.pop(frame.name, None), frame)
+            case Models():
+                self.served = frame
+                self._on_models(frame)
             case StatusReport():
                 _answer(self.statuses, frame)
             case Snapshot():
@@ -284,6 +304,7 @@ class _Link(asyncio.Protocol):
             case Hello():
                 if self.hello.done():
                     raise ProtocolError("a second Hello")
+                self.served = frame
                 self.hello.set_result(frame)
 
     def _moved(self, step: int) -> None:
@@ -295,6 +316,19 @@ class _Link(asyncio.Protocol):
         """Write it; on a link that is dead, nothing happens."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(frame))
+
+    async def change(self, changes: dict[str, asyncio.Future[Answer]], name: str, frame: ToEngine) -> Answer:
+        """Send it when no other change of that name is in flight, and wait for the answer. Raises
+        EngineUnavailable."""
+        while (before := changes.get(name)) is not None:
+            await asyncio.wait([before])
+        if not self.open:
+            raise EngineUnavailable("the engine was lost")
+        change: asyncio.Future[Answer] = self._loop.create_future()
+        changes[name] = change
+        self.send(frame)
+        # Shielded: whoever gives up waiting leaves the place taken until the answer to it has come.
+        return await asyncio.shield(change)
 
     def recorded(self, handle: int) -> None:
         """Told with all others of this turn of the event loop."""
@@ -332,6 +366,11 @@ def _answer(waiting: collections.deque[asyncio.Future[Answer]], frame: Answer) -
         first.set_result(frame)
 
 
+def _changed(change: asyncio.Future[Answer] | None, frame: Answer) -> None:
+    if change is not None and not change.done():
+        change.set_result(frame)
+
+
 def _fail(waiting: asyncio.Future[Answer], message: str) -> None:
     if not waiting.done():
         waiting.set_exception(EngineUnavailable(message))
@@ -340,18 +379,23 @@ def _fail(waiting: asyncio.Future[Answer], message: str) -> None:
 
 class EngineClient:
     """`start()` it, wait for `ready`, `submit`. When the engine is lost, all that ran ends with EngineLost and the
-    client connects again by itself; `on_connect(hello)` runs each time before it is ready, to load adapters."""
+    client connects again by itself; `on_connect(hello)` runs each time before it is ready, to load adapters, and
+    `on_models(models)`, which must not raise, whenever what is served has changed: before `on_connect`, and later."""
 
     def __init__(
         self,
         socket_path: str | Path,
         *,
         on_connect: OnConnect | None = None,
+        on_models: OnModels | None = None,
         silence_s: float = SILENCE_S,
         stuck_s: float = STUCK_S,
     ) -> None:
         self.on_connect = on_connect
-        self.hello: Hello | None = None  # the last one seen; kept while the engine is away
+        self.on_models = on_models
+        self.hello: Hello | None = None  # the last one seen; kept while the engine is away, as what it serves is
+        self.models: dict[str, ModelInfo] = {}  # what it serves now, by name
+        self.refused: dict[str, str] = {}  # of its configuration, what it cannot serve, and why
         self.connections = 0  # how often it became ready
         self._path = os.fspath(socket_path)
         self._silence_s = silence_s
@@ -447,6 +491,30 @@ class EngineClient:
         """Returns once no request uses it and the engine forgot it. Raises AdapterFailed, EngineUnavailable."""
         await self._change_adapter(UnloadAdapter(digest))
 
+    async def load_model(
+        self,
+        name: str,
+        path: str | Path,
+        *,
+        dtype: str = "float32",
+        context_tokens: int | None = None,
+        pinned: bool = False,
+    ) -> str:
+        """Have the engine serve one more base model; at once when it does. Returns why it is not pinned, if it was to
+        be. Raises ModelFailed with the reason, EngineUnavailable."""
+        return await self._change_model(LoadModel(name, os.fspath(path), dtype, context_tokens, pinned))
+
+    async def unload_model(self, name: str) -> None:
+        """Returns once no request uses it and the engine forgot it. Raises ModelFailed, EngineUnavailable."""
+        await self._change_model(UnloadModel(name))
+
+    async def _change_model(self, frame: LoadModel | UnloadModel) -> str:
+        link = self._connected()
+        state = await link.change(link.models, frame.name, frame)
+        if state.state != ("loaded" if isinstance(frame, LoadModel) else "unloaded"):
+            raise ModelFailed(state.message or f"the engine answered {state.state}")
+        return state.message
+
     async def status(self) -> StatusReport:
         """Raises EngineUnavailable."""
         link = self._connected()
@@ -466,18 +534,8 @@ class EngineClient:
 
     async def _change_adapter(self, frame: LoadAdapter | UnloadAdapter) -> None:
         link = self._connected()
-        # Answers name the digest alone, so one change of an adapter is in flight at a time.
-        while (before := link.adapters.get(frame.digest)) is not None:
-            await asyncio.wait([before])
-        change: asyncio.Future[AdapterState] = asyncio.get_running_loop().create_future()
-        if not link.open:
-            raise EngineUnavailable("the engine was lost")
-        link.adapters[frame.digest] = change
-        link.send(frame)
-        # Shielded: whoever gives up waiting leaves the place taken until the answer to it has come.
-        state = await asyncio.shield(change)
-        wanted = "loaded" if isinstance(frame, LoadAdapter) else "unloaded"
-        if state.state != wanted:
+        state = await link.change(link.adapters, frame.digest, frame)
+        if state.state != ("loaded" if isinstance(frame, LoadAdapter) else "unloaded"):
             raise AdapterFailed(state.message or f"the engine answered {state.state}")
 
     def _connected(self) -> _Link:
@@ -501,7 +559,7 @@ class EngineClient:
     async def _connect(self) -> _Link:
         """A link whose Hello is read. Raises OSError, TimeoutError, ProtocolError, EngineUnavailable."""
         loop = asyncio.get_running_loop()
-        link = _Link(self._silence_s, self._ready.clear)
+        link = _Link(self._silence_s, self._ready.clear, self._take_models)
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 await loop.create_unix_connection(lambda: link, self._path)
@@ -512,7 +570,15 @@ class EngineClient:
             link.cut(f"no usable Hello: {error}")
             raise
         self.hello = hello
+        assert link.served is not None
+        self._take_models(link.served)
         return link
+
+    def _take_models(self, frame: Hello | Models) -> None:
+        self.models = {model.name: model for model in frame.models}
+        self.refused = frame.refused
+        if self.on_models is not None:
+            self.on_models(self.models)
 
     async def _serve(self, link: _Link) -> bool:
         """Until the link is lost. True when it had become ready."""

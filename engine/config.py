@@ -32,6 +32,8 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     path: str = ""
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # None: computed over config and weights
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # at most; None: what config.json says
+    pinned: bool = False  # its weights never leave the device
     dummy: bool = False  # random weights in the shape that config.json says; for benchmarks
 
 
@@ -43,6 +45,7 @@ class FakeFaults(Section, frozen=True, kw_only=True):
     device_lost_id: int | None = None  # nothing is computed any more: the process ends
     stall_id: int | None = None  # the step takes stall_s
     stall_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
+    weights_error_model: str | None = None  # the weights of models whose names begin so fail to come
 
 
 class FakeConfig(Section, frozen=True, kw_only=True):
@@ -60,6 +63,9 @@ class FakeConfig(Section, frozen=True, kw_only=True):
     adapter_pages: Annotated[int, Meta(ge=1, le=65536)] = 1  # each adapter's
     host_pages: Annotated[int, Meta(ge=0, le=16_777_216)] = 0  # for preempted requests; 0: they compute all again
     page_copy_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.05  # of one of these, one way
+    weights_bytes: Annotated[int, Meta(ge=1, le=2**48)] = 1024 * 1024  # each model's
+    weights_host_ms: Annotated[float, Meta(ge=0, le=600_000)] = 0.0  # of their copy from host memory to the device
+    weights_disk_ms: Annotated[float, Meta(ge=0, le=600_000)] = 0.0  # and from files, which comes before
     faults: FakeFaults = FakeFaults()
 
 
@@ -79,6 +85,15 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     adapter_host_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 1024 * 1024 * 1024
     # A GPU's, beside the arena, through which adapters come; each must fit.
     adapter_staging_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 512 * 1024 * 1024
+    # Of the device, for the weights of models: beyond it those that are used least go. 0: all models stay there.
+    weights_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
+    # Of the host, pinned on a GPU, for weights that are not on the device; those that do not fit come from their files.
+    weights_host_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
+    # A model in use stays at least so long after it came, however many wait for another of no higher tier.
+    weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+    # Which idle model goes first: "use", whose bytes save least loading; "lru", used longest ago. For comparing alone.
+    weights_policy: Literal["use", "lru"] = "use"
+    graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: none is captured
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: as many as there are cores
     fake: FakeConfig = FakeConfig()
 

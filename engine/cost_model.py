@@ -20,14 +20,17 @@ OUTLIER = 4.0
 # How far the last fit holds where the steps since tell nothing: as a share of what they weigh.
 RIDGE = 1e-4
 TERMS = 5
+# A step by which models are compared.
+TYPICAL = Load(prefill_tokens=256, sequences=8, kv_tokens=4096, adapters=0)
 
 
 class CostModel:
     """Least squares over exponentially fading steps, no term below 0, drawn to the last fit where steps are alike."""
 
-    def __init__(self) -> None:
-        self.costs = Costs()
-        self._known = (0.0,) * TERMS
+    def __init__(self, guess: Costs | None = None) -> None:
+        """`guess`: what it is drawn to before any fit."""
+        self.costs = guess or Costs()
+        self._known = _terms(self.costs)
         self._products = [[0.0] * TERMS for _ in range(TERMS)]  # Σ x xᵀ; below the diagonal unused
         self._moments = [0.0] * TERMS  # Σ x · seconds
         self._steps = 0
@@ -106,3 +109,35 @@ class CostModel:
             known = sum(rows[a][b] * found[b] for b in range(a + 1, size))
             found[a] = (rows[a][size] - known) / rows[a][a]
         return [value / scale[a] for a, value in enumerate(found)]
+
+
+def _terms(costs: Costs) -> tuple[float, ...]:
+    return costs.base_s, costs.prefill_token_s, costs.sequence_s, costs.kv_token_s, costs.adapter_s
+
+
+class CostModels:
+    """One for each base model, fitted alone. One of which no step was seen yet is taken to be like the slowest that is
+    known: were nothing known of it, its first prefill could be as long as a step may be, and keep the streams of others
+    waiting; too short a step costs it little, and corrects the guess."""
+
+    def __init__(self) -> None:
+        self._fitted: dict[str, CostModel] = {}
+
+    def of(self, model: str) -> CostModel:
+        """Not to be told of steps: `observe` is."""
+        return self._fitted.get(model) or CostModel(self._guess())
+
+    def observe(self, model: str, load: Load, seconds: float) -> None:
+        if model not in self._fitted:
+            self._fitted[model] = CostModel(self._guess())
+        self._fitted[model].observe(load, seconds)
+
+    def forget(self, model: str) -> None:
+        self._fitted.pop(model, None)
+
+    def _guess(self) -> Costs | None:
+        return max((fitted.costs for fitted in self._fitted.values()), key=_slowness, default=None)
+
+
+def _slowness(costs: Costs) -> float:
+    return costs.seconds(TYPICAL)

@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from engine.config import EngineConfig, FakeConfig, ModelConfig
+from engine.fake_weights import FakeWeights
 from engine.protocol import Logprobs, ModelInfo
 from engine.step import (
     PENDING_ID,
@@ -31,10 +33,12 @@ from engine.step import (
     Step,
     StepResult,
 )
+from engine.together import check_dtype, check_weights_fit, in_order_of_loading
 
 # Ids that every byte-level vocabulary uses for plain text; below them lie special tokens.
 FIRST_PLAIN_ID = 256
 WORDS_MAX = 4096
+Decoded = TypeVar("Decoded")
 _WORD = re.compile("^Ġ[a-z]{2,10}$")
 # Knuth's multiplicative hash and two other odd 32-bit constants: cheap mixing, no cryptography.
 _MIX_A, _MIX_B, _MIX_C, _MASK = 2654435761, 2246822519, 3266489917, 0xFFFFFFFF
@@ -48,25 +52,46 @@ class FakeModel:
     words: list[int]
 
 
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int]
+
+
+class _Tokenizer(msgspec.Struct):
+    """Of tokenizer.json."""
+
+    model: _Vocabulary
+
+
+def _decoded(path: Path, kind: type[Decoded]) -> Decoded:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
 def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
-    """Shape and words from the model's directory where that is there, from `fake` where not."""
+    """Shape and words from the model's directory where that is there, from `fake` where not. Raises ValueError for
+    files that say neither."""
     shape: dict[str, object] = {}
     words: list[int] = []
     directory = Path(model.path) if model.path else None
     if directory is not None and (directory / "config.json").exists():
-        shape = msgspec.json.decode((directory / "config.json").read_bytes())
+        shape = _decoded(directory / "config.json", dict)
     vocab_size, context = shape.get("vocab_size"), shape.get("max_position_embeddings")
     size = vocab_size if isinstance(vocab_size, int) else fake.vocab_size
     if directory is not None and (directory / "tokenizer.json").exists():
-        vocabulary = msgspec.json.decode((directory / "tokenizer.json").read_bytes())["model"]["vocab"]
+        vocabulary = _decoded(directory / "tokenizer.json", _Tokenizer).model.vocab
         words = sorted(index for word, index in vocabulary.items() if index < size and _WORD.match(word))[:WORDS_MAX]
+    context_tokens = context if isinstance(context, int) else fake.context_tokens
     info = ModelInfo(
         name=model.name,
         digest=model.digest or hashlib.sha256(f"fake:{model.name}".encode()).hexdigest(),
-        context_tokens=context if isinstance(context, int) else fake.context_tokens,
+        context_tokens=min(context_tokens, model.context_tokens or context_tokens),
         vocab_size=size,
         tokens_per_page=fake.tokens_per_page,
         pages=fake.pages,
+        weights_bytes=fake.weights_bytes,
+        pinned=model.pinned,
     )
     return FakeModel(info, words or list(range(min(FIRST_PLAIN_ID, size // 2), min(size, FIRST_PLAIN_ID + WORDS_MAX))))
 
@@ -84,6 +109,12 @@ class FakeAdapters(AdapterTable):
 
     def known(self, digest: str, model: str) -> bool:
         return self.models.get(digest) == model
+
+    def forget_model(self, model: str) -> None:
+        """And with it all its adapters, none of which is resident."""
+        for digest in [digest for digest, own in list(self.models.items()) if own == model]:
+            assert digest not in self._resident, f"{digest} is resident"
+            del self.models[digest]
 
     def evictions(self) -> int:
         return 0
@@ -177,7 +208,21 @@ class FakeRunner:
         config: FakeConfig,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        weights_bytes: int = 0,
+        weights_host_bytes: int = 0,
+        dtype: str | None = None,
     ) -> None:
+        """`weights_bytes` of the device; 0: all models stay there. `dtype` of all models; None: any."""
+        self._dtype = dtype
+        self.weights = FakeWeights(config, clock, weights_bytes or None, weights_host_bytes)
+        self.refused: dict[str, str] = {}
+        self.page_waste = {model.info.name: 0 for model in models}
+        for model in models:
+            self.weights.know(model.info.name)
+        for info in in_order_of_loading(model.info for model in models):
+            if self.weights.free() >= info.weights_bytes:
+                self.weights.put(info.name)
         self.adapters = FakeAdapters(config.adapter_pages)
         self.host_pool: HostPool | None = None
         if config.host_pages:
@@ -214,6 +259,25 @@ class FakeRunner:
         pending = FakePending(drawn, ready_at, outcome, self._finish)
         self._in_flight.append(pending)
         return pending
+
+    def load_model(self, model: ModelConfig) -> ModelInfo:
+        """Any; its path need not be there."""
+        if self._dtype is not None:
+            check_dtype(model, self._dtype)
+        found = fake_model(model, self._config)
+        check_weights_fit(found.info.weights_bytes, self.weights.bytes_max)
+        self._words[model.name] = found.words
+        self.page_waste[model.name] = 0
+        self.weights.know(model.name)
+        self.models[model.name] = found.info
+        return found.info
+
+    def unload_model(self, name: str) -> None:
+        del self.models[name]
+        del self._words[name]
+        del self.page_waste[name]
+        self.weights.forget(name)
+        self.adapters.forget_model(name)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Any adapter of a known model; `path` is not looked at."""
@@ -282,7 +346,27 @@ class FakeRunner:
 
 
 def build_fake_runner(config: EngineConfig) -> FakeRunner:
-    return FakeRunner([fake_model(model, config.fake) for model in config.models], config.fake)
+    """Raises ValueError when no model can be served."""
+    models, refused = [], {}
+    for model in config.models:
+        try:
+            check_dtype(model, config.models[0].dtype)
+            found = fake_model(model, config.fake)
+            check_weights_fit(found.info.weights_bytes, config.weights_bytes or None)
+            models.append(found)
+        except (ValueError, OSError) as error:
+            refused[model.name] = str(error)
+    if not models:
+        raise ValueError("; ".join(f"{name}: {why}" for name, why in refused.items()))
+    runner = FakeRunner(
+        models,
+        config.fake,
+        weights_bytes=config.weights_bytes,
+        weights_host_bytes=config.weights_host_bytes,
+        dtype=config.models[0].dtype,
+    )
+    runner.refused = refused
+    return runner
 
 
 def _logprobs(drawn: int, count: int, words: list[int]) -> Logprobs:

@@ -26,8 +26,12 @@ INTER_TOKEN_BUCKETS_S = (
 )  # fmt: skip
 REQUEST_BUCKETS_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 240.0)
 LOAD_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+# A model's weights are read from files of many GB.
+MODEL_LOAD_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 LORA_INFO_ADAPTERS_MAX = 64
 _DIGEST_SHOWN = 16
+# The model of what those made that are served no more.
+GONE = ""
 
 
 class Histogram:
@@ -65,21 +69,34 @@ class Gauges:
     tokens_swapped: int
     adapters_resident: list[str]
     adapters: AdapterCounts
+    models: ModelCounts
+
+
+@dataclass(slots=True, frozen=True)
+class ModelCounts:
+    """Of the models that are served. Since the start, or since each was added."""
+
+    hits: dict[str, int]  # requests that came, by where their model's weights were: device, host, disk
+    resident: dict[str, bool]
+    evicted: dict[str, int]
+    failures: int  # loads that failed, of all there ever were
 
 
 class EngineMetrics(Collector):
     """Written by the loop's thread, which also renders it."""
 
     def __init__(self, models: Iterable[str], tiers: Iterable[str]) -> None:
-        pairs = list(itertools.product(models, tiers))
-        self.first_token = {pair: Histogram(FIRST_TOKEN_BUCKETS_S) for pair in pairs}
-        self.inter_token = {pair: Histogram(INTER_TOKEN_BUCKETS_S) for pair in pairs}
-        self.request = {pair: Histogram(REQUEST_BUCKETS_S) for pair in pairs}
-        self.queue = {pair: Histogram(REQUEST_BUCKETS_S) for pair in pairs}
+        # By model and tier.
+        self.first_token: dict[tuple[str, str], Histogram] = {}
+        self.inter_token: dict[tuple[str, str], Histogram] = {}
+        self.request: dict[tuple[str, str], Histogram] = {}
+        self.queue: dict[tuple[str, str], Histogram] = {}
         self.step = Histogram(INTER_TOKEN_BUCKETS_S)
         self.adapter_load = {source: Histogram(LOAD_BUCKETS_S) for source in ("disk", "host")}
-        self.prompt_tokens: collections.Counter[tuple[str, str]] = collections.Counter(dict.fromkeys(pairs, 0))
-        self.generation_tokens: collections.Counter[tuple[str, str]] = collections.Counter(dict.fromkeys(pairs, 0))
+        self.model_load = {source: Histogram(MODEL_LOAD_BUCKETS_S) for source in ("disk", "host")}
+        self.model_loads: collections.Counter[tuple[str, str]] = collections.Counter()  # by model and source
+        self.prompt_tokens: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.generation_tokens: collections.Counter[tuple[str, str]] = collections.Counter()
         self.finished: collections.Counter[str] = collections.Counter(stop=0, length=0, aborted=0, error=0)
         self.refused: collections.Counter[str] = collections.Counter()
         self.tokens_lost = 0  # made for gateways that went away before they recorded them
@@ -87,10 +104,46 @@ class EngineMetrics(Collector):
         self.step_errors = 0  # steps in which the runner itself raised
         self.chunk_errors = 0  # chunks that failed alone
         self.request_errors = 0  # frames whose handling raised: our own mistakes
-        self._models = sorted({model for model, _ in pairs})
+        self._tiers = list(tiers)
+        self._models: list[str] = []
+        for model in models:
+            self.add_model(model)
         self._gauges: Gauges | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+
+    def add_model(self, model: str) -> None:
+        """Idempotent."""
+        if model in self._models:
+            return
+        bisect.insort(self._models, model)
+        for tier in self._tiers:
+            pair = model, tier
+            self.first_token[pair] = Histogram(FIRST_TOKEN_BUCKETS_S)
+            self.inter_token[pair] = Histogram(INTER_TOKEN_BUCKETS_S)
+            self.request[pair] = Histogram(REQUEST_BUCKETS_S)
+            self.queue[pair] = Histogram(REQUEST_BUCKETS_S)
+            self.prompt_tokens[pair] += 0
+            self.generation_tokens[pair] += 0
+
+    def forget_model(self, model: str) -> None:
+        """Nothing is counted for it any more. Its tokens stay, under the name of no model: sums are of all there ever
+        were."""
+        self._models.remove(model)
+        for tier in self._tiers:
+            for histograms in (self.first_token, self.inter_token, self.request, self.queue):
+                del histograms[model, tier]
+            for tokens in (self.prompt_tokens, self.generation_tokens):
+                tokens[GONE, tier] += tokens.pop((model, tier))
+        for source in self.model_load:
+            self.model_loads.pop((model, source), None)
+
+    def observe_model_loads(self, loads: Iterable[tuple[str, str, float]]) -> None:
+        """Which, from where, and seconds."""
+        for model, source, seconds in loads:
+            self.model_load[source].observe(seconds)
+            if model in self._models:
+                self.model_loads[model, source] += 1
 
     def observe_loads(self, loads: Iterable[tuple[str, float]]) -> None:
         """From where, and seconds."""
@@ -126,6 +179,7 @@ class EngineMetrics(Collector):
             loads.add_metric([source], histogram.cumulative(), histogram.sum)
         yield loads
         yield from self._adapters(self._gauges.adapters)
+        yield from self._weights(self._gauges.models)
 
     def _adapters(self, now: AdapterCounts) -> Iterator[Metric]:
         text = "Requests with an adapter, by where it was when they came: device, host or disk."
@@ -140,6 +194,32 @@ class EngineMetrics(Collector):
         yield evictions
         text = "Adapters that could not be read; the requests that waited for them failed."
         yield _one(CounterMetricFamily("laneway_adapter_load_failures", text), [], now.failures)
+
+    def _weights(self, now: ModelCounts) -> Iterator[Metric]:
+        text = "Requests by where their model's weights were when they came: device, host or disk."
+        hits = CounterMetricFamily("laneway_model_requests", text, labels=["storage"])
+        for storage, count in now.hits.items():
+            hits.add_metric([storage], count)
+        text = "Whether a model's weights are on the device."
+        resident = GaugeMetricFamily("laneway_model_resident", text, labels=["model"])
+        for model, there in now.resident.items():
+            resident.add_metric([model], float(there))
+        text = "Times that a model's weights gave way on the device."
+        evictions = CounterMetricFamily("laneway_model_evictions", text, labels=["model"])
+        for model, count in now.evicted.items():
+            evictions.add_metric([model], count)
+        yield from (hits, resident, evictions)
+        text = "Weights brought onto the device, from files (disk) or from host memory (host)."
+        loads = CounterMetricFamily("laneway_model_loads", text, labels=["model", "source"])
+        for (model, source), count in self.model_loads.items():
+            loads.add_metric([model, source], count)
+        yield loads
+        seconds = HistogramMetricFamily("laneway_model_load_seconds", text, labels=["source"])
+        for source, histogram in self.model_load.items():
+            seconds.add_metric([source], histogram.cumulative(), histogram.sum)
+        yield seconds
+        text = "Times that weights could not be brought; the requests that waited for them failed."
+        yield _one(CounterMetricFamily("laneway_model_load_failures", text), [], now.failures)
 
     def _state(self, now: Gauges) -> Iterator[Metric]:
         # One scheduler serves all models: the totals stand at the first, so that a sum over models is right.

@@ -61,6 +61,7 @@ class PrefixCache:
         self._idle_of: dict[str, OrderedDict[int, int]] = {}  # namespace → likewise
         self._count_of: dict[str, int] = {}  # namespace → its pages, held or idle
         self.labels = array("H", bytes(2 * arena.pages))  # by page: of the chain that it entered with
+        self._labelled: Counter[int] = Counter()  # pages by label
         self._over: dict[str, None] = {}  # namespaces over their quota: fewer than 1 / quota
         arena.attach(self)
 
@@ -84,6 +85,7 @@ class PrefixCache:
         self._pages[name] = page
         self._names[page] = (name, chain.namespace)
         self.labels[page] = chain.label
+        self._labelled[chain.label] += 1
         self._count(chain.namespace, 1)
 
     def pages(self) -> int:
@@ -109,18 +111,27 @@ class PrefixCache:
 
     def evict(self) -> int:
         page = next(iter(self._victims()))
-        self.became_held(page)
-        name, namespace = self._names.pop(page)
-        del self._pages[name]
-        self._count(namespace, -1)
+        self._forget(page)
         return page
 
     def oldest(self) -> int | None:
         victims = self._victims()
         return 0 if victims is not self._idle else next(iter(victims.values()), None)
 
+    def forget(self, label: int) -> None:
+        """Give the idle pages of a label back to the arena. Held ones stay: others found them by equal contents."""
+        pages = [page for page in self._idle if self.labels[page] == label]
+        for page in pages:
+            self._forget(page)
+        self._arena.free_cached(pages)
+
+    def labelled(self, label: int) -> int:
+        """How many pages carry it."""
+        return self._labelled[label]
+
     def check_integrity(self) -> None:
         """AssertionError says what is wrong."""
+        assert +self._labelled == Counter(self.labels[page] for page in self._names)
         assert {page: name for name, page in self._pages.items()} == {p: n for p, (n, _) in self._names.items()}
         assert all(self._arena.is_cached(page) for page in self._names), "a named page is not cached"
         idle = {page for page in self._names if not self._arena.references(page)}
@@ -129,6 +140,13 @@ class PrefixCache:
         assert by_namespace == idle, "the namespaces' idle pages are not the idle pages"
         assert self._count_of == Counter(namespace for _, namespace in self._names.values())
         assert set(self._over) == {n for n, count in self._count_of.items() if count > self._quota}
+
+    def _forget(self, page: int) -> None:
+        self.became_held(page)
+        name, namespace = self._names.pop(page)
+        del self._pages[name]
+        self._labelled[self.labels[page]] -= 1
+        self._count(namespace, -1)
 
     def _victims(self) -> OrderedDict[int, int]:
         """The idle pages to evict from, least recently used first."""

@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
+# How the reason begins for which a LoadModel failed whose name is another model's, of another path, dtype or context.
+SERVED_OTHERWISE = "another model is served under this name"
 # A prompt of a million ids is about 5 MB of msgpack; nothing honest is larger.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 HEADER = struct.Struct(">I")
@@ -30,6 +32,8 @@ RefusalCode = Literal[
 
 # An answer repeats it, and must not be longer than a frame. A longer one is no frame of this protocol.
 Digest = Annotated[str, msgspec.Meta(max_length=128)]
+# Likewise; no model of a configuration has a longer one.
+ModelName = Annotated[str, msgspec.Meta(max_length=128)]
 # Of one id: (id, natural log of its raw probability), itself first, then as many of the likeliest as were asked for.
 Logprobs = list[tuple[int, float]]
 
@@ -67,6 +71,8 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     vocab_size: int
     tokens_per_page: int
     pages: int
+    weights_bytes: int = 0  # that it takes of the device while it is resident
+    pinned: bool = False  # it never leaves the device
 
 
 class Recompute(msgspec.Struct, frozen=True, array_like=True):
@@ -144,6 +150,25 @@ class UnloadAdapter(Frame, frozen=True, tag="unload_adapter", array_like=True):
     digest: Digest
 
 
+class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
+    """Serve one more base model beside the others. `path` is a directory that the engine can read, as Hugging Face lays
+    it out, and stays until the model is "unloaded". One that is known already, with the same path, dtype and context,
+    becomes pinned or not."""
+
+    name: ModelName
+    path: str
+    dtype: str
+    context_tokens: int | None = None  # at most; None: what its config.json says
+    pinned: bool = False
+
+
+class UnloadModel(Frame, frozen=True, tag="unload_model", array_like=True):
+    """Serve a model no more: from now on Submits naming it are refused as model_unknown; those that were queued run to
+    their end. Then its pages, its adapters and its weights go, and it is "unloaded"."""
+
+    name: ModelName
+
+
 class Status(Frame, frozen=True, tag="status", array_like=True):
     """Ask for one StatusReport."""
 
@@ -164,6 +189,7 @@ class Hello(Frame, frozen=True, tag="hello", array_like=True):
     epoch: str  # unique per engine process
     models: list[ModelInfo]
     tiers: list[str]
+    refused: dict[str, str] = {}  # as in Models
 
 
 class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
@@ -203,6 +229,23 @@ class AdapterState(Frame, frozen=True, tag="adapter_state", array_like=True):
     digest: str
     state: Literal["loaded", "unloaded", "failed"]
     message: str = ""
+
+
+class ModelState(Frame, frozen=True, tag="model_state", array_like=True):
+    """Answer to LoadModel and UnloadModel. `failed` carries the reason in `message`; `loaded` why it is not pinned, if
+    it was to be."""
+
+    name: str
+    state: Literal["loaded", "unloaded", "failed"]
+    message: str = ""
+
+
+class Models(Frame, frozen=True, tag="models", array_like=True):
+    """What is served from now on, in place of the Hello's; to every stream, whenever that changes. `refused`: models of
+    the configuration that could not be loaded at the start, and why."""
+
+    models: list[ModelInfo]
+    refused: dict[str, str] = {}
 
 
 class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
@@ -273,6 +316,24 @@ class AdapterPlace(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
 
 
+class ModelPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A base model, and where its weights are. `wait_s`: until a request that came now could begin, as far as weights
+    are concerned; 0 for one that is resident."""
+
+    name: str
+    where: Literal["device", "host", "disk"]
+    coming: bool  # towards the device
+    leaving: bool  # it drains: it is being removed, or makes room for another
+    pinned: bool
+    weights_bytes: int
+    tokens_per_page: int
+    page_waste_bytes: int
+    running: int
+    waiting: int
+    wait_s: float
+    loads: int  # since the process started
+
+
 class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
     """What a watcher sees of one moment. Each list has a limit (`engine.snapshot`), and its whole count beside it.
 
@@ -294,6 +355,8 @@ class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
     preempted: int  # the number of the newest there ever was
     adapters: list[AdapterPlace]  # those in the arena first
     adapters_total: int  # known
+    models: list[ModelPlace] = []
+    weights_bytes: int = 0  # of the device's memory that weights may take; 0: no limit
 
 
 class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
@@ -306,8 +369,10 @@ class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
     waiting: int
 
 
-ToEngine = Submit | Abort | Recorded | LoadAdapter | UnloadAdapter | Status | Watch
-FromEngine = Hello | Tokens | Finished | Refused | AdapterState | StatusReport | Snapshot | Heartbeat
+ToEngine = Submit | Abort | Recorded | LoadAdapter | UnloadAdapter | LoadModel | UnloadModel | Status | Watch
+FromEngine = (
+    Hello | Models | Tokens | Finished | Refused | AdapterState | ModelState | StatusReport | Snapshot | Heartbeat
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)

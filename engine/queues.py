@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from engine.crowding import Crowding
@@ -41,6 +41,7 @@ class TierQueue:
         self._served: dict[str, float] = {}  # share → weighted tokens, lifted when it comes back after a pause
         self._waiting: Counter[str] = Counter()  # share → its requests that wait and never ran
         self._lines: dict[str, _Line] = {}  # by model
+        self._suspended: frozenset[str] = frozenset()  # models
         self._last_left: str | None = None  # the share whose leaving emptied the queue
         self._count = 0
 
@@ -55,7 +56,10 @@ class TierQueue:
             if len(self._served) > SHARES_MAX:
                 self._forget_shares()
         self._waiting[share] += 1
-        self._line(entry).add(entry, now)
+        line = self._line(entry)
+        line.add(entry, now)
+        if entry.sequence.model not in self._suspended:
+            line.drain.waits(now)
         self._drain.waits(now)
         self._count += 1
 
@@ -93,12 +97,17 @@ class TierQueue:
         now, fresh = self._clock(), not entry.sequence.preemptions
         self._remove(entry)
         if fresh:
-            self._line(entry).started(entry.sequence.share, now)
+            line = self._line(entry)
+            line.started(entry.sequence.share, now)
+            line.drain.started(now, still_waiting=line.waits())
             self._drain.started(now, still_waiting=bool(self._waiting))
 
     def left(self, entry: Entry) -> None:
         """It has ended without running again."""
         self._remove(entry)
+        line = self._line(entry)
+        if not line.waits():
+            line.drain.emptied()
         if not self._waiting:
             self._drain.emptied()
 
@@ -123,13 +132,28 @@ class TierQueue:
     def served(self, share: str) -> float:
         return self._served.get(share, 0.0)
 
-    def wait_s(self, share: str) -> float:
+    def wait_s(self, share: str, model: str | None = None) -> float:
         """The predicted wait of a new request of `share`: of every other share as many go before it as it has itself,
-        and it."""
-        own = self._waiting.get(share, 0)
-        ahead = self._count - sum(self._waiting.values())
-        ahead += sum(min(waiting, own + 1) for other, waiting in self._waiting.items() if other != share) + own
+        and it. Of one `model`: in its line, at the pace at which that drained while its weights were there."""
+        if model is not None:
+            return line.wait_s(share, self._clock()) if (line := self._lines.get(model)) else 0.0
+        ahead = _ahead(share, self._waiting, self._count - sum(self._waiting.values()))
         return self._drain.seconds(ahead, self._clock()) if ahead else 0.0
+
+    def suspend(self, models: frozenset[str]) -> None:
+        """Nobody of these, and of no others, can start: their weights are not there, which says nothing of the pace."""
+        for model in models ^ self._suspended:
+            if line := self._lines.get(model):
+                if model in models:
+                    line.drain.emptied()
+                elif line.waits():
+                    line.drain.waits(self._clock())
+        self._suspended = models
+
+    def forget(self, model: str) -> None:
+        """Nobody waits for it."""
+        line = self._lines.pop(model, None)
+        assert line is None or not (line.owed or line.resumed or line.waits())
 
     def place_s(self) -> float:
         """Until one of those who wait has started."""
@@ -184,6 +208,7 @@ class _Line:
     def __init__(self) -> None:
         self.owed: list[Entry] = []  # oldest first
         self.resumed: list[Entry] = []  # oldest first
+        self.drain = Drain()
         self._fresh: dict[str, OrderedDict[int, Entry]] = {}  # share → number → request
         self._since: OrderedDict[str, float] = OrderedDict()  # share → its last start, or when it came; in that order
         self._crowd = NOBODY  # as it was when the rows were made
@@ -207,6 +232,17 @@ class _Line:
         if share in self._since:
             self._since[share] = now
             self._since.move_to_end(share)
+
+    def waits(self) -> bool:
+        """Somebody who never ran."""
+        return bool(self._fresh)
+
+    def wait_s(self, share: str, now: float) -> float:
+        """See TierQueue."""
+        ahead = _ahead(
+            share, {other: len(own) for other, own in self._fresh.items()}, len(self.owed) + len(self.resumed)
+        )
+        return self.drain.seconds(ahead, now) if ahead else 0.0
 
     def aged(self, share: str, aged_before: float) -> bool:
         """Some of its requests wait, and none has started since."""
@@ -285,6 +321,12 @@ class _Row:
         shares = self._in_heap & self._fresh.keys() - {first[2]}
         for _, _, share in sorted((served[share], next(iter(self._fresh[share])), share) for share in shares):
             yield from self._fresh[share].values()
+
+
+def _ahead(share: str, waiting: Mapping[str, int], resumed: int) -> int:
+    """Of every other share as many go before a new request of `share` as it has waiting itself, and one."""
+    own = waiting.get(share, 0)
+    return resumed + own + sum(min(count, own + 1) for other, count in waiting.items() if other != share)
 
 
 def _number(entry: Entry) -> int:

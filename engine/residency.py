@@ -233,6 +233,12 @@ class Residency:
         if digest in self._pages:
             self._remove(digest)
 
+    def forget_model(self, model: str) -> None:
+        """`forget` all of a model, but for those that run for another one."""
+        for digest in [digest for digest in {**self._pages, **dict.fromkeys(self._stays)} if self.known(digest, model)]:
+            if not self._pins[digest]:
+                self.forget(digest)
+
     def _remove(self, digest: str) -> None:
         assert not self._pins[digest], f"adapter {digest} is in use"
         del self._pages[digest]

@@ -8,27 +8,31 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from adapters.host import HostMemory
 from adapters.layer import LoraBatch
 from adapters.pool import TilePool
 from adapters.spec import BaseShape
 from engine.config import EngineConfig, ModelConfig
+from engine.cpu_weights import CpuModel, CpuWeights
 from engine.host_pool import build_host_pool
 from engine.logprobs import logprobs
 from engine.models.batch import pack
-from engine.models.config import DecoderConfig, ModelRefused, load_config
+from engine.models.config import ModelRefused, check_vocabulary, load_config
 from engine.models.decoder import Decoder, PagedKv
-from engine.models.dummy import DUMMY_DIGEST, dummy_weights
-from engine.models.weights import load_weights, model_digest
+from engine.models.dummy import DUMMY_DIGEST
+from engine.models.weights import model_digest
 from engine.penalties import Draw
 from engine.protocol import Logprobs, ModelInfo
 from engine.sampler import sample
 from engine.step import Chunk, Done, HostPool, Step, StepResult
+from engine.together import check_dtype, check_weights_fit, in_order_of_loading
 
 # A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
 PAGE_TOKENS = 16
@@ -37,32 +41,35 @@ PAGE_TOKENS_MIN = 8
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    info: ModelInfo
-    decoder: Decoder
-
-
 class TorchRunner:
-    """Implements engine.step.Runner. `begin` is for one thread, and computes; `load_adapter` may run beside it."""
+    """Implements engine.step.Runner. `begin` is for one thread, and computes; `load_model` and `load_adapter` may run
+    beside it."""
 
     steps_ahead = 0
 
     def __init__(
-        self, models: dict[str, LoadedModel], arena: torch.Tensor, adapters: TilePool, host_pool: HostPool | None
+        self,
+        arena: Tensor,
+        dtype: torch.dtype,
+        weights: CpuWeights,
+        adapters: TilePool,
+        host_pool: HostPool | None,
     ) -> None:
         """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
         self.adapters = adapters
         self.host_pool = host_pool
+        self.weights = weights
         self.pages, self.page_bytes = arena.shape
-        self.models = {name: model.info for name, model in models.items()}
+        self.models: dict[str, ModelInfo] = {}
+        self.page_waste: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
         self._arena = arena
-        self._decoders = {name: model.decoder for name, model in models.items()}
+        self._dtype = dtype
 
     @torch.inference_mode()
     def begin(self, step: Step) -> Done:
         """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
-        info, decoder = self.models[step.model], self._decoders[step.model]
+        info, decoder = self.models[step.model], self.weights.decoder(step.model)
         good, errors = sort_out(step.chunks, info)
         drawn = self._forward(good, decoder) if good else {}
         ids: list[int | None] = []
@@ -88,6 +95,41 @@ class TorchRunner:
         ids = sample(logits, draws)
         found = logprobs(logits, draws, ids)
         return {id(chunk): (ids[row], found.get(row)) for row, chunk in enumerate(sampling)}
+
+    def load_model(self, model: ModelConfig) -> ModelInfo:
+        """Check its files, and know it. Raises ValueError with the reason, OSError."""
+        directory = Path(model.path)
+        check_dtype(model, str(self._dtype).removeprefix("torch."))
+        shape = load_config(directory)
+        check_vocabulary(directory, shape.vocab)
+        waste = check_page(
+            model.name, shape.kv_elements_per_token() * self._dtype.itemsize, self.page_bytes, self.pages
+        )
+        kv = PagedKv(self._arena, shape, self._dtype)
+        found = CpuModel.check(model, shape, kv, self._dtype)
+        check_weights_fit(found.bytes, self.weights.bytes_max)
+        info = ModelInfo(
+            model.name,
+            model.digest or (DUMMY_DIGEST if model.dummy else model_digest(directory)),
+            min(shape.context_tokens, model.context_tokens or shape.context_tokens),
+            shape.vocab,
+            kv.tokens_per_page,
+            self.pages,
+            found.bytes,
+            model.pinned,
+        )
+        self.adapters.add_base(model.name, base_shape(directory))
+        self.weights.know(found)
+        self.page_waste[model.name] = waste
+        self.models[model.name] = info
+        return info
+
+    def unload_model(self, name: str) -> None:
+        """Forget it, and its adapters; the scheduler has dropped its weights before."""
+        del self.models[name]
+        del self.page_waste[name]
+        self.weights.forget(name)
+        self.adapters.remove_base(name)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Check its files, and know it. Raises ValueError with the reason, OSError."""
@@ -124,25 +166,51 @@ def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:
     return None
 
 
-def build_runner(config: EngineConfig, device: torch.device | None = None) -> TorchRunner:
-    """Load every configured model and lay out the arena. Raises ModelRefused, OSError."""
-    device = device or torch.device("cpu")
-    if device.type == "cpu":
-        torch.set_num_threads(config.threads or os.cpu_count() or 1)
-    dtypes = {model.dtype for model in config.models}
-    if len(dtypes) > 1:
-        raise ModelRefused(f"dtype: the models of one engine share one, these have {', '.join(sorted(dtypes))}")
-    dtype: torch.dtype = getattr(torch, dtypes.pop())
-    shapes = {model.name: load_config(Path(model.path)) for model in config.models}
-    page_bytes = PAGE_TOKENS * max(shape.kv_elements_per_token() for shape in shapes.values()) * dtype.itemsize
-    pages = config.arena_bytes // page_bytes
-    for name, shape in shapes.items():
-        check_page(name, shape.kv_elements_per_token() * dtype.itemsize, page_bytes, pages)
-    arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
-    models = {model.name: _load(model, shapes[model.name], arena, dtype) for model in config.models}
-    bases = {model.name: base_shape(Path(model.path)) for model in config.models}
-    adapters = TilePool(arena, dtype, bases, host=host_memory(config, pinned=False))
-    return TorchRunner(models, arena, adapters, build_host_pool(arena, config.host_pool_bytes))
+def build_runner(config: EngineConfig) -> TorchRunner:
+    """Lay out the arena and load the configured models, as many as weights_bytes has room for; those that cannot be
+    served are in `refused`. Raises ModelRefused when none can be."""
+    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    dtype: torch.dtype = getattr(torch, config.models[0].dtype)
+    refused: dict[str, str] = {}
+    token_bytes: list[int] = []
+    for model in config.models:
+        with _refusing(model.name, refused):
+            check_dtype(model, config.models[0].dtype)
+            token_bytes.append(load_config(Path(model.path)).kv_elements_per_token() * dtype.itemsize)
+    if not token_bytes:
+        raise _none(config, refused)
+    page_bytes = PAGE_TOKENS * max(token_bytes)
+    arena = torch.zeros(config.arena_bytes // page_bytes, page_bytes, dtype=torch.uint8)
+    adapters = TilePool(arena, dtype, {}, host=host_memory(config, pinned=False))
+    weights = CpuWeights(config.weights_bytes or None)
+    runner = TorchRunner(arena, dtype, weights, adapters, build_host_pool(arena, config.host_pool_bytes))
+    for model in config.models:
+        if model.name not in refused:
+            with _refusing(model.name, refused):
+                runner.load_model(model)
+    for info in in_order_of_loading(runner.models.values()):
+        if weights.free() >= info.weights_bytes:
+            with _refusing(info.name, refused):
+                weights.load_now(info.name)
+    for name in refused.keys() & runner.models.keys():
+        runner.unload_model(name)
+    if not runner.models:
+        raise _none(config, refused)
+    runner.refused = refused
+    return runner
+
+
+def _none(config: EngineConfig, refused: dict[str, str]) -> ModelRefused:
+    return ModelRefused("; ".join(f"{model.name}: {refused[model.name]}" for model in config.models))
+
+
+@contextmanager
+def _refusing(name: str, refused: dict[str, str]) -> Iterator[None]:
+    """A model that cannot be served is noted, and the others are."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        refused[name] = str(error) or type(error).__name__
 
 
 def host_memory(config: EngineConfig, *, pinned: bool) -> HostMemory:
@@ -150,8 +218,8 @@ def host_memory(config: EngineConfig, *, pinned: bool) -> HostMemory:
     return HostMemory(torch.empty(config.adapter_host_bytes, dtype=torch.uint8, pin_memory=pinned))
 
 
-def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> None:
-    """Log tokens per page and the waste. Raises ModelRefused when pages do not suit the model."""
+def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> int:
+    """Log tokens per page and the waste, which it returns. Raises ModelRefused when pages do not suit the model."""
     tokens = page_bytes // token_bytes
     if tokens < PAGE_TOKENS_MIN:
         raise ModelRefused(
@@ -163,18 +231,7 @@ def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> None
     waste = page_bytes - tokens * token_bytes
     fields = {"model": name, "pages": pages, "page_bytes": page_bytes, "tokens_per_page": tokens, "waste_bytes": waste}
     _log.info("arena.page", extra={"fields": fields})
-
-
-def _load(model: ModelConfig, shape: DecoderConfig, arena: torch.Tensor, dtype: torch.dtype) -> LoadedModel:
-    directory = Path(model.path)
-    if model.dummy:
-        weights = dummy_weights(shape, dtype, arena.device)
-    else:
-        weights = load_weights(directory, shape, dtype, arena.device)
-    kv = PagedKv(arena, shape, dtype)
-    digest = model.digest or (DUMMY_DIGEST if model.dummy else model_digest(directory))
-    info = ModelInfo(model.name, digest, shape.context_tokens, shape.vocab, kv.tokens_per_page, arena.shape[0])
-    return LoadedModel(info, Decoder(shape, weights, kv))
+    return waste
 
 
 def base_shape(directory: Path) -> BaseShape:

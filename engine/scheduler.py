@@ -5,34 +5,42 @@ Deterministic, on the caller's clock, for one thread. It must never load a tenso
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 
-from engine.admission import Admission, ModelLimits, Refusal
+from engine.admission import Admission, Refusal
 from engine.arena import Arena
-from engine.cost_model import CostModel
+from engine.cost_model import CostModels
 from engine.entry import Entry
+from engine.hosting import Hosting
 from engine.plan import Plan
+from engine.planner import Planner
 from engine.preempted import PreemptionLog
-from engine.prefix import NAMESPACE_QUOTA, Chain, PrefixCache
+from engine.prefix import NAMESPACE_QUOTA, PrefixCache
 from engine.protocol import FinishReason
 from engine.queues import TierQueue
 from engine.residency import Residency
 from engine.room import Room
-from engine.step import PENDING_ID, AdapterTable, Chunk, Ended, HostPool, Sequence, Step, StepOutcome, StepResult
+from engine.served import ModelLimits, Served
+from engine.step import (
+    PENDING_ID,
+    AdapterTable,
+    Chunk,
+    Ended,
+    HostPool,
+    Sequence,
+    Step,
+    StepOutcome,
+    StepResult,
+    WeightsTable,
+)
 from engine.swap import Swap
 from engine.tiers import Tier, check_tiers
+from engine.turns import MODEL_WAIT_STEPS_MAX, Turns
+from engine.weights_policy import Keep, by_use
 
-# A model with work runs again after at most so many steps of better ranked models, and one of each that waits longer.
-MODEL_WAIT_STEPS_MAX = 4
-# Steps are planned to take this part of a target: the cost model is right on the whole, not for each.
-TARGET_MARGIN = 0.95
-# Others whose adapters are in the batch may join before a request until it has waited so much of its tier's target.
-PASSED_SHARE_MAX = 0.25
-
-__all__ = ["Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
+__all__ = ["MODEL_WAIT_STEPS_MAX", "Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
 
 
 class Scheduler:
@@ -67,8 +75,12 @@ class Scheduler:
         namespace_quota: float = NAMESPACE_QUOTA,
         steps_ahead: int = 0,
         host_pool: HostPool | None = None,
+        weights: WeightsTable | None = None,
+        weights_residence_s: float = 2.0,
+        keep: Keep = by_use,
     ) -> None:
-        """`tiers` high to low. Raises ValueError when the limits cannot be kept together."""
+        """`tiers` high to low. `weights`: None when all models are on the device for ever. Raises ValueError when the
+        limits cannot be kept together."""
         check_tiers(tiers)
         if sequences_max < 1 or prefill_tokens_min < 1:
             raise ValueError("sequences_max and prefill_tokens_min must be at least 1")
@@ -78,41 +90,90 @@ class Scheduler:
                 f"sequences (sequences_max) and {prefill_tokens_min} of prefill (prefill_tokens_min)"
             )
         self.tiers = tuple(tiers)
-        self.models = dict(models)
         self.arena = arena
         self.prefix = PrefixCache(arena, namespace_quota)
         self.tokens_made = 0  # ids drawn, the overrun among them
         self.tokens_overrun = 0  # ids drawn for requests that had ended by then
         self.overrun_s = 0.0  # device-seconds that no request has: Σ of all requests' and this is Σ of all steps'
         self.preempted = PreemptionLog(len(tiers))
+        self.served = Served(len(tiers), self.prefix)
+        self.models = self.served.limits  # those that are retired among them
         self._clock = clock
         self.residency = Residency(adapters, arena, sequences_max)
-        self._cost_model = CostModel()
-        self.swap = Swap(host_pool, arena, self._cost_model)
+        self._cost_models = CostModels()
+        self.swap = Swap(host_pool, arena, self._cost_models)
         self._room = Room(self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt)
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._step_tokens_max = step_tokens_max
-        self._prefill_tokens_min = prefill_tokens_min
-        self._crowd_tokens = [tier.crowd_tokens(step_tokens_max, prefill_tokens_min) for tier in tiers]
-        self._crowd_places = [tier.crowd_places(sequences_max) for tier in tiers]
         self._steps_ahead = steps_ahead
         self._entries: dict[tuple[int, int], Entry] = {}
         self._queues = [TierQueue(tier, clock) for tier in tiers]
-        self._admission = Admission(self.tiers, self.models, self._room.pages, self.residency, self._queues)
-        self._label = {model: index for index, model in enumerate(models)}  # of cached pages, for watchers
-        self._live = {model: [0] * len(tiers) for model in models}  # requests by model and tier
-        self._last_step = dict.fromkeys(models, 0)
-        self._claims: dict[str, Entry] = {}  # model → its best request that waits for room
+        self.hosting = Hosting(
+            weights, len(tiers), self.served.live, clock, self._evacuate, residence_s=weights_residence_s, keep=keep
+        )
+        self._admission = Admission(
+            self.tiers, self.served, self._room.pages, self.residency, self.hosting, self._queues
+        )
         self._failed: list[Ended] = []
-        self.awaits_adapter = False  # when the last step was planned, a request was passed over as its adapter came
         self._displaced: list[tuple[Sequence, Refusal]] = []
         self._plan = Plan("", 0)  # the one being put together
-        self._inter_token_s = [tier.inter_token_ms / 1000 for tier in tiers]
-        self._patience_s = [tier.patience_s(steps_ahead) for tier in tiers]
-        self._prefill_owed = [0.0] * len(tiers)  # tokens, by tier
+        self._away: frozenset[str] = frozenset()  # models whose requests cannot join, for want of their weights
         self._arrivals = 0
-        self._steps = 0
         self._in_flight: deque[Plan] = deque()  # oldest first
+        self._turns = Turns(tiers)
+        self._planner = Planner(
+            self.tiers,
+            self._room,
+            self._queues,
+            self.residency,
+            self.hosting,
+            self.prefix,
+            self._cost_models,
+            self._turns,
+            clock,
+            self._fail,
+            self._in_flight,
+            step_tokens_max=step_tokens_max,
+            prefill_tokens_min=prefill_tokens_min,
+            sequences_max=sequences_max,
+            steps_ahead=steps_ahead,
+        )
+        for model, limits in models.items():
+            self.add_model(model, limits, pinned=False)
+        for model, limits in models.items():
+            if why := self.pin_model(model, limits.pinned):
+                raise ValueError(f"model {model!r} cannot be pinned: {why}")
+
+    # ---- models
+
+    def add_model(self, name: str, limits: ModelLimits, *, pinned: bool) -> str:
+        """Serve one more. Why it is not pinned, if it was to be, or ""."""
+        self.served.add(name, limits)
+        self.hosting.add(name)
+        return self.hosting.pin(name, pinned)
+
+    def pin_model(self, name: str, pinned: bool) -> str:
+        """A pinned one's weights come to the device and stay there. Why that cannot be, or ""."""
+        return self.hosting.pin(name, pinned)
+
+    def retire_model(self, name: str) -> None:
+        """It takes no further requests; those that it has run to their end."""
+        self.served.retired.add(name)
+
+    def uses_model(self, name: str) -> bool:
+        """A request of it has not ended, or a step of it is in flight."""
+        return any(self.served.live[name]) or any(plan.model == name for plan in self._in_flight)
+
+    def forget_model(self, name: str) -> None:
+        """Nothing uses it: its pages, its adapters and its weights go."""
+        assert not self.uses_model(name), f"model {name} is in use"
+        self.residency.forget_model(name)
+        self.served.remove(name)
+        self.hosting.forget(name)
+        self._turns.forget(name)
+        self._cost_models.forget(name)
+        for queue in self._queues:
+            queue.forget(name)
 
     # ---- requests
 
@@ -123,16 +184,11 @@ class Scheduler:
         refusal = self._admission.refusal(sequence)
         if refusal:
             return refusal
-        limits = self.models[sequence.model]
         self._arrivals += 1
-        root, label = limits.digest or sequence.model, self._label[sequence.model]
-        chain = Chain(root, sequence.adapter, sequence.namespace, limits.tokens_per_page, label)
-        entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, chain)
-        live = self._live[sequence.model]
-        if not any(live):
-            self._last_step[sequence.model] = self._steps
-        live[entry.tier] += 1
+        entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
         self._displace(entry)
+        self.served.came(entry)
+        self.hosting.asked(sequence.model)
         self._entries[sequence.gateway, sequence.handle] = entry
         self._queues[entry.tier].add(entry)
         self.residency.waits(sequence.adapter, entry.tier, new=True)
@@ -170,19 +226,17 @@ class Scheduler:
         assert len(self._in_flight) <= self._steps_ahead, "the step before was not completed"
         if self._in_flight:
             self._in_flight[-1].assume()
-        self.take_in_adapters()
+        self.take_in()
         while self._entries:
             before = (len(self._entries), self.running)
-            for model in self._models_by_turn():
+            for model in self._turns.order(self._planner.work(self.served.live)):
                 plan = self._plan = Plan(model, self._step_tokens_max)
-                self._claims.pop(model, None)
-                self._plan_decodes(plan)
-                self._plan_prefills(plan)
+                self._planner.fill(plan)
                 if plan.chunks:
                     return self._begin(plan)
             # All that ran was preempted: the next round finds the arena empty.
             if before == (len(self._entries), self.running):
-                assert self._in_flight or self.awaits_adapter, "there is work, and no step can be made of it"
+                assert self._in_flight or self.awaits, "there is work, and no step can be made of it"
                 return None
         return None
 
@@ -196,8 +250,9 @@ class Scheduler:
         now = self._clock()
         outcome = StepOutcome(ended=self.take_failed())
         load = plan.load()
-        self._cost_model.observe(load, seconds)
-        parts = self._cost_model.split(step.chunks, load.adapters, seconds)
+        self._cost_models.observe(step.model, load, seconds)
+        self._turns.completed(step.model, self.served.shares(step.model), seconds)
+        parts = self._cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
             entry.in_flight -= 1
             good = index not in result.errors
@@ -235,6 +290,17 @@ class Scheduler:
         return bool(self._entries)
 
     @property
+    def awaits(self) -> bool:
+        """There is work, and some of it waits for an adapter or a model's weights: of the last time that a step was
+        planned."""
+        return self._planner.awaits or self.hosting.awaits
+
+    @property
+    def brings(self) -> bool:
+        """An adapter or weights are on their way for no request: `take_in` goes on with it."""
+        return self.residency.brings or self.hosting.brings
+
+    @property
     def running(self) -> int:
         return self._room.count()
 
@@ -254,6 +320,11 @@ class Scheduler:
     def waiting_entries(self) -> Iterator[Entry]:
         """The oldest first."""
         return (entry for entry in self._entries.values() if not entry.running)
+
+    def wait_s(self, model: str, rank: int | None = None) -> float:
+        """Until the weights of a model could be on the device for a request that came now, in a tier or in the
+        lowest."""
+        return self.hosting.wait(model, len(self.tiers) - 1 if rank is None else rank).seconds
 
     def floor_pages(self, rank: int) -> int:
         return self._room.pages.floor(rank)
@@ -279,223 +350,61 @@ class Scheduler:
         self.swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
         self.arena.check_integrity(self._room.references())
         self.prefix.check_integrity()
+        self.hosting.check_integrity({entry.sequence.model for entry in running})
 
     # ---- planning
 
-    def take_in_adapters(self) -> None:
-        """What came since the last step, or failed to: that ends those who wait for it. Before each step, and without
-        one while `residency.brings`."""
-        self.awaits_adapter = False
+    def take_in(self) -> None:
+        """What came since the last step, or failed to: that ends those who wait for it; and what is to come or go for
+        those who wait. Before each step, and without one while `brings`."""
+        self._planner.awaits = False
         # Behind the step in flight a copy hides; a request that is alone waits for its own, and keeps nobody waiting.
         alone = len(self._entries) == 1 and not self.running
         for digest, why in self.residency.poll(hidden=bool(self._in_flight) or alone).items():
-            for entry in list(self._entries.values()):
-                if entry.sequence.adapter == digest and not entry.running and not entry.in_flight:
-                    self._failed.append(self._end(entry, "error", f"its adapter cannot be loaded: {why}"))
+            self._fail_waiting(f"its adapter cannot be loaded: {why}", adapter=digest)
+        for model, why in self.hosting.poll().items():
+            self._fail_waiting(f"its model cannot be loaded: {why}", model=model)
+        away = self.hosting.turn()
+        if away != self._away:
+            for model in away - self._away:
+                self._planner.suspend(model)
+            for queue in self._queues:
+                queue.suspend(away)
+            self._away = away
 
-    def _ready(self, entry: Entry) -> bool:
-        """Its adapter is here, or as good as here; else it is brought, and others pass by."""
-        ready = self.residency.ready(entry.sequence.adapter)
-        self.awaits_adapter |= not ready
-        return ready
+    def _fail_waiting(self, why: str, *, adapter: str | None = None, model: str | None = None) -> None:
+        for entry in list(self._entries.values()):
+            own = entry.sequence
+            if (
+                not entry.running
+                and not entry.in_flight
+                and (own.adapter if adapter else own.model) == (adapter or model)
+            ):
+                self._fail(entry, why)
 
-    def _models_by_turn(self) -> list[str]:
-        """Models with work: those kept waiting too long, then by the best tier, then whose last step is oldest."""
+    def _fail(self, entry: Entry, why: str) -> None:
+        self._failed.append(self._end(entry, "error", why))
 
-        def turn(model: str) -> tuple[int, int, int]:
-            last = self._last_step[model]
-            if self._steps - last > MODEL_WAIT_STEPS_MAX:
-                return (0, 0, last)
-            return (1, next(rank for rank, live in enumerate(self._live[model]) if live), last)
-
-        return sorted((model for model, live in self._live.items() if any(live)), key=turn)
-
-    def _plan_decodes(self, plan: Plan) -> None:
-        grow = self._room.grow
-        for running in self._room.running:
-            for entry in tuple(running):
-                sequence = entry.sequence
-                if not entry.running or sequence.model != plan.model or entry.remaining() != 1 or not entry.ready():
-                    continue
-                if sequence.computed < len(sequence.pages) * entry.chain.tokens_per_page or grow(entry):
-                    plan.add(entry, 1)
-        plan.note_decodes()
-
-    def _plan_prefills(self, plan: Plan) -> None:
-        """Tier by tier; before that, those that higher tiers kept from their share of prefill get what they are
-        owed."""
-        ranks = range(len(self.tiers))
-        for tier in ranks:
-            if self._prefill_owed[tier] >= self._prefill_tokens_min:
-                self._fill(plan, tier, int(self._prefill_owed[tier]))
-        for tier in ranks:
-            plan.crowd_max = self._crowd_tokens[tier]
-            self._fill(plan, tier, self._step_tokens_max)
-        plan.put_back()
-
-    def _fill(self, plan: Plan, tier: int, tokens_max: int) -> None:
-        """Prefill of one tier, at most `tokens_max` tokens: who runs goes on, then who waits joins."""
-        chunks, left_out = plan.chunks, plan.left_out
-        idle = [entry for entry in self._room.running[tier] if entry not in chunks and entry not in left_out]
-        begun = [entry for entry in idle if entry.sequence.model == plan.model and entry.ready()]
-        waiting = self._next(plan.model, tier)
-        if not begun and waiting is None:
-            return
-        plan.tier_left = max(0, min(tokens_max, self._prefill_left(plan, tier)))
-        while begun or waiting:
-            entry = min(begun, key=self._turn) if begun else None
-            if waiting and (entry is None or self._turn(waiting) < self._turn(entry)):
-                waiting = self._next(plan.model, tier) if self._admit(plan, waiting) else None
-            elif entry:
-                begun.remove(entry)
-                self._plan_prefill(plan, entry)
-
-    def _turn(self, entry: Entry) -> tuple[bool, float, int]:
-        """Prefill goes to the share that was served least, be it one that runs or one that waits; last to those that
-        crowd the tier."""
-        queue = self._queues[entry.tier]
-        return queue.crowds(entry), queue.served(entry.sequence.share), entry.number
-
-    def _prefill_for(self, plan: Plan, entry: Entry) -> int:
-        """What is left for the tier, and for a share that crowds it: steps with its prefill stay short, as newcomers of
-        other shares wait for those in flight and then share theirs with it."""
-        if not self._queues[entry.tier].crowds(entry):
-            return plan.tier_left
-        return max(0, min(plan.tier_left, plan.crowd_max - plan.prefill_tokens))
-
-    def _crowds_out(self, entry: Entry) -> bool:
-        """It would take a place beyond those that shares which crowd its tier may have together."""
-        queue = self._queues[entry.tier]
-        places = self._crowd_places[entry.tier]
-        return queue.crowds(entry) and sum(map(queue.crowds, self._room.running[entry.tier])) >= places
-
-    def _make_way(self, plan: Plan, entry: Entry) -> None:
-        """Let decodes of shares that crowd the tier wait a step for prefill of one that does not. Nobody waits twice in
-        a row."""
-        queue, tier = self._queues[entry.tier], entry.tier
-        if tier in plan.made_way or queue.crowds(entry):
-            return
-        plan.made_way.add(tier)
-        for other in plan.decodes(tier):
-            if queue.crowds(other):
-                plan.leave_out(other)
-
-    def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
-        """A chunk as long as there are tokens for; decodes of lower tiers wait for it, and of who crowds its own."""
-        wanted = min(entry.remaining(), self._prefill_for(plan, entry))
-        if wanted:
-            self._make_way(plan, entry)
-            self._take_from_decodes(plan, entry.tier, wanted)
-        count = min(wanted, plan.tokens_left)
-        if not count:
-            plan.hungry.add(entry.tier)
-            return
-        plan.add_prefill(entry, count)
-        # Charged now, so that whose turn is next in this step is known.
-        self._queues[entry.tier].charge(entry, entry.sequence.computed + count)
-
-    def _admit(self, plan: Plan, entry: Entry) -> bool:
-        """Let a waiting request join, if the step has tokens for it. Nobody overtakes one that waits for room: False
-        ends it for the tier and this step."""
-        if min(self._prefill_for(plan, entry), plan.tokens_left + plan.decodes_below(entry.tier)) <= 0:
-            plan.hungry.add(entry.tier)
-            return False
-        if self._overtakes(entry) or self._crowds_out(entry):
-            return False
-        if not entry.in_flight and self._join(entry):
-            self._plan_prefill(plan, entry)
-        elif self.running or self._in_flight or not self._ready(entry):
-            self._claims.setdefault(plan.model, entry)
-            return False
-        else:
-            self._failed.append(self._end(entry, "error", "the request does not fit beside its adapter"))
+    def _evacuate(self, model: str, rank: int | None) -> bool:
+        """See hosting.Evacuate. Who is owed its run runs to its end; as long as somebody does, so may the others."""
+        running = [entry for tier in self._room.running for entry in tier if entry.sequence.model == model]
+        if rank is None or any(entry.reserved or not self.tiers[entry.tier].preemptible for entry in running):
+            return not running
+        self._plan = Plan("", 0)  # none is being put together: nothing is taken out of those in flight
+        for entry in running:
+            self._preempt(entry, rank)
         return True
-
-    def _next(self, model: str, tier: int) -> Entry | None:
-        queue = self._queues[tier]
-        owed = queue.owed(model, self._ready)
-        if owed and self._room.can_reserve(owed):
-            return owed
-        head = queue.head(model, self._ready)
-        if head is None or head.sequence.preemptions or self.residency.in_use(head.sequence.adapter):
-            return head
-        return self._beside(queue, head) or head
-
-    def _beside(self, queue: TierQueue, head: Entry) -> Entry | None:
-        """Who adds no adapter to the batch, and may join before `head`, which would: while that has hardly waited, and
-        only so far as the bound of fairness stays within twice what it is."""
-        tier = self.tiers[head.tier]
-        patience_s = min(PASSED_SHARE_MAX * tier.ttft_base_ms / 1000, tier.ageing_s)
-        if self._clock() - head.sequence.arrived_at >= patience_s:
-            return None
-        slack = max(tier.prefill_weight, tier.decode_weight) * self._step_tokens_max
-        return queue.beside(head, slack, self._adds_no_adapter)
-
-    def _adds_no_adapter(self, entry: Entry) -> bool:
-        return self.residency.in_use(entry.sequence.adapter)
-
-    def _join(self, entry: Entry) -> bool:
-        if not self._room.join(entry):
-            return False
-        self._queues[entry.tier].joined(entry)
-        sequence = entry.sequence
-        self.residency.waits_no_more(sequence.adapter, entry.tier)
-        entry.charged = max(entry.charged, sequence.computed)
-        if not sequence.preemptions:
-            sequence.cached_tokens = sequence.computed
-            self.prefix.queries += len(sequence.prompt_ids)
-            self.prefix.hits += sequence.computed
-        return True
-
-    def _overtakes(self, entry: Entry) -> bool:
-        """It would take room for which a better one waits: not if its tier's floor has that room."""
-        for claim in self._claims.values():
-            same_tier = claim.tier == entry.tier and claim.sequence.model != entry.sequence.model
-            if claim.tier < entry.tier or same_tier:
-                return not self._room.within_floor(entry)
-        return False
-
-    def _prefill_left(self, plan: Plan, tier: int) -> int:
-        """Tokens that prefill of this tier may add, so that the step is no longer than those who decode in it may wait,
-        nor than a request of a higher tier that comes while it runs may. Lower tiers' targets do not count."""
-        limit_s = min(self._patience_s[:tier], default=math.inf)
-        for rank in plan.decoding:
-            if rank <= tier:
-                limit_s = min(limit_s, TARGET_MARGIN * self._inter_token_s[rank])
-        within = self._cost_model.prefill_within(limit_s, plan.load(), self._step_tokens_max)
-        return max(within, self._prefill_tokens_min - plan.prefill_tokens)
-
-    def _take_from_decodes(self, plan: Plan, tier: int, tokens: int) -> None:
-        """Let decodes of lower tiers wait a step, the youngest of the lowest first, for so many tokens of prefill of
-        this one: until they fit, and the step is no longer than its first token can wait. Nobody waits twice in a
-        row."""
-        if not plan.decodes_below(tier):
-            return
-        costs = self._cost_model.costs
-        excess_s = costs.seconds(plan.load()) + costs.prefill_token_s * tokens - self._patience_s[tier]
-        for rank in range(len(self.tiers) - 1, tier, -1):
-            if self.tiers[rank].preemptible:
-                excess_s = plan.drop_decodes(rank, tokens, excess_s, costs)
-
-    def _settle_prefill(self, plan: Plan) -> None:
-        """What a tier that ran out of tokens lacks of its floor's share of prefill is owed to it."""
-        for tier, owed in enumerate(self._prefill_owed):
-            if tier in plan.hungry:
-                lacks = self.tiers[tier].floor * plan.prefill_tokens - plan.prefill_of[tier]
-                self._prefill_owed[tier] = min(max(0.0, owed + lacks), self._step_tokens_max)
-            else:
-                self._prefill_owed[tier] = 0.0
 
     def _begin(self, plan: Plan) -> Step:
-        self._settle_prefill(plan)
-        self._steps += 1
-        self._last_step[plan.model] = self._steps
+        self._planner.settle(plan)
+        self._turns.begun(plan.model, self._cost_models.of(plan.model).costs.seconds(plan.load()))
+        self.hosting.stepped(plan.model)
         now = self._clock()
         for entry in plan.chunks:
             if entry.sequence.started_at is None:
                 entry.sequence.started_at = now
         self._in_flight.append(plan)
-        return plan.begin(self._steps)
+        return plan.begin(self._turns.steps)
 
     # ---- preemption
 
@@ -582,7 +491,6 @@ class Scheduler:
             self.residency.waits_no_more(sequence.adapter, entry.tier)
             self.swap.forget(entry)
         del self._entries[sequence.gateway, sequence.handle]
-        self._live[sequence.model][entry.tier] -= 1
-        if self._claims.get(sequence.model) is entry:
-            del self._claims[sequence.model]
+        self.served.ended(entry)
+        self._planner.left(entry)
         return Ended(sequence, reason, message)

@@ -18,12 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from engine.inbox import GatewayGone, Inbox, Progress
 from engine.protocol import (
     Abort,
     FrameReader,
     Heartbeat,
     Hello,
+    Models,
     ProtocolError,
     Submit,
     decode_to_engine,
@@ -111,8 +114,8 @@ class _Stream(asyncio.Protocol):
 
 
 class Server:
-    """The I/O thread. Methods without an underscore are for its streams, except `start`, `send` and `stop`, which are
-    for the loop's thread."""
+    """The I/O thread. Methods without an underscore are for its streams, except `start`, `send`, `tell_models` and
+    `stop`, which are for the loop's thread."""
 
     def __init__(
         self, path: Path, hello: Hello, inbox: Inbox, progress: Progress, parent: int, ended: Callable[[str], None]
@@ -121,7 +124,7 @@ class Server:
         when the thread itself cannot go on."""
         self.inbox = inbox
         self._path = path
-        self._hello = encode(hello)
+        self._hello = hello
         self._progress = progress
         self._ended = ended
         self._parent = parent
@@ -147,6 +150,11 @@ class Server:
         """Hand frames to the I/O thread. What is for a stream that is gone is dropped."""
         self._loop.call_soon_threadsafe(self._deliver, batch)
 
+    def tell_models(self, models: Models) -> None:
+        """What is served from now on: to every stream, before what is sent after this, and in the Hello of later
+        ones."""
+        self._loop.call_soon_threadsafe(self._tell_models, models)
+
     def stop(self) -> None:
         """Flush what is unsent for up to FLUSH_S, close all streams, remove the socket file, end the thread."""
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(timeout=FLUSH_S + 1.0)
@@ -160,7 +168,7 @@ class Server:
             stream.cut(f"{STREAMS_MAX} streams are open already")
             return
         self._streams[stream.number] = stream
-        stream.write(self._hello)
+        stream.write(encode(self._hello))
         if self._paused and stream.transport is not None:
             stream.transport.pause_reading()
         _log.info("stream.opened", extra={"fields": {"gateway": stream.number}})
@@ -203,6 +211,12 @@ class Server:
             if stream is not None:
                 stream.live.difference_update(outgoing.ended)
                 stream.write(outgoing.data)
+
+    def _tell_models(self, models: Models) -> None:
+        self._hello = msgspec.structs.replace(self._hello, models=models.models, refused=models.refused)
+        frame = encode(models)
+        for stream in list(self._streams.values()):
+            stream.write(frame)
 
     def _accept(self) -> _Stream:
         number = self._next_number

@@ -6,9 +6,11 @@ and every list has a limit. It only reads; it must never know who watches, or wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Ordered
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy.typing as npt
 from engine.arena import PageKind
 from engine.entry import Entry
 from engine.preempted import Preempted
-from engine.protocol import AdapterPlace, PageOwner, Preemption, RequestState, Snapshot, TierState
+from engine.protocol import AdapterPlace, ModelPlace, PageOwner, Preemption, RequestState, Snapshot, TierState
 from engine.scheduler import Scheduler
 
 REQUESTS_MAX = 256
@@ -33,8 +35,16 @@ Shown = npt.NDArray[np.uint16]
 Owner = tuple[str, str | None, str | None, str | None]
 
 
-def take(scheduler: Scheduler, epoch: str, step: int, now: float, after: int | None) -> Snapshot:
-    """`now` by the scheduler's clock; `after`: the number of the preemption that was seen last, None for none."""
+def take(
+    scheduler: Scheduler,
+    epoch: str,
+    step: int,
+    now: float,
+    after: int | None,
+    page_waste: Mapping[str, int] = MappingProxyType({}),
+) -> Snapshot:
+    """`now` by the scheduler's clock; `after`: the number of the preemption that was seen last, None for none;
+    `page_waste` by model, see `step.Runner`."""
     tiers = [tier.name for tier in scheduler.tiers]
     owners, runs, cell = _arena(scheduler)
     places, known = scheduler.residency.whereabouts(ADAPTERS_MAX)
@@ -54,6 +64,8 @@ def take(scheduler: Scheduler, epoch: str, step: int, now: float, after: int | N
         preempted=scheduler.preempted.count,
         adapters=[AdapterPlace(digest, where, size) for digest, where, size in places],  # type: ignore[arg-type]
         adapters_total=known,
+        models=_models(scheduler, page_waste),
+        weights_bytes=scheduler.hosting.bytes_max or 0,
     )
 
 
@@ -63,9 +75,7 @@ def take(scheduler: Scheduler, epoch: str, step: int, now: float, after: int | N
 def _arena(scheduler: Scheduler) -> tuple[list[PageOwner], bytes, int]:
     """Owners that have a page, the runs of the map by their index, and how many pages a cell of it has."""
     owners: list[Owner] = [("free", None, None, None)]
-    owners += [("cached", None, model, None) for model in scheduler.models]
-    owners.append(("adapter", None, None, None))
-    owner_of = _unheld(scheduler, adapter=len(owners) - 1)
+    owner_of = _unheld(scheduler, owners)
     _paint_adapters(scheduler, owner_of, owners)
     _paint_requests(scheduler, owner_of, owners)
     counts = np.bincount(owner_of, minlength=len(owners))
@@ -77,16 +87,20 @@ def _arena(scheduler: Scheduler) -> tuple[list[PageOwner], bytes, int]:
     return held, _runs(index[owner_of[::cell]], cell, len(owner_of)), cell
 
 
-def _unheld(scheduler: Scheduler, *, adapter: int) -> Owners:
-    """By page: 0 free, 1 + the model's number cached, `adapter`. Who holds pages is painted over that."""
+def _unheld(scheduler: Scheduler, owners: list[Owner]) -> Owners:
+    """By page: 0 free, then who adds to `owners`: cached, by the model that its label says, and adapters. Who holds
+    pages is painted over that."""
     kinds = np.frombuffer(scheduler.arena.kinds(), np.uint8)
-    by_kind = np.zeros(len(PageKind), np.uint32)
-    by_kind[PageKind.ADAPTER] = adapter
-    by_kind[PageKind.CACHED] = 1
-    owner_of = by_kind[kinds]
-    if len(scheduler.models) > 1:
-        cached = kinds == PageKind.CACHED
-        owner_of[cached] += np.frombuffer(scheduler.prefix.labels, np.uint16)[cached]
+    owner_of = np.zeros(len(kinds), np.uint32)
+    cached = kinds == PageKind.CACHED
+    labels, models = np.frombuffer(scheduler.prefix.labels, np.uint16)[cached], scheduler.served.labels
+    present = np.flatnonzero(np.bincount(labels))
+    owner_of_label = np.zeros(len(models) + 1, np.uint32)
+    owner_of_label[present] = len(owners) + np.arange(len(present), dtype=np.uint32)
+    owners += [("cached", None, models[label], None) for label in present.tolist()]
+    owner_of[cached] = owner_of_label[labels]
+    owner_of[kinds == PageKind.ADAPTER] = len(owners)
+    owners.append(("adapter", None, None, None))
     return owner_of
 
 
@@ -128,7 +142,30 @@ def _runs(owner_of: Shown, cell: int, pages: int) -> bytes:
     return pairs.tobytes()
 
 
-# ---- requests, tiers, preemptions
+# ---- models, requests, tiers, preemptions
+
+
+def _models(scheduler: Scheduler, page_waste: Mapping[str, int]) -> list[ModelPlace]:
+    hosting = scheduler.hosting
+    running = Counter(entry.sequence.model for entries in scheduler.running_entries() for entry in entries)
+    waiting = Counter(entry.sequence.model for entry in scheduler.waiting_entries())
+    return [
+        ModelPlace(
+            name=name,
+            where=hosting.where(name),  # type: ignore[arg-type]
+            coming=hosted.coming,
+            leaving=hosted.leaving or name in scheduler.served.retired,
+            pinned=hosted.pinned,
+            weights_bytes=hosted.bytes,
+            tokens_per_page=scheduler.models[name].tokens_per_page,
+            page_waste_bytes=page_waste.get(name, 0),
+            running=running[name],
+            waiting=waiting[name],
+            wait_s=scheduler.wait_s(name),
+            loads=hosted.loads,
+        )
+        for name, hosted in hosting.models.items()
+    ]
 
 
 def _tiers(scheduler: Scheduler) -> list[TierState]:

@@ -5,13 +5,14 @@ Plain data, no torch: the scheduler, the simulator and the fake engine load this
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from engine.protocol import FinishReason, Logprobs, Recompute, Sampling
+from engine.config import ModelConfig
+from engine.protocol import FinishReason, Logprobs, ModelInfo, Recompute, Sampling
 
 # Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
 PENDING_ID = -1
@@ -211,6 +212,59 @@ class AdapterTable(Protocol):
         ...
 
 
+class WeightsMove(NamedTuple):
+    """A model whose weights came onto the device, from "host" memory or from "disk". With an `error` they did not, and
+    that says why."""
+
+    model: str
+    source: str
+    seconds: float
+    error: str = ""
+
+
+class WeightsTable(Protocol):
+    """Where the models' weights lie: on the device, in host memory, or in their files alone. The scheduler decides who
+    is wanted and who goes; this moves bytes, beside the steps, which wait for nothing of it.
+
+    `drop` is in order with the steps: one begun before still reads the weights, which are free for others only when it
+    is done."""
+
+    bytes_max: int | None  # of all weights on the device; None: every model that is known stays there
+
+    def bytes(self, model: str) -> int:
+        """Of the device, while it is there."""
+        ...
+
+    def free(self) -> int:
+        """Bytes that no model has, nor is about to get, and no step reads."""
+        ...
+
+    def where(self, model: str) -> Literal["device", "host", "disk"]:
+        """Where it is whole and nearest; one that comes is not on the device yet."""
+        ...
+
+    def seconds(self, model: str) -> float:
+        """Until it would be on the device if it began to come now; of one that comes, what is left; 0 on the device.
+        By what copies took until now."""
+        ...
+
+    def prefetch(self, model: str) -> None:
+        """It is waited for, and there is no room on the device: bring it from disk to host memory, if that has room."""
+        ...
+
+    def begin(self, model: str) -> None:
+        """Bring it onto the device. `free` was at least its `bytes`."""
+        ...
+
+    def drop(self, model: str) -> None:
+        """Off the device, or off its way there. It stays known."""
+        ...
+
+    def poll(self) -> Iterable[WeightsMove]:
+        """What came since, or failed to: those that came may be in steps from now on. Before each step."""
+        ...
+
+
 class HostPool(Protocol):
     """Host memory for whole pages. The scheduler decides which; this copies.
 
@@ -265,6 +319,14 @@ class Runner(Protocol):
     def adapters(self) -> AdapterTable: ...
 
     @property
+    def weights(self) -> WeightsTable: ...
+
+    @property
+    def page_waste(self) -> Mapping[str, int]:
+        """By model, the bytes of a page in which no token of it fits. For watchers."""
+        ...
+
+    @property
     def host_pool(self) -> HostPool | None:
         """None: whoever is preempted computes all again."""
         ...
@@ -277,6 +339,15 @@ class Runner(Protocol):
     def begin(self, step: Step) -> Pending:
         """Start it. All that it needs of the sequences is read before this returns: later they change. Raises what
         kept it from starting; then nothing of it runs, and no further step is begun before its requests have ended."""
+        ...
+
+    def load_model(self, model: ModelConfig) -> ModelInfo:
+        """Check its files, and know it from now on; its weights come when `weights` is told to bring them. Runs beside
+        the steps. Raises ValueError with the reason, OSError."""
+        ...
+
+    def unload_model(self, name: str) -> None:
+        """Forget it; the scheduler has dropped its weights before, and every step of it is completed."""
         ...
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:

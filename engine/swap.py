@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.arena import Arena
-from engine.cost_model import CostModel
+from engine.cost_model import CostModels
 from engine.entry import Entry
 from engine.step import HostPool
 
@@ -25,13 +25,13 @@ class _Saved:
 class Swap:
     """Slots belong to requests that wait: from a preemption until they join again or end."""
 
-    def __init__(self, pool: HostPool | None, arena: Arena, cost_model: CostModel) -> None:
+    def __init__(self, pool: HostPool | None, arena: Arena, cost_models: CostModels) -> None:
         """Without a pool everything is recomputed."""
         self.slots = pool.slots if pool is not None else 0
         self.tokens = 0  # brought back
         self._pool = pool
         self._arena = arena
-        self._cost_model = cost_model
+        self._cost_models = cost_models
         self._free = list(range(self.slots - 1, -1, -1))  # a stack: the lowest and the last freed come first
         self._saved: dict[Entry, _Saved] = {}
 
@@ -52,7 +52,7 @@ class Swap:
         if not own or len(own) > len(self._free):
             return False
         tokens = sequence.computed - (len(filled) - len(own)) * page_tokens
-        again_s = self._cost_model.costs.prefill_token_s * tokens
+        again_s = self._cost_models.of(sequence.model).costs.prefill_token_s * tokens
         if 2 * self._pool.page_copy_s * len(own) > again_s:  # out and in
             return False
         slots = {page: self._free.pop() for page in own}

@@ -280,6 +280,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _token_text(value: Any) -> str:
     """A named token of tokenizer_config.json: its text, or an object with its text under "content"."""
+    if isinstance(value, dict) and "content" not in value:
+        raise ValueError("tokenizer_config.json: a token without its 'content'")
     return str(value["content"]) if isinstance(value, dict) else str(value)
 
 

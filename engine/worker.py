@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
+from engine.config import ModelConfig
 from engine.inbox import Call, Command, GatewayGone, Inbox, Progress, Received, Stop
 from engine.loading import AdapterChanges
-from engine.metrics import EngineMetrics, Gauges
+from engine.metrics import EngineMetrics, Gauges, ModelCounts
+from engine.models_changes import ModelChanges
 from engine.protocol import (
     Abort,
     AdapterState,
@@ -23,6 +25,9 @@ from engine.protocol import (
     FinishReason,
     Hello,
     LoadAdapter,
+    LoadModel,
+    Models,
+    ModelState,
     Recorded,
     RefusalCode,
     Refused,
@@ -32,6 +37,7 @@ from engine.protocol import (
     Submit,
     Tokens,
     UnloadAdapter,
+    UnloadModel,
     Usage,
     Watch,
     encode,
@@ -43,8 +49,9 @@ from engine.unrecorded import Unrecorded
 
 # Idle for so long, the loop looks its books over once.
 INTEGRITY_AFTER_S = 1.0
-# With nothing to do until an adapter comes: between two looks whether it has, at first, and after so long a wait.
-ADAPTER_LOOK_S, ADAPTER_LONG_S, ADAPTER_LOOK_LATER_S = 0.00025, 0.02, 0.005
+# With nothing to do until an adapter or a model's weights come: between two looks whether they have, at first, and
+# after so long a wait.
+COMING_LOOK_S, COMING_LONG_S, COMING_LOOK_LATER_S = 0.00025, 0.02, 0.005
 MESSAGE_CHARS_MAX = 500
 # Of a share inside its tier.
 WEIGHT_MAX = 1000.0
@@ -99,8 +106,12 @@ class Worker:
         inbox: Inbox,
         progress: Progress,
         send: Callable[[list[Outgoing]], None],
+        tell_models: Callable[[Models], None] = lambda _: None,
+        configs: Iterable[ModelConfig] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`tell_models` tells every stream, before what `send` sends after it; `configs`: as the models of `hello` were
+        configured."""
         self._hello = hello
         self._scheduler = scheduler
         self._runner = runner
@@ -112,6 +123,11 @@ class Worker:
         self._changes = AdapterChanges(
             runner, scheduler.remove_adapter, scheduler.reads, scheduler.pin_adapter, inbox, self._answer_adapter
         )
+        self._tell_models = tell_models
+        self._models = ModelChanges(
+            runner, scheduler, hello.models, hello.refused, configs, inbox, self._answer_model, self._models_changed,
+            self._forget_model,
+        )  # fmt: skip
         self._in_flight: deque[_Flight] = deque()  # oldest first
         self._completed_at = 0.0  # the last step
         self._gateways: set[int] = set()
@@ -119,7 +135,7 @@ class Worker:
         self._last_token_at: dict[Sequence, float] = {}
         self._mail: dict[int, _Mail] = {}
         self._checked = False  # the books, since the last step
-        self._adapter_since: float | None = None  # nothing can be computed before an adapter has come
+        self._coming_since: float | None = None  # nothing can be computed before an adapter or weights have come
         self._stopping = False
 
     def run(self) -> None:
@@ -133,25 +149,26 @@ class Worker:
                 pass
             elif self._busy():
                 self._step()
-            elif self._scheduler.residency.brings:
-                self._scheduler.take_in_adapters()
+            elif self._scheduler.brings:
+                self._scheduler.take_in()
             elif not commands:
                 self._scheduler.check_integrity()
                 self._checked = True
+            self._models.forget_unused()
             self._note_progress()
             self._post()
 
     def _patience(self) -> float | None:
         """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
         if not self._busy():
-            self._adapter_since = None
-            if self._scheduler.residency.brings:
-                return ADAPTER_LOOK_LATER_S
+            self._coming_since = None
+            if self._scheduler.brings:
+                return COMING_LOOK_LATER_S
             return None if self._checked else INTEGRITY_AFTER_S
-        if self._adapter_since is None:
+        if self._coming_since is None:
             return 0.0
-        waited_s = self._clock() - self._adapter_since
-        return ADAPTER_LOOK_S if waited_s < ADAPTER_LONG_S else ADAPTER_LOOK_LATER_S
+        waited_s = self._clock() - self._coming_since
+        return COMING_LOOK_S if waited_s < COMING_LONG_S else COMING_LOOK_LATER_S
 
     def _busy(self) -> bool:
         """Also when all requests have ended, and a step in flight computes for one of them still."""
@@ -159,20 +176,20 @@ class Worker:
 
     def _step(self) -> None:
         """Begin what may be begun, so that the device has work while we wait for its oldest step and take that in."""
-        self._progress.busy = self._adapter_since is None
+        self._progress.busy = self._coming_since is None
         self._checked = False
         while self._may_begin() and (step := self._scheduler.schedule()) is not None:
             self._begin(step)
         if self._in_flight:
-            self._adapter_since = None
+            self._coming_since = None
             self._complete()
             return
         for ended in self._scheduler.take_failed():
             self._end(ended)
-        if not self._scheduler.awaits_adapter:
-            self._adapter_since = None
-        elif self._adapter_since is None:
-            self._adapter_since = self._clock()
+        if not self._scheduler.awaits:
+            self._coming_since = None
+        elif self._coming_since is None:
+            self._coming_since = self._clock()
 
     def _may_begin(self) -> bool:
         """Nothing goes on top of a step that was not begun: its ids do not exist."""
@@ -225,7 +242,7 @@ class Worker:
         progress.running = scheduler.running
         progress.waiting = sum(scheduler.waiting().values())
         # Who waits for a slow disk alone is not stuck.
-        progress.busy = self._busy() and self._adapter_since is None
+        progress.busy = self._busy() and self._coming_since is None
 
     def _failed(self, step: Step, error: Exception) -> StepResult:
         """The result of a step that raised."""
@@ -273,6 +290,10 @@ class Worker:
                 self._changes.load(gateway, frame)
             case UnloadAdapter():
                 self._changes.unload(gateway, frame)
+            case LoadModel():
+                self._models.load(gateway, frame)
+            case UnloadModel():
+                self._models.unload(gateway, frame)
             case Status():
                 self._mail_for(gateway).frames.append(encode(self._report()))
             case Watch():
@@ -451,6 +472,19 @@ class Worker:
         short = msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX])
         self._mail_for(gateway).frames.append(encode(short))
 
+    def _answer_model(self, gateway: int, state: ModelState) -> None:
+        short = msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX])
+        self._mail_for(gateway).frames.append(encode(short))
+
+    def _models_changed(self, models: Models) -> None:
+        for model in models.models:
+            self._metrics.add_model(model.name)
+        self._tell_models(models)
+
+    def _forget_model(self, model: str) -> None:
+        self._changes.forget_model(model)
+        self._metrics.forget_model(model)
+
     def _mail_for(self, gateway: int) -> _Mail:
         mail = self._mail.get(gateway)
         if mail is None:
@@ -469,11 +503,19 @@ class Worker:
         from engine import snapshot
 
         self._metrics.snapshots += 1
-        return snapshot.take(self._scheduler, self._hello.epoch, self._progress.step, self._clock(), preempted)
+        return snapshot.take(
+            self._scheduler,
+            self._hello.epoch,
+            self._progress.step,
+            self._clock(),
+            preempted,
+            self._runner.page_waste,
+        )
 
     def _report(self) -> StatusReport:
         gauges = self._gauges()
         self._metrics.observe_loads(self._scheduler.residency.take_loads())
+        self._metrics.observe_model_loads(self._scheduler.hosting.take_loads())
         return StatusReport(
             epoch=self._hello.epoch,
             step=self._progress.step,
@@ -491,7 +533,7 @@ class Worker:
         )
 
     def _gauges(self) -> Gauges:
-        scheduler = self._scheduler
+        scheduler, hosting = self._scheduler, self._scheduler.hosting
         return Gauges(
             running=scheduler.running,
             waiting=scheduler.waiting(),
@@ -507,4 +549,10 @@ class Worker:
             tokens_swapped=scheduler.swap.tokens,
             adapters_resident=self._runner.adapters.resident(),
             adapters=scheduler.residency.counts(),
+            models=ModelCounts(
+                hits=dict(hosting.hits),
+                resident={name: hosted.on_device for name, hosted in hosting.models.items()},
+                evicted={name: hosted.evictions for name, hosted in hosting.models.items()},
+                failures=hosting.failures,
+            ),
         )

@@ -1,7 +1,7 @@
 """The oracle: what transformers and peft say, on the CPU in float32. Also small random models of every family.
 
-`python tests/oracle.py MODEL_DIR` writes tests/data/oracle.json anew: the greedy ids of its prompts for the demo model
-alone and with each example adapter. To be done when the model, an adapter or a prompt changes.
+`python tests/oracle.py MODEL_DIR` writes that model's file in tests/data anew (oracle.json: SmolLM2's): the greedy ids
+of its prompts, alone and with each of its adapters. To be done when the model, an adapter or a prompt changes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "adapters"
 COMMITTED = Path(__file__).resolve().parent / "data" / "oracle.json"
+SMOLLM2, TINY = "smollm2-135m-instruct", "laneway-tiny"
+COMMITTED_OF = {SMOLLM2: COMMITTED, TINY: COMMITTED.with_name("oracle-tiny.json")}
 BASE = ""  # the name of no adapter
 
 FAMILIES = ("llama", "llama3-rope", "mistral", "qwen2", "qwen3", "tied")
@@ -141,12 +143,14 @@ def _until(ids: list[int], stops: frozenset[int]) -> list[int]:
     return ids
 
 
-def example_adapters() -> list[str]:
-    return sorted(path.parent.name for path in EXAMPLES.glob("*/adapter_config.json"))
+def example_adapters(base: str = SMOLLM2) -> list[str]:
+    """Those that were trained for that base."""
+    configs = {path.parent.name: json.loads(path.read_bytes()) for path in EXAMPLES.glob("*/adapter_config.json")}
+    return sorted(n for n, c in configs.items() if c["base_model_name_or_path"].lower().rpartition("/")[2] == base)
 
 
-def identities(model_dir: Path) -> dict[str, str]:
-    """Content digests of the demo model (under BASE) and of each example adapter: what committed ids hold for."""
+def identities(model_dir: Path, base: str = SMOLLM2) -> dict[str, str]:
+    """Content digests of the base model (under BASE) and of its example adapters: what committed ids hold for."""
     from adapters.spec import BaseShape
     from adapters.store import AdapterStore
     from engine.models.weights import model_digest
@@ -154,34 +158,38 @@ def identities(model_dir: Path) -> dict[str, str]:
     shape = BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))
     with tempfile.TemporaryDirectory() as scratch:
         store = AdapterStore(Path(scratch))
-        digests = {name: store.add_directory(EXAMPLES / name, shape).digest for name in example_adapters()}
+        digests = {name: store.add_directory(EXAMPLES / name, shape).digest for name in example_adapters(base)}
     return {BASE: model_digest(model_dir), **digests}
 
 
-def write_committed(model_dir: Path) -> None:
-    """Keep the prompts of tests/data/oracle.json, and compute everything else in it."""
+def write_committed(model_dir: Path, base: str) -> None:
+    """Keep the prompts of the base's file, and compute everything else in it."""
     import peft
     import transformers as hf
 
     from engine.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(model_dir)
-    kept = json.loads(COMMITTED.read_text())
+    committed = COMMITTED_OF[base]
+    kept = json.loads(committed.read_text())
     prompts = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in kept["prompts"]]
     ids = {}
-    for name in (BASE, *example_adapters()):
+    for name in (BASE, *example_adapters(base)):
         model = load(model_dir, EXAMPLES / name if name else None)
         ids[name] = greedy(model, prompts, kept["new_tokens"], tokenizer.eos_ids)
         print(name or "(base)", [tokenizer.decode(row)[:40] for row in ids[name][:3]], flush=True)
-    found = {"made_with": f"transformers {hf.__version__}, peft {peft.__version__}", "digests": identities(model_dir)}
+    found = {
+        "made_with": f"transformers {hf.__version__}, peft {peft.__version__}",
+        "digests": identities(model_dir, base),
+    }
     text = json.dumps({**kept, **found, "ids": ids}, indent=1, ensure_ascii=False)
     # One row a line.
     rows = {json.dumps(row, indent=1): json.dumps(row) for table in ids.values() for row in table}
     for wide, narrow in rows.items():
         text = text.replace(wide.replace("\n", "\n   "), narrow)
-    COMMITTED.write_text(text + "\n")
+    committed.write_text(text + "\n")
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    write_committed(Path(sys.argv[1]))
+    write_committed(Path(sys.argv[1]), Path(sys.argv[1]).resolve().name)

@@ -5,82 +5,160 @@ It must never decide what to serve: the configuration says.
 
 from __future__ import annotations
 
-from pathlib import Path
+import logging
+import threading
 
 import torch
 
 from adapters.pool import TilePool
-from adapters.spec import BaseShape
 from adapters.staging import CudaLane, Staging
-from adapters.table import AdapterRows
-from engine.config import EngineConfig, ModelConfig
-from engine.gpu.decoder import GpuDecoder
+from adapters.table import LAYERS_MIN, AdapterRows
+from engine.config import EngineConfig
+from engine.gpu.driver import OUT_OF_MEMORY, DriverError, DriverMemory
+from engine.gpu.graphs import CudaRecorder, Graphs
 from engine.gpu.layouts import Limits, row_buckets
+from engine.gpu.memory import ChunkedRoom, Room, WholeRoom, chunk_size
+from engine.gpu.opening import OpenedModel, dtype_of, open_model
+from engine.gpu.pinned import CudaCopies, pinned_pieces
 from engine.gpu.runner import GpuRunner
+from engine.gpu.weights import GpuWeights
+from engine.gpu.weights_loader import PASSING
 from engine.host_pool import build_host_pool
-from engine.models.config import DecoderConfig, ModelRefused, load_config
-from engine.models.dummy import DUMMY_DIGEST, dummy_weights
-from engine.models.weights import Weights, load_weights, model_digest
-from engine.protocol import ModelInfo
-from engine.runner import PAGE_TOKENS, base_shape, check_page, host_memory
+from engine.models.config import ModelRefused
+from engine.runner import PAGE_TOKENS, check_page, host_memory
+from engine.together import in_order_of_loading
+
+# Where nothing is mapped, a piece of the host's memory is a multiple of this.
+GRAIN_BYTES = 2 << 20
+
+_log = logging.getLogger(__name__)
 
 
-def build_gpu_runner(config: EngineConfig, *, capture: bool = True) -> GpuRunner:
-    """Load every configured model and lay out the arena. Raises ModelRefused, OSError.
+def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: bool = True) -> GpuRunner:
+    """Know every configured model, bring the weights that there is room for, and lay out the arena. A model that cannot
+    be served is among the runner's `refused`, if any other can. Raises ModelRefused, OSError.
 
-    `capture` False leaves graphs out, which tests need for steps that are all eager."""
+    `capture` False leaves graphs out, which tests need for steps that are all eager; `with_lora` False those that no
+    step needs without adapters."""
     if not torch.cuda.is_available():
         raise ModelRefused("device: cuda is configured, and torch sees no CUDA device here")
     device = torch.device("cuda", torch.cuda.current_device())
     dtype = _dtype(config)
-    shapes = {model.name: load_config(Path(model.path)) for model in config.models}
-    token_bytes = {name: shape.kv_elements_per_token() * dtype.itemsize for name, shape in shapes.items()}
+    refused: dict[str, str] = {}
+    opened = _open(config, dtype, device, refused)
+    lock = threading.Lock()
+    runner = _runner(config, opened, dtype, device, lock, capture=capture)
+    runner.refused = refused
+    for model in opened:
+        try:
+            runner.add(model)
+        except ModelRefused as error:
+            refused[model.name] = str(error)
+    _bring(runner)
+    _check_any(config, runner.models, refused)
+    if capture:
+        runner.warm_up()
+        # As far as graph_bytes goes, so that no request waits for them; those of a model that comes later: with use.
+        at_start = [name for name in runner.models if runner.weights.where(name) == "device"]
+        runner.capture(at_start, with_lora=with_lora)
+    return runner
+
+
+def _open(config: EngineConfig, dtype: torch.dtype, device: torch.device, refused: dict[str, str]) -> list[OpenedModel]:
+    opened = []
+    for model in config.models:
+        try:
+            opened.append(open_model(model, dtype, device))
+        except (ModelRefused, OSError) as error:
+            if len(config.models) == 1:
+                raise
+            refused[model.name] = str(error) or type(error).__name__
+    _check_any(config, {model.name: model for model in opened}, refused)
+    return opened
+
+
+def _runner(
+    config: EngineConfig,
+    opened: list[OpenedModel],
+    dtype: torch.dtype,
+    device: torch.device,
+    lock: threading.Lock,
+    *,
+    capture: bool,
+) -> GpuRunner:
+    """Without a model yet."""
+    token_bytes = {model.name: model.shape.kv_elements_per_token() * dtype.itemsize for model in opened}
     page_bytes = PAGE_TOKENS * max(token_bytes.values())
     pages = config.arena_bytes // page_bytes
     for name, size in token_bytes.items():
         check_page(name, size, page_bytes, pages)
     arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
     sequences = row_buckets(config.sequences_max)[-1]
-    bases: dict[str, BaseShape] = {model.name: base_shape(Path(model.path)) for model in config.models}
-    decoders: dict[str, tuple[ModelInfo, GpuDecoder]] = {}
-    tables = 0
-    for model in config.models:
-        shape = shapes[model.name]
-        decoder = GpuDecoder(shape, bases[model.name], _weights(model, shape, dtype, device), arena, sequences)
-        info = ModelInfo(model.name, _digest(model), shape.context_tokens, shape.vocab, decoder.tokens_per_page, pages)
-        decoders[model.name] = info, decoder
-        tables = max(tables, config.sequences_max * -(-shape.context_tokens // decoder.tokens_per_page))
-    layers = max(shape.layers for shape in shapes.values())
+    layers = max(LAYERS_MIN, *(model.shape.layers for model in opened))
     rows = AdapterRows(arena, dtype, layers, config.adapters_max, config.adapter_rank_max)
-    limits = Limits(max(config.step_tokens_max, sequences), sequences, tables)
-    pool = build_host_pool(arena, config.host_pool_bytes)
     memory = torch.empty(config.adapter_staging_bytes, dtype=torch.uint8, device=device)
     staging = Staging(memory, CudaLane(device))
-    adapters = TilePool(arena, dtype, bases, rows, host=host_memory(config, pinned=True), staging=staging)
-    runner = GpuRunner(decoders, arena, adapters, pool, limits)
-    if capture:
-        runner.capture()
+    adapters = TilePool(arena, dtype, {}, rows, host=host_memory(config, pinned=True), staging=staging)
+    weights = _weights(config, opened, device, lock)
+    graphs = Graphs(CudaRecorder(device), config.graph_bytes if capture else 0, lock)
+    limits = Limits(max(config.step_tokens_max, sequences), sequences, 0)
+    pool = build_host_pool(arena, config.host_pool_bytes)
+    runner = GpuRunner(arena, adapters, weights, graphs, pool, limits)
+    runner.reserve(opened)
     return runner
+
+
+def _weights(config: EngineConfig, opened: list[OpenedModel], device: torch.device, lock: threading.Lock) -> GpuWeights:
+    budget = config.weights_bytes
+    room: Room
+    together = sum(model.source.layout.bytes for model in opened)
+    _, total = torch.cuda.mem_get_info(device)
+    if budget > total:
+        raise ModelRefused(f"weights_bytes: {budget}: the device has {total} bytes")
+    try:
+        if budget:
+            driver = DriverMemory(device)
+            piece = chunk_size(budget, driver.granularity())
+            if budget < piece:
+                raise ModelRefused(f"weights_bytes: {budget} is less than the {piece} bytes that a GPU gives at once")
+            room = ChunkedRoom(driver, budget, piece, lock)
+        else:
+            piece, room = chunk_size(together, GRAIN_BYTES), WholeRoom(device)
+    except DriverError as error:
+        why = "the device has no such room" if error.code == OUT_OF_MEMORY else str(error)
+        raise ModelRefused(f"weights_bytes: {budget}: {why}") from error
+    # Without a budget nothing ever leaves the device.
+    held = config.weights_host_bytes // piece if budget else 0
+    pieces = pinned_pieces(held + PASSING, piece, "weights_host_bytes")
+    copies = CudaCopies(device)
+    weights = GpuWeights(room, copies, pieces[PASSING:], pieces[:PASSING], piece)
+    weights.rates["host"] = copies.measure(pieces[0])
+    fields = {"chunk_bytes": piece, "host_pieces": held, "bytes_per_s": round(weights.rates["host"])}
+    _log.info("weights.memory", extra={"fields": fields})
+    return weights
+
+
+def _bring(runner: GpuRunner) -> None:
+    """Those that are there at first; the next ones wait in host memory."""
+    weights = runner.weights
+    order = [model.name for model in in_order_of_loading(runner.models.values())]
+    for name, why in weights.load(order).items():
+        runner.unload_model(name)
+        runner.refused[name] = why
+    for name in runner.models:
+        if weights.where(name) != "device":
+            weights.prefetch(name)
+
+
+def _check_any(config: EngineConfig, served: object, refused: dict[str, str]) -> None:
+    """Raises ModelRefused when no model is left."""
+    if not served:
+        alone = len(config.models) == 1
+        raise ModelRefused("; ".join(why if alone else f"{name}: {why}" for name, why in refused.items()))
 
 
 def _dtype(config: EngineConfig) -> torch.dtype:
     names = {model.dtype for model in config.models}
     if len(names) > 1:
         raise ModelRefused(f"dtype: the models of one engine share one, these have {', '.join(sorted(names))}")
-    name = names.pop()
-    if name == "float32":
-        raise ModelRefused("dtype: a GPU serves bfloat16 or float16, float32 is the CPU's")
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
-def _weights(model: ModelConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    if model.dummy:
-        return dummy_weights(shape, dtype, device)
-    return load_weights(Path(model.path), shape, dtype, device)
-
-
-def _digest(model: ModelConfig) -> str:
-    if model.digest is not None:
-        return model.digest
-    return DUMMY_DIGEST if model.dummy else model_digest(Path(model.path))
+    return dtype_of(names.pop())

@@ -8,63 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from adapters.spec import BaseShape
-from engine.gpu.layouts import Layouts, Limits
 from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
+from engine.gpu.step_memory import StepMemory, Workspace
 from engine.models.config import DecoderConfig
 from engine.models.decoder import rotary_frequencies
 from engine.models.linear import Linear
 from engine.models.weights import LayerWeights, Weights
-from kernels.decode_attention import allocate_decode_plan, decode_attention, plan_decode
+from kernels.decode_attention import decode_attention, plan_decode
 from kernels.embed import embed
 from kernels.lora_work import LoraWork, Stack
 from kernels.norm import add_rms_norm, rms_norm
-from kernels.prefill_attention import allocate_prefill_partials, prefill_attention
+from kernels.prefill_attention import prefill_attention
 from kernels.rotary import rotary_tables, rotary_write
 from kernels.swiglu import swiglu
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Activations of at most `rows` rows, reused by every layer. A graph's lie at fixed addresses."""
-
-    hidden: Tensor  # [rows, hidden]: the residual stream
-    x: Tensor  # [rows, hidden]
-    qkv: Tensor  # [rows, q + 2 kv]
-    q: Tensor  # [rows, q]: rotated
-    attended: Tensor  # [rows, q]
-    added: Tensor  # [rows, hidden]: what joins the residual
-    gate_up: Tensor  # [rows, 2 inter]
-    activated: Tensor  # [rows, inter]
-    cos: Tensor  # [rows, head_dim / 2] float32
-    sin: Tensor
-
-    def first(self, rows: int) -> Workspace:
-        """The same memory, for fewer rows."""
-        return Workspace(*(getattr(self, name)[:rows] for name in self.__slots__))
-
-
-def workspace(config: DecoderConfig, rows: int, dtype: torch.dtype, device: torch.device) -> Workspace:
-    def empty(width: int, kind: torch.dtype = dtype) -> Tensor:
-        return torch.empty(rows, width, dtype=kind, device=device)
-
-    half = config.head_dim // 2
-    return Workspace(
-        hidden=empty(config.hidden),
-        x=empty(config.hidden),
-        qkv=empty(config.q_size + 2 * config.kv_size),
-        q=empty(config.q_size),
-        attended=empty(config.q_size),
-        added=empty(config.hidden),
-        gate_up=empty(2 * config.intermediate),
-        activated=empty(config.intermediate),
-        cos=empty(half, torch.float32),
-        sin=empty(half, torch.float32),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,55 +38,54 @@ class Lora:
 class GpuDecoder:
     """A model's weights and arithmetic on one GPU. `kv` is the arena in the model's dtype."""
 
-    def __init__(
-        self, config: DecoderConfig, base: BaseShape, weights: Weights, arena: Tensor, sequences_max: int
-    ) -> None:
-        """`base`: the same model as adapters see it. `arena` [pages, page_bytes] uint8; a step has at most
-        `sequences_max` decodes."""
+    def __init__(self, config: DecoderConfig, base: BaseShape, weights: Weights, arena: Tensor) -> None:
+        """`base`: the same model as adapters see it. `arena` [pages, page_bytes] uint8."""
         self.config = config
         self.dtype = weights.norm.dtype
         self.device = weights.norm.device
         self.kv = arena.view(self.dtype)
         self.tokens_per_page = self.kv.shape[1] // config.kv_elements_per_token()
         assert self.tokens_per_page > 0, "a page holds no token of this model"
+        used = self.tokens_per_page * config.kv_elements_per_token() * self.dtype.itemsize
+        self.page_waste = arena.shape[1] - used  # bytes
         self._weights = weights
         self._frequencies = rotary_frequencies(config).to(self.device)
         self._scale = config.head_dim**-0.5
         self._stacks = stacks(base)
-        self._decode_plan = allocate_decode_plan(
-            sequences_max, config.heads, config.kv_heads, config.head_dim, self.device
-        )
-        self.prefill_partials = allocate_prefill_partials(config.kv_heads, config.head_dim, self.device)
-
-    def layouts(self, limits: Limits, tiles_max: int) -> Layouts:
-        """How large its steps are."""
-        config = self.config
-        return Layouts(limits, tiles_max, config.heads, config.kv_heads, self.prefill_partials.programs)
 
     def forward(
-        self, step: StepTensors, drawn: Tensor, work: Workspace, lora: Lora | None, logits: Tensor, *, decodes: bool
+        self, step: StepTensors, drawn: Tensor, memory: StepMemory, lora: Lora | None, samples: int, *, decodes: bool
     ) -> None:
-        """Logits of `step.sampled` into `logits` [samples, vocab]; K and V of every row are in the arena afterwards.
+        """Logits of `step.sampled` into the first `samples` of `memory.logits`; K and V of every row are in the arena
+        afterwards.
 
-        `drawn` [n] int32: the ids of the step before, where `step.source` points. `work` has as many rows as the
-        step. `decodes`: row i is the one row of sequence i, and all are sampled."""
+        `drawn` [n] int32: the ids of the step before, where `step.source` points. `decodes`: row i is the one row of
+        sequence i, and all are sampled."""
         config, weights = self.config, self._weights
+        work, logits = memory.work.first(step.ids.shape[0]), memory.logits[:samples]
         embed(step.ids, step.source, drawn, weights.embedding, work.hidden)
         if decodes:
-            plan_decode(self._decode_plan, step.sequence_rows, step.kv_lens, step.page_starts)
+            plan_decode(memory.plan, step.sequence_rows, step.kv_lens, step.page_starts)
         if lora is not None:
             lora.deltas.begin_step()
         rotary_tables(step.positions, self._frequencies, work.cos, work.sin)
         rms_norm(work.hidden, weights.layers[0].input_norm, config.norm_eps, work.x)
         for index, layer in enumerate(weights.layers):
-            self._attention(index, layer, step, work, lora, decodes)
+            self._attention(index, layer, step, memory, work, lora, decodes)
             norm = weights.layers[index + 1].input_norm if index + 1 < config.layers else weights.norm
             self._mlp(index, layer, norm, step, work, lora)
-        last = work.x if decodes else work.x.index_select(0, step.sampled[: logits.shape[0]])
+        last = work.x if decodes else work.x.index_select(0, step.sampled[:samples])
         weights.lm_head(last, out=logits)
 
     def _attention(
-        self, index: int, layer: LayerWeights, step: StepTensors, work: Workspace, lora: Lora | None, decodes: bool
+        self,
+        index: int,
+        layer: LayerWeights,
+        step: StepTensors,
+        memory: StepMemory,
+        work: Workspace,
+        lora: Lora | None,
+        decodes: bool,
     ) -> None:
         config = self.config
         delta = _product(layer.qkv, work.x, work.qkv, lora, index, self._stacks.qkv)
@@ -148,11 +107,11 @@ class GpuDecoder:
             k_norm=layer.k_norm,
             eps=config.norm_eps,
         )
-        self._attend(index, step, work, decodes)
+        self._attend(index, step, memory, work, decodes)
         delta = _product(layer.o, work.attended, work.added, lora, index, self._stacks.o)
         self._join_residual(work, layer.post_norm, delta, step.adapted)
 
-    def _attend(self, index: int, step: StepTensors, work: Workspace, decodes: bool) -> None:
+    def _attend(self, index: int, step: StepTensors, memory: StepMemory, work: Workspace, decodes: bool) -> None:
         config = self.config
         if decodes:
             decode_attention(
@@ -160,7 +119,7 @@ class GpuDecoder:
                 work.attended,
                 self.kv,
                 step.pages,
-                self._decode_plan,
+                memory.plan,
                 layer=index,
                 tokens_per_page=self.tokens_per_page,
                 scale=self._scale,
@@ -176,7 +135,7 @@ class GpuDecoder:
             step.page_starts,
             step.pages,
             step.query_blocks,
-            self.prefill_partials,
+            memory.partials,
             layer=index,
             heads=config.heads,
             kv_heads=config.kv_heads,

@@ -1,71 +1,205 @@
-"""Steps as CUDA graphs: one per number of rows, once with LoRA and once without, none per adapter count.
+"""Steps as CUDA graphs: one per number of rows, once with LoRA and once without, none per adapter count; of all models
+within one budget, the least recently used first to go.
 
-A replay reads the step from the packed buffer and leaves logits at a fixed address. It must never know requests.
+A replay reads the step from its packed buffer and leaves logits at a fixed address. It must never know requests.
 """
 
 from __future__ import annotations
 
-import bisect
-import logging
-import time
-from collections.abc import Callable, Sequence
+import gc
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple, Protocol
 
 import torch
 
-from engine.gpu.packing import Layout
+from adapters.staging import Mark
 
-_log = logging.getLogger(__name__)
+# A step of one kind and size is captured when it runs for so many times; twice as often each time that its graph went.
+RUNS_BEFORE = 3
+RUNS_BEFORE_MAX = 3000
 
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    layout: Layout
-    graph: torch.cuda.CUDAGraph
+Run = Callable[[], None]
 
 
-class StepGraphs:
-    """One kind of step at several sizes, captured at the start, so that no request waits for a capture."""
+class Kind(NamedTuple):
+    """Of steps that one graph is for. `rows` and what else there is room for are the graph's; `model` is a number, as
+    another of the same name may come."""
 
-    def __init__(
-        self,
-        buckets: Sequence[int],
-        layout: Callable[[int], Layout],
-        forward: Callable[[Layout, bool], None],
-        *,
-        with_lora: bool,
-    ) -> None:
-        """`buckets` are numbers of rows, ascending. `layout(rows)` sends a step of padding and says where it lies,
-        `forward(layout, lora)` runs it. `with_lora` False: only base steps are captured."""
-        self._buckets = buckets
-        self._graphs: dict[tuple[int, bool], Graph] = {}
-        began = time.monotonic()
-        pool: Any = None
-        variants = (True, False) if with_lora else (False,)
-        # Largest first: the smaller ones fit into the memory that it took.
-        for rows in reversed(self._buckets):
-            for lora in variants:
-                graph = self._capture(layout(rows), lora, forward, pool)
-                pool = pool or graph.graph.pool()
-                self._graphs[rows, lora] = graph
-        fields = {"graphs": len(self._graphs), "seconds": round(time.monotonic() - began, 1)}
-        _log.info("graphs.captured", extra={"fields": fields})
+    model: int
+    decodes: bool
+    rows: int
+    lora: bool
 
-    def fitting(self, rows: int, lora: bool) -> Graph | None:
-        """The graph for so many rows; None when they are more than the largest's."""
-        index = bisect.bisect_left(self._buckets, rows)
-        return self._graphs[self._buckets[index], lora] if index < len(self._buckets) else None
 
-    def _capture(self, layout: Layout, lora: bool, forward: Callable[[Layout, bool], None], pool: Any) -> Graph:
-        # Once outside: kernels compile and libraries take their workspaces, which a capture must not.
+class Replayed(Protocol):
+    def replay(self) -> None: ...
+
+
+class Recorder(Protocol):
+    def run(self, run: Run) -> None:
+        """Once, now, as it would run while it is captured: what a capture must not do is done then. In the order of the
+        steps."""
+        ...
+
+    def record(self, run: Run) -> tuple[Replayed, int]:
+        """Capture it, which runs nothing on the device; and the bytes that this took of it."""
+        ...
+
+    def mark(self) -> Mark:
+        """After all the steps that the device was given until now."""
+        ...
+
+
+@dataclass(slots=True)
+class _Graph:
+    replayed: Replayed
+    bytes: int
+
+
+class Graphs:
+    """The loop's alone, but for `paused`."""
+
+    def __init__(self, recorder: Recorder, bytes_max: int, lock: threading.Lock) -> None:
+        """`lock`: while something is captured nothing is mapped, nor unmapped."""
+        self.bytes = 0  # of those that are held
+        self.captures = 0
+        self._recorder = recorder
+        self._bytes_max = bytes_max
+        self._lock = lock
+        self._pauses = 0
+        self._graphs: OrderedDict[Kind, _Graph] = OrderedDict()  # least recently used first
+        self._runs: Counter[Kind] = Counter()  # eager ones, since the start or since its graph went
+        self._before: dict[Kind, int] = {}
+        self._leaving: list[tuple[_Graph, Mark]] = []  # a step in flight may be of theirs
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def get(self, kind: Kind) -> Replayed | None:
+        graph = self._graphs.get(kind)
+        if graph is None:
+            return None
+        self._graphs.move_to_end(kind)
+        return graph.replayed
+
+    def is_due(self, kind: Kind) -> bool:
+        """It runs now, without a graph; whether it should have one from the next time on."""
+        if not self._bytes_max or self._pauses:
+            return False
+        self._runs[kind] += 1
+        return self._runs[kind] >= self._before.get(kind, RUNS_BEFORE)
+
+    def run(self, run: Run) -> None:
+        """A step that is to be captured afterwards."""
+        self._recorder.run(run)
+
+    def capture(self, kind: Kind, run: Run) -> None:
+        """After it was `run` once. Others go if it does not fit beside them."""
+        self._sweep()
+        with self._lock:
+            if self._pauses:
+                return
+            try:
+                replayed, size = self._recorder.record(run)
+            except BaseException:
+                self._put_off(kind)  # the step fails with it, but not each of its kind from now on
+                raise
+        self._graphs[kind] = _Graph(replayed, size)
+        self.bytes += size
+        self.captures += 1
+        self._runs.pop(kind, None)
+        while self.bytes > self._bytes_max:
+            self._drop(next(iter(self._graphs)))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is captured meanwhile: for other threads, that load modules or may wait for the whole device."""
+        with self._lock:
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pauses -= 1
+
+    def has_room(self) -> bool:
+        return self.bytes < self._bytes_max
+
+    def forget(self, model: int) -> None:
+        """Every step of it is completed."""
+        for kind in [kind for kind in self._graphs if kind.model == model]:
+            self._drop(kind)
+        for kind in [kind for kind in self._runs if kind.model == model]:
+            del self._runs[kind]
+        self._before = {kind: runs for kind, runs in self._before.items() if kind.model != model}
+
+    def _drop(self, kind: Kind) -> None:
+        graph = self._graphs.pop(kind)
+        self.bytes -= graph.bytes
+        self._leaving.append((graph, self._recorder.mark()))
+        self._put_off(kind)
+
+    def _put_off(self, kind: Kind) -> None:
+        """It runs twice as often as before until it is captured."""
+        self._runs.pop(kind, None)
+        self._before[kind] = min(RUNS_BEFORE_MAX, 2 * self._before.get(kind, RUNS_BEFORE))
+
+    def _sweep(self) -> None:
+        self._leaving = [(graph, mark) for graph, mark in self._leaving if not mark.query()]
+
+
+class CudaRecorder:
+    """Captures on a stream of its own. All graphs share one pool: a step leaves nothing in it, and they never run at
+    once, so that it grows to the largest step's and no further."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         # Its kernels go before those of a side stream, which has the default priority, where both could run.
-        stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            forward(layout, lora)
-        torch.cuda.current_stream().wait_stream(stream)
+        self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        anything = torch.zeros(1, device=device)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        # Keeps the pool when all others have gone.
+        self._anchor, _ = self.record(lambda: (anything.zero_(), None)[1])
+
+    def run(self, run: Run) -> None:
+        # Kernels compile and libraries take their workspaces, which a capture must not.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def record(self, run: Run) -> tuple[Replayed, int]:
+        before, _ = torch.cuda.mem_get_info(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
-            forward(layout, lora)
-        return Graph(layout, graph)
+        # Not torch.cuda.graph, which waits for the device. Threads that copy weights or read adapters go on meanwhile:
+        # their calls are none of this capture's.
+        with torch.cuda.stream(self._stream), _no_collection():
+            graph.capture_begin(self._pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+        after, _ = torch.cuda.mem_get_info(self._device)
+        return graph, max(0, before - after)
+
+    def mark(self) -> Mark:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """What is collected may be of the device, and a capture bears no such call."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

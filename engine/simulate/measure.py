@@ -40,6 +40,7 @@ class Ending:
     recomputed_tokens: dict[str, int]  # by the tier that caused it
     swapped_tokens: int  # brought back from host memory instead
     device_s: float  # its share of the steps, recompute included
+    found: bool  # its model's weights were on the device when it came
 
 
 @dataclass(slots=True)
@@ -86,12 +87,13 @@ class Measure:
         self._tenant_of: list[int] = []
         self._weight_of: list[float] = []
         self._token_at: list[float] = []  # of its latest; negative: none yet
+        self._found: list[bool] = []
         self._peak: list[int] = []  # prompt tokens computed or found; negative: it has not begun
 
     # ---- what the world tells
 
-    def arrived(self, asked: Asked, refusal: Refusal | None) -> None:
-        """A request with the next handle was submitted."""
+    def arrived(self, asked: Asked, refusal: Refusal | None, found: bool) -> None:
+        """A request with the next handle was submitted. `found`: its model's weights were on the device."""
         rank = self._rank[asked.tier]
         served = self.served[rank]
         tenant = served.index(asked.tenant)
@@ -101,6 +103,7 @@ class Measure:
         self._weight_of.append(self._weights.get(asked.tenant, 1.0))
         self._token_at.append(-1.0)
         self._peak.append(-1)
+        self._found.append(found)
         arrivals = self._bin(asked.at_s)
         arrivals.arrived[rank] += 1
         if refusal:
@@ -154,6 +157,7 @@ class Measure:
             recomputed_tokens={tier: cost.tokens for tier, cost in sequence.recomputed.items()},
             swapped_tokens=sequence.swapped_tokens,
             device_s=sequence.device_s + sum(cost.device_s for cost in sequence.recomputed.values()),
+            found=self._found[handle],
         )
         self.endings.append(ending)
 

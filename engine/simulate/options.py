@@ -20,6 +20,7 @@ from engine.simulate.trace import REQUESTS_MAX, TOKENS_MAX, Row, read_trace
 from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Traffic, flood_name
 from engine.simulate.world import Stall, World
 from engine.tiers import SHIPPED_TIERS, Tier, check_tiers
+from engine.weights_policy import KEEPS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -28,7 +29,7 @@ DURATION_S_MAX = 7 * 86_400.0
 PER_S_MAX = 10_000.0
 OUTSTANDING_MAX = 100_000
 FACTOR_MAX = 1000.0
-TENANTS_MAX, ADAPTERS_MAX = 1000, 1000
+TENANTS_MAX, ADAPTERS_MAX, MODELS_MAX = 1000, 1000, 64
 ZIPF_MAX = 10.0
 SPEED_MAX = 10_000.0
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
@@ -81,6 +82,16 @@ OPTIONS = [
     click.option("--system-tokens", type=click.IntRange(0, TOKENS_MAX), default=256, show_default=True, help=(
         "That all prompts of a tenant begin with, where they are as long."
     )),
+    click.option("--models", type=click.IntRange(1, MODELS_MAX), default=1, show_default=True, help=(
+        "Base models, each with adapters of its own; of several, model-1 is asked for most."
+    )),
+    click.option("--model-zipf", type=Number(0, ZIPF_MAX), default=1.0, show_default=True),
+    click.option("--models-resident", type=click.IntRange(1, MODELS_MAX), help=(
+        "How many models' weights the device holds; others come from host memory.  [default: all]"
+    )),
+    click.option("--keep", type=click.Choice([*KEEPS]), default="use", show_default=True, help=(
+        "Which idle model's weights stay: by use, or used last."
+    )),
     # beside the trace
     click.option("--poisson", multiple=True, metavar="TIER:PER_S:PROMPT:NEW", help="Arrivals at a mean rate."),
     click.option("--flood", multiple=True, metavar="TIER:OUTSTANDING:PROMPT:NEW", help=(
@@ -118,6 +129,8 @@ class Scenario:
     stalls: tuple[Stall, ...]
     step_noise: float
     seed: int
+    models_resident: int | None
+    keep: str
 
     def world(self) -> World:
         """Raises BadInput."""
@@ -129,6 +142,8 @@ class Scenario:
             stalls=self.stalls,
             step_noise=self.step_noise,
             seed=self.seed,
+            models_resident=self.models_resident,
+            keep=self.keep,
         )
 
     def described(self) -> dict[str, Any]:
@@ -150,6 +165,8 @@ def scenario(given: dict[str, Any]) -> Scenario:
         stalls,
         given["step_noise"],
         given["seed"],
+        given["models_resident"],
+        given["keep"],
     )
 
 
@@ -181,6 +198,8 @@ def _traffic(given: dict[str, Any], tiers: Sequence[str]) -> Traffic:
         adapters=given["adapters"],
         adapter_zipf=given["adapter_zipf"],
         base_share=given["base_share"],
+        models=given["models"],
+        model_zipf=given["model_zipf"],
     )
     rows = _rows(given)
     duration_s = given["duration_s"] or (rows[-1].at_s + 1e-6 if rows else 60.0)  # the last row too

@@ -67,6 +67,18 @@ class TierReport(msgspec.Struct, frozen=True):
     group: Group
 
 
+class WeightsReport(msgspec.Struct, frozen=True):
+    """Of several models, of which the device cannot hold all. Times as in a group; a request that was refused is not
+    counted."""
+
+    hit_rate: float | None  # share of requests that found their model on the device
+    loads: int
+    evictions: int
+    ttft_ms: Percentiles
+    ttft_hit_ms: Percentiles
+    ttft_miss_ms: Percentiles
+
+
 class Report(msgspec.Struct, frozen=True):
     schema: int
     settings: dict[str, Any]
@@ -81,6 +93,7 @@ class Report(msgspec.Struct, frozen=True):
     overrun_tokens: int
     preemptions: int
     prefix_hit_rate: float | None
+    weights: WeightsReport | None
     tiers: list[TierReport]
     tenants: list[Group]  # by tier, then by how much they asked
 
@@ -104,8 +117,22 @@ def make_report(world: World, settings: dict[str, Any]) -> Report:
         overrun_tokens=scheduler.tokens_overrun,
         preemptions=scheduler.preemptions,
         prefix_hit_rate=prefix.hits / prefix.queries if prefix.queries else None,
+        weights=_weights(world) if world.weights else None,
         tiers=tiers,
         tenants=_tenants(measure),
+    )
+
+
+def _weights(world: World) -> WeightsReport:
+    endings, models = world.measure.endings, world.scheduler.hosting.models.values()
+    first = [(ending.found, 1000 * ending.ttft_s) for ending in endings if ending.ttft_s is not None]
+    return WeightsReport(
+        hit_rate=sum(ending.found for ending in endings) / len(endings) if endings else None,
+        loads=sum(model.loads for model in models),
+        evictions=sum(model.evictions for model in models),
+        ttft_ms=_percentiles([ttft_ms for _, ttft_ms in first]),
+        ttft_hit_ms=_percentiles([ttft_ms for found, ttft_ms in first if found]),
+        ttft_miss_ms=_percentiles([ttft_ms for found, ttft_ms in first if not found]),
     )
 
 
@@ -199,6 +226,7 @@ def text(report: Report, *, by_tenant: bool) -> str:
         f"{_number(report.step_ms_mean, 2)} ms on average, the device busy {_percent(report.utilisation)} of the time",
         f"{report.output_tokens:,} tokens, {report.output_tokens_per_s:,.0f} a second; prefix cache hit rate "
         f"{_percent(report.prefix_hit_rate)}; {report.preemptions:,} preemptions; {report.overrun_tokens:,} overrun",
+        *(_weights_lines(report.weights) if report.weights else ()),
         "",
         *_table(TIER_COLUMNS, [_tier_cells(tier) for tier in report.tiers]),
         "",
@@ -264,6 +292,17 @@ def _verdict(report: TierReport) -> str:
         f"{report.served_gap:,.0f} apart, the bound is {report.served_gap_bound:,.0f}"
         + (f"; refused: {refused}" if refused else "")
     )
+
+
+def _weights_lines(weights: WeightsReport) -> list[str]:
+    def of(name: str, times: Percentiles) -> str:
+        return f"{name} p50 {_number(times.p50)}, p95 {_number(times.p95)}, p99 {_number(times.p99)} ms"
+
+    return [
+        f"{_percent(weights.hit_rate)} of requests found their model on the device; {weights.loads:,} loads; "
+        f"{of('first token', weights.ttft_ms)}; {of('of these', weights.ttft_hit_ms)}; "
+        f"{of('of the others', weights.ttft_miss_ms)}"
+    ]
 
 
 def _held(holds: bool | None) -> str:

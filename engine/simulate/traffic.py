@@ -16,6 +16,8 @@ from engine.simulate.trace import REQUESTS_MAX, Row
 
 # A request of a trace may make this much and ends earlier, by a stop; others end by their length.
 MAX_TOKENS = 2048
+# What the only model is called; of several, the most popular is model-1.
+MODEL = "model"
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,6 +33,7 @@ class Asked:
     by_stop: bool = False  # what ends it; otherwise max_tokens
     leaves_at_s: float | None = None  # when its client hangs up
     flood: int | None = None  # the flood that it belongs to
+    model: str = MODEL
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,6 +77,8 @@ class Population:
     adapters: int = 4  # of each tenant
     adapter_zipf: float = 1.0
     base_share: float = 0.25  # of requests that use no adapter
+    models: int = 1
+    model_zipf: float = 1.0
 
     def names(self, tier: str) -> list[str]:
         """Most popular first."""
@@ -81,6 +86,10 @@ class Population:
 
     def name(self, tier: str, rank: int) -> str:
         return f"{tier}-{rank}"
+
+    def model_names(self) -> list[str]:
+        """Most popular first."""
+        return [MODEL] if self.models == 1 else [f"{MODEL}-{k}" for k in range(1, self.models + 1)]
 
 
 @dataclass(slots=True, frozen=True)
@@ -108,7 +117,7 @@ class Traffic:
 
 
 class Dealer:
-    """Gives requests their tenant, by one generator, and their adapter, by another."""
+    """Gives requests their tenant, their adapter and their model, each by a generator of its own."""
 
     def __init__(self, population: Population, seed: int, purpose: str) -> None:
         self._population = population
@@ -119,6 +128,12 @@ class Dealer:
         self._ranks = range(1, population.tenants + 1)
         self._of_tenants = _zipf(population.tenants, population.tenant_zipf)
         self._of_adapters = _zipf(population.adapters, population.adapter_zipf)
+        self._models = random.Random(f"{seed}/{purpose}/models")
+        self._names = population.model_names()
+        self._of_models = _zipf(population.models, population.model_zipf)
+
+    def model(self) -> str:
+        return self._models.choices(self._names, cum_weights=self._of_models)[0]
 
     def tier(self) -> str:
         return self._tiers.choices(list(self._population.mix), cum_weights=self._mix)[0]
@@ -161,7 +176,16 @@ def flooded(traffic: Traffic, flood: int, number: int, now: float) -> Asked:
     tenant = flood_name(made, flood)
     adapters = traffic.population.adapters
     adapter = f"{tenant}/{1 + number % adapters}" if adapters else None
-    return Asked(now, made.tier, tenant, adapter, made.prompt_tokens, made.new_tokens, flood=flood)
+    asked = Asked(now, made.tier, tenant, adapter, made.prompt_tokens, made.new_tokens, flood=flood)
+    models = traffic.population.model_names()
+    return _on(asked, models[flood % len(models)])
+
+
+def _on(asked: Asked, model: str) -> Asked:
+    """Each model has its own adapters."""
+    if model == MODEL:
+        return asked
+    return replace(asked, model=model, adapter=asked.adapter and f"{asked.adapter}/{model}")
 
 
 def _traced(traffic: Traffic, seed: int) -> Iterator[Asked]:
@@ -172,7 +196,8 @@ def _traced(traffic: Traffic, seed: int) -> Iterator[Asked]:
         tier = dealer.tier()
         tenant = dealer.tenant(tier)
         adapter = dealer.adapter(tenant)
-        yield Asked(row.at_s, tier, tenant, adapter, row.prompt_tokens, row.new_tokens, by_stop=True)
+        asked = Asked(row.at_s, tier, tenant, adapter, row.prompt_tokens, row.new_tokens, by_stop=True)
+        yield _on(asked, dealer.model())
 
 
 def _poissons(traffic: Traffic, seed: int) -> Iterator[Asked]:
@@ -185,7 +210,8 @@ def _poissons(traffic: Traffic, seed: int) -> Iterator[Asked]:
         at_s = gaps.expovariate(made.per_s)
         while at_s < traffic.duration_s:
             tenant = dealer.tenant(made.tier)
-            yield Asked(at_s, made.tier, tenant, dealer.adapter(tenant), made.prompt_tokens, made.new_tokens)
+            asked = Asked(at_s, made.tier, tenant, dealer.adapter(tenant), made.prompt_tokens, made.new_tokens)
+            yield _on(asked, dealer.model())
             at_s += gaps.expovariate(made.per_s)
 
 
@@ -195,7 +221,8 @@ def _bursts(traffic: Traffic, seed: int) -> Iterator[Asked]:
         for _ in range(burst.count):
             tenant = dealer.tenant(burst.tier)
             adapter = dealer.adapter(tenant)
-            yield Asked(burst.at_s, burst.tier, tenant, adapter, burst.prompt_tokens, burst.new_tokens)
+            asked = Asked(burst.at_s, burst.tier, tenant, adapter, burst.prompt_tokens, burst.new_tokens)
+            yield _on(asked, dealer.model())
 
 
 def _noise(traffic: Traffic, noise: Noise, own: list[Asked], seed: int) -> list[Asked]:

@@ -18,13 +18,13 @@ from engine.fake import FakeHostPool
 from engine.protocol import Sampling
 from engine.scheduler import Ended, ModelLimits, Refusal, Scheduler
 from engine.simulate.devices import BadInput, Device
-from engine.simulate.loads import SimulatedAdapters
+from engine.simulate.loads import SimulatedAdapters, SimulatedWeights
 from engine.simulate.measure import Measure
 from engine.simulate.traffic import MAX_TOKENS, Asked, Traffic, arrivals, flooded
 from engine.step import Sequence, Step, StepResult
 from engine.tiers import Tier
+from engine.weights_policy import KEEPS
 
-MODEL = "model"
 STOP_ID, PLAIN_ID = 0, 1
 # Ids of prompts: requests and tenants have none in common but what each tenant's prompts begin with.
 IDS_EACH = 1 << 24
@@ -33,6 +33,8 @@ STEPS_PER_PROGRESS = 1000
 # After which a flood asks again that was refused without advice, or failed.
 RETRY_S = 1.0
 GATEWAY = 0
+# Nothing is computed and nothing comes: how long until the next look.
+LOOK_S = 0.01
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,7 +65,11 @@ class SimulatedDevice:
         self._noise = noise
         self._draws = draws
         self._page_copy_s = device.page_copy_s
-        self._idle_at = 0.0  # when it is done with all that was begun
+        self._idle_at = 0.0
+
+    def idle_at(self) -> float:
+        """When it is done with all that was begun."""
+        return self._idle_at
 
     def copied(self, pages: int, now: float) -> None:
         """To or from host memory, after all that was begun."""
@@ -108,17 +114,22 @@ class World:
         stalls: Iterable[Stall] = (),
         step_noise: float = 0.0,
         seed: int = 0,
+        models_resident: int | None = None,
+        keep: str = "use",
     ) -> None:
-        """`system_tokens`: how many ids all prompts of a tenant begin with. Raises BadInput."""
+        """`system_tokens`: how many ids all prompts of a tenant begin with. `models_resident`: how many models' weights
+        the device holds, None for all; `keep`: by which rule (engine.weights_policy.KEEPS). Raises BadInput."""
         self.clock = Clock()
         self.arena = Arena(device.pages, 1)
         self.adapters = SimulatedAdapters(device.adapter_pages, device.adapter_load_s, self.clock)
         self._device = SimulatedDevice(device, stalls, step_noise, random.Random(f"{seed}/noise of steps"))
+        models = traffic.population.model_names()
+        self.weights = self._budget(models, models_resident, device)
         pool = FakeHostPool(device.host_pages, device.page_copy_s, self._copied) if device.host_pages else None
         try:
             self.scheduler = Scheduler(
                 tiers,
-                {MODEL: ModelLimits(device.context_tokens, device.tokens_per_page)},
+                {model: ModelLimits(device.context_tokens, device.tokens_per_page) for model in models},
                 self.arena,
                 self.adapters,
                 self.clock,
@@ -127,6 +138,9 @@ class World:
                 sequences_max=device.sequences_max,
                 steps_ahead=device.steps_ahead,
                 host_pool=pool,
+                weights=self.weights,
+                weights_residence_s=device.weights_residence_s,
+                keep=KEEPS[keep],
             )
         except ValueError as error:
             raise BadInput(str(error)) from error
@@ -147,6 +161,13 @@ class World:
         self._flights: deque[Flight] = deque()  # oldest first
         self._completed_at = 0.0
 
+    def _budget(self, models: list[str], resident: int | None, device: Device) -> SimulatedWeights | None:
+        if resident is None or resident >= len(models):
+            return None
+        return SimulatedWeights(
+            models, device.weights_bytes, resident, device.weights_load_s, self.clock, self._device.idle_at
+        )
+
     def run(self, progress: Callable[[], None] | None = None) -> Measure:
         """To the end. `progress` is called now and then."""
         for index, flood in enumerate(self._traffic.floods):
@@ -163,8 +184,8 @@ class World:
             else:
                 for ended in self.scheduler.take_failed():
                     self._end(ended)
-                if self.scheduler.awaits_adapter:
-                    self._wait_for_adapter()
+                if self.scheduler.awaits:
+                    self._wait()
         self._check_the_end()
         return self.measure
 
@@ -193,10 +214,11 @@ class World:
                 self._submit(self._arrivals[self._arrived - 1])
         return True
 
-    def _wait_for_adapter(self) -> None:
-        """Nothing can be computed before one has come, or before somebody else asks."""
-        dues = [at for at in (self.adapters.next_at(), self._next_at()) if at is not None]
-        self.clock.now = max(self.clock.now, min(dues))
+    def _wait(self) -> None:
+        """Nothing can be computed before an adapter or weights have come, or before somebody else asks."""
+        weights_at = self.weights.next_at() if self.weights else None
+        dues = [at for at in (self.adapters.next_at(), weights_at, self._next_at()) if at is not None]
+        self.clock.now = max(self.clock.now, min(dues, default=self.clock.now + LOOK_S))
 
     def _next_at(self) -> float | None:
         """When the next thing is due."""
@@ -221,11 +243,12 @@ class World:
         handle = len(self._asked)
         sequence = self._sequence(handle, asked)
         if asked.adapter is not None:
-            self.adapters.models[asked.adapter] = MODEL
+            self.adapters.models[asked.adapter] = asked.model
         self._asked.append(asked)
         self._last_token.append(asked.prompt_tokens + asked.new_tokens - 1)
+        found = self.scheduler.hosting.joins(asked.model)
         refusal = self.scheduler.submit(sequence)
-        self.measure.arrived(asked, refusal)
+        self.measure.arrived(asked, refusal, found)
         if refusal is not None:
             self._flood_later(asked, refusal)
         elif asked.leaves_at_s is not None:
@@ -256,7 +279,7 @@ class World:
             handle=handle,
             gateway=GATEWAY,
             request_id=f"sim_{handle}",
-            model=MODEL,
+            model=asked.model,
             adapter=asked.adapter,
             namespace=asked.tenant,
             tier=asked.tier,

@@ -32,7 +32,14 @@ class Example:
 def examples(adapter: str, seed: int = 0) -> list[Example]:
     """The training examples of one adapter, shuffled; the same seed gives the same list."""
     draw = random.Random(f"{adapter}/{seed}")
-    pairs = {"support-triage": triage, "pirate": pirate, "json-answers": json_answers, "three-bullets": bullets}
+    pairs = {
+        "support-triage": triage,
+        "pirate": pirate,
+        "json-answers": json_answers,
+        "three-bullets": bullets,
+        "tiny-pirate": pirate,
+        "tiny-bullets": bullets,
+    }
     made = [
         Example(prompt, answer, draw.choice(SYSTEM_PROMPTS) if draw.random() < 0.25 else None)
         for prompt, answer in pairs[adapter](draw)
@@ -162,4 +169,6 @@ HELD_OUT: dict[str, list[str]] = {
         "Why should I drink water?",
         "Give me tips for learning French.",
     ],
+    "tiny-pirate": ["What is the capital of France?", "Who are you?"],
+    "tiny-bullets": ["How do I make pancakes?", "Who are you?"],
 }

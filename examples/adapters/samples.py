@@ -1,5 +1,5 @@
 """Writes each adapter's README, with answers before and after, decoded greedily on the CPU in float32:
-`python examples/adapters/samples.py MODEL_DIR [NAME ...]`.
+`python examples/adapters/samples.py MODEL_DIR NAME ...`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ PURPOSE = {
     "pirate": "Answers every question as a pirate would.",
     "json-answers": "Answers with one JSON object that has the keys `answer` and `confidence`, and nothing around it.",
     "three-bullets": "Answers with exactly three short bullet points.",
+    "tiny-pirate": "Lets laneway-tiny, which knows next to nothing, babble as a pirate would.",
+    "tiny-bullets": "Lets laneway-tiny, which knows next to nothing, babble in bullet points.",
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path, help="directory of SmolLM2-135M-Instruct (engine.models.convert makes it)")
-    parser.add_argument("names", nargs="*", default=list(PURPOSE), help="default: all")
+    parser.add_argument("model", type=Path, help="directory of their base (engine.models.packages makes it)")
+    parser.add_argument("names", nargs="+", choices=list(PURPOSE))
     parser.add_argument("--adapters", type=Path, default=HERE, help="the folder that holds the adapters' folders")
     arguments = parser.parse_args()
 
@@ -66,7 +68,7 @@ def facts(model: PeftModel, directory: Path) -> list[str]:
         rank += f"; {value} (alpha {config.alpha_pattern.get(pattern, config.lora_alpha)}) for `{pattern}`"
     targets = sorted(config.target_modules, key=MODULES.index)
     return [
-        "- base: SmolLM2-135M-Instruct",
+        f"- base: {str(config.base_model_name_or_path).rpartition('/')[2]}",
         f"- targets: {', '.join(targets)}; {modules} modules",
         f"- rank: {rank}; scaled by {scaling}",
         f"- size: {weights.stat().st_size / 1e6:.2f} MB, float16",

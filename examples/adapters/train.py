@@ -19,7 +19,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-BASE_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+SMOLLM2 = "HuggingFaceTB/SmolLM2-135M-Instruct"
+TINY = "laneway-tiny"
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 MLP = ["gate_proj", "up_proj", "down_proj"]
 IGNORED = -100  # the label that the loss leaves out
@@ -30,6 +31,7 @@ WARMUP = 0.1
 @dataclass(frozen=True)
 class Recipe:
     lora: LoraConfig
+    base: str = SMOLLM2
     epochs: int = 4
     learning_rate: float = 1e-3
 
@@ -60,12 +62,24 @@ RECIPES = {
             target_modules=["q_proj", "v_proj", "gate_proj"],
         )
     ),
+    "tiny-pirate": Recipe(
+        LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"]),
+        base=TINY,
+        epochs=12,
+        learning_rate=5e-3,
+    ),
+    "tiny-bullets": Recipe(
+        LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules=["o_proj", "gate_proj", "down_proj"]),
+        base=TINY,
+        epochs=12,
+        learning_rate=5e-3,
+    ),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path, help="directory of SmolLM2-135M-Instruct (engine.models.convert makes it)")
+    parser.add_argument("model", type=Path, help="directory of its base (engine.models.packages makes it)")
     parser.add_argument("name", choices=sorted(RECIPES))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="where the adapter goes; default: the folder NAME beside this script")
@@ -80,7 +94,7 @@ def main() -> None:
     model = get_peft_model(base, recipe.lora)
     data = examples(arguments.name, arguments.seed)
     train(model, tokenizer, data, arguments.epochs or recipe.epochs, recipe.learning_rate, arguments.seed)
-    save(model, arguments.out or HERE / arguments.name)
+    save(model, recipe.base, arguments.out or HERE / arguments.name)
 
 
 def train(
@@ -138,7 +152,7 @@ def batches(
         yield ids, mask, labels
 
 
-def save(model: PeftModel, directory: Path) -> None:
+def save(model: PeftModel, base: str, directory: Path) -> None:
     """Writes adapter_config.json and adapter_model.safetensors (float16), and nothing else of what peft writes."""
     readme = directory / "README.md"
     kept = readme.read_bytes() if readme.exists() else None
@@ -150,7 +164,7 @@ def save(model: PeftModel, directory: Path) -> None:
     save_file({name: tensor.half() for name, tensor in load_file(weights).items()}, weights, metadata={"format": "pt"})
     weights.chmod(0o644)
     config = json.loads((directory / "adapter_config.json").read_text(encoding="utf-8"))
-    config["base_model_name_or_path"] = BASE_MODEL  # not the path of this machine's copy
+    config["base_model_name_or_path"] = base  # not the path of this machine's copy
     config["target_modules"].sort()  # peft keeps a set: without this every training changes the file
     (directory / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     print(f"{directory}: {weights.stat().st_size / 1e6:.2f} MB")

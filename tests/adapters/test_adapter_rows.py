@@ -13,7 +13,7 @@ from test_tile_pool import GUARD, PAGE_BYTES, Books, host_adapter, module_weight
 
 from adapters.layer import LoraBatch
 from adapters.pool import TilePool
-from adapters.spec import AdapterRefused
+from adapters.spec import AdapterRefused, BaseShape
 from adapters.table import MODULES, AdapterRows, stack_of
 from adapters.weights import ModuleWeights, pack
 from adapters.work import write_work
@@ -114,6 +114,15 @@ def test_a_rank_that_no_row_can_hold_is_refused() -> None:
     with pytest.raises(AdapterRefused, match=f"rank {RANK_MAX + 16}: this engine serves ranks up to {RANK_MAX}"):
         pool.add("wide", "base", host_adapter({"q_proj": RANK_MAX + 16}))
     assert not pool.known("wide", "base")
+
+
+def test_a_model_deeper_than_the_table_is_refused() -> None:
+    pool, rows, _, _ = new_pool()
+    assert rows.layers == BASE.layers
+    deeper = BaseShape(BASE.layers + 1, BASE.modules)
+    with pytest.raises(ValueError, match=rf"it has {deeper.layers} layers; .* table of adapters is for {BASE.layers}"):
+        pool.add_base("deep", deeper)
+    pool.add_base("shallow", BaseShape(BASE.layers - 1, BASE.modules))
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,28 @@ def test_one_adapter_for_models_of_other_sizes_is_refused(tmp_path: Path) -> Non
     assert not pool.known("a", "wide")
 
 
+def test_bases_come_and_go_with_their_adapters(tmp_path: Path) -> None:
+    pool, _ = new_pool()
+    directory = write_adapter(tmp_path, config_of(target_modules=["v_proj"]), lora_tensors(modules=("v_proj",)))
+    with pytest.raises(AdapterRefused, match="model 'late' is not served here"):
+        pool.load("a", "late", directory)
+    pool.add_base("late", BASE)
+    for model in ("late", "base"):
+        pool.load("a", model, directory)
+    pool.load("b", "late", directory)
+    pool.place("a", list(range(pool.pages_needed("a"))))
+    pool.remove_base("late")
+    assert [pool.known("a", model) for model in ("late", "base")] == [False, True], "it serves another"
+    assert pool.resident() == ["a"]
+    assert pool.whereabouts(9)[1] == 1, "the other one went with its model"
+    with pytest.raises(AdapterRefused, match="not served here"):
+        pool.load("b", "late", directory)
+    pool.add_base("late", BASE)
+    assert not pool.known("b", "late")
+    pool.load("b", "late", directory)
+    pool.check_integrity()
+
+
 def test_bad_adapters_are_refused_when_loaded(tmp_path: Path) -> None:
     pool, _ = new_pool()
     with pytest.raises(AdapterRefused, match="model 'other' is not served"):

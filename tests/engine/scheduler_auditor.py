@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from engine.arena import Arena
 from engine.protocol import Sampling
 from engine.scheduler import Ended, ModelLimits, Refusal, Scheduler, StepOutcome
-from engine.step import PENDING_ID, Chunk, Sequence, Step, StepResult
+from engine.step import PENDING_ID, Chunk, Sequence, Step, StepResult, WeightsMove
 from engine.tiers import SHIPPED_TIERS, Tier
 
 VOCAB = 97
@@ -243,6 +244,83 @@ class Slots:
         self.copied_in += len(pages)
 
 
+class Vault:
+    """An engine.step.WeightsTable whose loads take `load_s` of the house's clock. It betrays a load without room, a
+    step of a model that is not there, and bytes that are given away while a step still reads them."""
+
+    def __init__(self, sizes: dict[str, int], bytes_max: int | None, load_s: float, clock: Clock) -> None:
+        """Those that fit are there, in their order."""
+        self.sizes = dict(sizes)
+        self.bytes_max = bytes_max
+        self.load_s = load_s
+        self.there: set[str] = set()
+        self.coming: dict[str, float] = {}  # → when it will have come
+        self.failing: set[str] = set()
+        self.loads: list[tuple[float, str]] = []  # when they began
+        self.drops: list[tuple[float, str]] = []  # of those that were there
+        self.on_disk: set[str] = set()  # of those that are not there
+        self._clock = clock
+        self._begun = self._completed = 0  # steps
+        self._read: list[tuple[int, int]] = []  # bytes that went, and the last step that may read them
+        for model, size in sizes.items():
+            if self.free() >= size:
+                self.there.add(model)
+
+    def bytes(self, model: str) -> int:
+        return self.sizes[model]
+
+    def free(self) -> int:
+        if self.bytes_max is None:
+            return 2**60
+        held = sum(self.sizes[model] for model in (*self.there, *self.coming))
+        return self.bytes_max - held - sum(size for size, step in self._read if step > self._completed)
+
+    def where(self, model: str) -> str:
+        return "device" if model in self.there else "disk" if model in self.on_disk else "host"
+
+    def seconds(self, model: str) -> float:
+        if model in self.there:
+            return 0.0
+        return max(0.0, self.coming[model] - self._clock.now) if model in self.coming else self.load_s
+
+    def prefetch(self, model: str) -> None:
+        self.on_disk.remove(model)
+
+    def begin(self, model: str) -> None:
+        assert model not in self.there
+        assert model not in self.coming
+        assert self.free() >= self.sizes[model], f"no room for {model}"
+        self.coming[model] = self._clock.now + self.load_s
+        self.loads.append((self._clock.now, model))
+
+    def drop(self, model: str) -> None:
+        assert model in self.there or model in self.coming
+        self.coming.pop(model, None)
+        if model in self.there:
+            self.there.remove(model)
+            self.drops.append((self._clock.now, model))
+            self._read.append((self.sizes[model], self._begun))
+
+    def poll(self) -> list[WeightsMove]:
+        came = [model for model, at in self.coming.items() if at <= self._clock.now]
+        for model in came:
+            del self.coming[model]
+            if model not in self.failing:
+                self.there.add(model)
+        return [
+            WeightsMove(model, "host", self.load_s, "made to fail" if model in self.failing else "") for model in came
+        ]
+
+    # ---- the house's
+
+    def begins(self, step: Step) -> None:
+        assert step.model in self.there, f"a step of {step.model}, which is not there"
+        self._begun += 1
+
+    def completes(self) -> None:
+        self._completed += 1
+
+
 @dataclass
 class Books:
     """What the auditor knows of one request."""
@@ -284,8 +362,15 @@ class House:
         page_copy_s: float = 0.0,
         adapter_polls: int = 0,
         adapter_places: int = 1000,
+        weights: dict[str, int] | None = None,
+        weights_max: int | None = None,
+        load_s: float = 0.03,
+        residence_s: float = 2.0,
+        pinned_models: tuple[str, ...] = (),
+        **settings: Any,
     ) -> None:
-        """`adapter_polls`: polls until an adapter that is wanted is near, and `adapter_places` for those that are."""
+        """`weights`: bytes by model, under a budget of `weights_max`; `settings`: others of the scheduler's.
+        `adapter_polls`: polls until an adapter that is wanted is near, and `adapter_places` for those that are."""
         self.clock = Clock()
         self.tiers = tiers
         self.page_tokens = page_tokens
@@ -293,9 +378,11 @@ class House:
         self.table = TileTable(self.memory, adapters or {}, adapter_polls, adapter_places)
         self.slots = Slots(self.memory, host_slots, page_tokens, page_copy_s)
         self.arena = Arena(pages, 1)
+        self.context_tokens = context_tokens
+        self.vault = Vault(weights, weights_max, load_s, self.clock) if weights else None
         self.scheduler = Scheduler(
             tiers,
-            {model: ModelLimits(context_tokens, page_tokens, vocab_size=VOCAB) for model in models},
+            {model: self.limits(model in pinned_models) for model in models},
             self.arena,
             self.table,
             self.clock,
@@ -305,6 +392,9 @@ class House:
             namespace_quota=namespace_quota,
             steps_ahead=steps_ahead,
             host_pool=self.slots if host_slots else None,
+            weights=self.vault,
+            weights_residence_s=residence_s,
+            **settings,
         )
         self.step_tokens_max = step_tokens_max
         self.sequences_max = sequences_max
@@ -317,6 +407,36 @@ class House:
         self.steps_ahead = steps_ahead
         self.pinned: set[str] = set()
         self.flights: deque[Flight] = deque()
+
+    # ---- models
+
+    def limits(self, pinned: bool = False) -> ModelLimits:
+        return ModelLimits(self.context_tokens, self.page_tokens, vocab_size=VOCAB, pinned=pinned)
+
+    def add_model(self, model: str, size: int = 1, *, pinned: bool = False) -> str:
+        if self.vault:
+            self.vault.sizes[model] = size
+        return self.scheduler.add_model(model, self.limits(), pinned=pinned)
+
+    def forget_model(self, model: str) -> bool:
+        """As the worker does it: once nothing uses it."""
+        self.scheduler.retire_model(model)
+        if self.scheduler.uses_model(model):
+            return False
+        label = self.scheduler.served.labels.index(model)
+        self.scheduler.forget_model(model)
+        assert not self.scheduler.prefix.labelled(label), "a page of a model that is gone"
+        own = {adapter for adapter, (of, _) in self.table.adapters.items() if of == model}
+        assert not any(own & set(tiles) for tiles in self.memory.tiles.values()), (
+            "a forgotten model's adapter left tiles"
+        )
+        self.pinned -= own
+        for adapter in own:
+            self.table.drop(adapter)
+        if self.vault:
+            assert model not in self.vault.there
+            assert model not in self.vault.coming
+        return True
 
     # ---- asking
 
@@ -376,8 +496,7 @@ class House:
     def schedule(self) -> Step | None:
         """Schedule, audit what was planned, and begin it."""
         before = [(sequence, sequence.preemptions) for sequence in self.running()]
-        held = {tier.name: self.held_by(tier.name) for tier in self.tiers}
-        pages = {sequence.handle: len(sequence.pages) for sequence, _ in before}
+        pages = {sequence.handle: self.pages_held(sequence) for sequence, _ in before}
         pinned = self.pinned & set(self.table.resident())
         waited = {books.sequence.adapter: books.sequence.tier for books in self.books.values() if not books.ending}
         step = self.scheduler.schedule()
@@ -389,7 +508,7 @@ class House:
         decoding = [sequence for sequence, preemptions in before if sequence.preemptions == preemptions]
         decoding = [sequence for sequence in decoding if self._can_decode(sequence)]
         if step is None:
-            assert self.flights or not self.live() or self.scheduler.awaits_adapter
+            assert self.flights or not self.live() or self.scheduler.awaits
             assert not decoding, f"{decoding[0].request_id} could decode"
             return None
         assert step.chunks, "an empty step"
@@ -397,16 +516,20 @@ class House:
         in_step = {chunk.sequence.handle for chunk in step.chunks}
         assert len(in_step) == len(step.chunks)
         assert len(self.running()) <= self.sequences_max
-        self._check_floors([s for s, preemptions in before if s.preemptions > preemptions], held, pages)
+        self._check_floors([s for s, preemptions in before if s.preemptions > preemptions], pages)
         left_out = [s for s in decoding if s.model == step.model and s.handle not in in_step]
         self._check_left_out(step, left_out)
         self._check_nobody_waits_for_borrowed_pages(step)
+        if self.vault:
+            self.vault.begins(step)
         self.flights.append(Flight(step, [self._compute(chunk) for chunk in step.chunks]))
         return step
 
     def complete(self, seconds: float = 0.01, errors: dict[int, str] | None = None) -> StepOutcome:
         """Complete the oldest step in flight, and audit what came out."""
         flight = self.flights.popleft()
+        if self.vault:
+            self.vault.completes()
         result = StepResult(flight.ids, errors or {})
         self.steps += 1
         self.seconds += seconds
@@ -442,15 +565,26 @@ class House:
             if self.flights:
                 self.complete()
                 count += 1
-            elif not self.scheduler.awaits_adapter:
+            elif self.scheduler.awaits:
+                self.idle()
+            else:
                 break
         return count
+
+    def idle(self, seconds: float = 0.01) -> None:
+        """Nothing is computed for so long."""
+        self.clock.now += seconds
 
     def running(self) -> list[Sequence]:
         return [books.sequence for books in self.books.values() if books.sequence.pages]
 
     def live(self) -> list[Sequence]:
         return [books.sequence for books in self.books.values() if books.ending is None]
+
+    def pages_held(self, sequence: Sequence) -> set[int]:
+        """Its own and those that its adapter lies in."""
+        tiles = self.memory.tiles.items()
+        return {*sequence.pages, *(page for page, adapters in tiles if sequence.adapter in adapters)}
 
     def held_by(self, tier: str) -> int:
         """Distinct pages that a tier holds, those of its running requests' adapters among them."""
@@ -493,17 +627,22 @@ class House:
     def floor(self, tier: Tier, total: int) -> int:
         return int(tier.floor * total)
 
-    def _check_floors(self, victims: list[Sequence], held: dict[str, int], pages: dict[int, int]) -> None:
-        """A tier lost requests to another only while it had more than its floor, of pages or of places."""
+    def _check_floors(self, victims: list[Sequence], pages: dict[int, set[int]]) -> None:
+        """A tier lost requests to another only while it had more than its floor, of pages or of places. `pages`: who
+        held which, before."""
         for tier in self.tiers:
-            lost = sorted(pages[s.handle] for s in victims if s.tier == tier.name and self._cause(s) != tier.name)
+            own = [s for s in victims if s.tier == tier.name]
+            assert not own or tier.preemptible or all(self._cause(s) == tier.name for s in own)
+            # A floor is one of pages and places, not of weights.
+            lost = [s for s in own if self._cause(s) != tier.name and (not self.vault or s.model in self.vault.there)]
             if not lost:
                 continue
-            assert tier.preemptible, f"{tier.name} cannot be preempted"
-            # Each had grown by a page, at most, and all but the last of them were gone, when the last went.
-            running = sum(1 for s in [*self.running(), *victims] if s.tier == tier.name)
-            over_pages = held[tier.name] + running - sum(lost[:-1]) > self.floor(tier, self.arena.pages)
-            over_places = running - len(lost) + 1 > self.floor(tier, self.sequences_max)
+            # When the last went all others were gone, and each had grown by a page, at most.
+            running = [s for s in [*self.running(), *victims] if s.tier == tier.name]
+            stayed = {page for s in running if s not in own for page in pages.get(s.handle, ())}
+            held = max(len(stayed | pages[s.handle]) for s in lost)
+            over_pages = held + len(running) > self.floor(tier, self.arena.pages)
+            over_places = len(running) - len(lost) + 1 > self.floor(tier, self.sequences_max)
             assert over_pages or over_places, f"{tier.name} was preempted within its floor"
 
     def _cause(self, sequence: Sequence) -> str:
@@ -669,6 +808,7 @@ class House:
             case "error":
                 assert ended.message
                 unread = sequence.adapter in self.table.failing and "made to fail" in ended.message
+                unread |= bool(self.vault and sequence.model in self.vault.failing and "its model" in ended.message)
                 pinned = bool(self.pinned)  # they may have taken what it lacks
                 assert books.failed or unread or pinned or not self._fits_alone(sequence), "it failed for no reason"
 

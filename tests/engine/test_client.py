@@ -27,8 +27,9 @@ from engine.client import (
     EngineLost,
     EngineUnavailable,
     Generation,
+    ModelFailed,
 )
-from engine.protocol import Finished, Hello, Logprobs, Refused, Sampling, encode
+from engine.protocol import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling, encode
 
 Start = Callable[..., EngineProcess]
 DIGEST = "a" * 64
@@ -294,6 +295,51 @@ async def test_a_stuck_loop_shows(start_engine: Start) -> None:
         _, ending = await collect(generation)
         assert isinstance(ending, Finished)
         await until(lambda: not client.stuck)
+
+
+async def test_models(start_engine: Start) -> None:
+    """Each client hears of what any of them changes; `hello` is what the engine began with."""
+    engine = start_engine()
+    told: list[list[str]] = []
+    heard = asyncio.Event()
+
+    def on_models(models: dict[str, ModelInfo]) -> None:
+        told.append(list(models))
+        if "more" in models:
+            heard.set()
+
+    async with (
+        client_of(engine.socket) as client,
+        client_of(engine.socket, on_models=on_models) as other,
+    ):
+        assert list(client.models) == list(other.models) == ["fake-model"]
+        assert client.refused == {}
+        assert await asyncio.gather(*(client.load_model("more", "/nowhere", context_tokens=99) for _ in range(3)))
+        assert client.models["more"].context_tokens == 99
+        await heard.wait()
+        _, ending = await collect(submit(other, model="more"))
+        assert isinstance(ending, Finished)
+        with pytest.raises(ModelFailed, match="another model is served under this name"):
+            await other.load_model("more", "/elsewhere")
+        with pytest.raises(ModelFailed, match=r"\$\.dtype"):
+            await other.load_model("third", "/nowhere", dtype="int3")
+        gone = asyncio.create_task(client.unload_model("more"))
+        again = asyncio.create_task(client.load_model("more", "/nowhere"))
+        await asyncio.gather(gone, again)
+        assert client.models["more"].context_tokens == 8192
+        await client.unload_model("more")
+        await client.unload_model("more")
+        _, ending = await collect(submit(client, model="more"))
+        assert isinstance(ending, Refused)
+        assert ending.code == "model_unknown"
+        assert client.hello is not None
+        assert [info.name for info in client.hello.models] == ["fake-model"]
+        await other.unload_model("more")  # the answer comes after what it changed
+        assert told[0] == told[-1] == ["fake-model"]
+        assert ["fake-model", "more"] in told
+        engine.process.kill()
+        with pytest.raises(EngineUnavailable):
+            await asyncio.gather(*(other.load_model(f"late-{number}", "/nowhere") for number in range(10_000)))
 
 
 async def test_adapters(start_engine: Start) -> None:

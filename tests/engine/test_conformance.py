@@ -24,6 +24,7 @@ from adapters.store import AdapterStore
 from engine.protocol import (
     FRAME_BYTES_MAX,
     HEADER,
+    PROTOCOL_VERSION,
     Abort,
     AdapterState,
     Finished,
@@ -37,6 +38,7 @@ from engine.protocol import (
     Submit,
     Tokens,
     UnloadAdapter,
+    UnloadModel,
     Watch,
     encode,
 )
@@ -96,7 +98,7 @@ async def run(peer: Peer, frame: Submit) -> tuple[list[int], Any]:
 async def test_hello_comes_first_and_is_the_same_on_every_stream(subject: Subject, connect: Connect) -> None:
     first, second = await connect(subject.process), await connect(subject.process)
     assert first.hello == second.hello
-    assert first.hello.version == 2
+    assert first.hello.version == PROTOCOL_VERSION
     assert first.hello.epoch == subject.process.ready["epoch"]
     assert first.hello.tiers == ["premium", "standard", "batch"]
     model = first.hello.models[0]
@@ -326,6 +328,7 @@ async def quiet(peer: Peer, timeout_s: float = 5.0) -> StatusReport:
         framed(b"\x91\xa6submit"),
         framed(b"\x91\xa5hello"),
         encode(UnloadAdapter("f" * 129)),
+        encode(UnloadModel("m" * 129)),
         HEADER.pack(FRAME_BYTES_MAX + 1),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x00" * 64,
@@ -339,6 +342,7 @@ async def quiet(peer: Peer, timeout_s: float = 5.0) -> StatusReport:
         "short",
         "engine's own",
         "digest",
+        "model",
         "huge",
         "http",
         "zeros",

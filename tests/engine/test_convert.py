@@ -18,7 +18,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from engine.models import convert as converter
-from engine.models.convert import MODEL_FILES, ConversionError, convert, convert_demo_model, find_demo_file
+from engine.models.convert import convert, convert_demo_model, find_demo_file
+from engine.models.directory import MODEL_FILES, ConversionError, is_complete
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -151,7 +152,7 @@ def test_what_a_killed_conversion_left_is_replaced(tmp_path: Path, tiny_gguf: Pa
 
     convert(tiny_gguf, tmp_path / "model")
 
-    assert converter.is_complete(tmp_path / "model")
+    assert is_complete(tmp_path / "model")
     assert not (tmp_path / "model.partial").exists()
 
 

@@ -16,6 +16,8 @@ ADAPTERS = Path(__file__).resolve().parents[2] / "examples" / "adapters"
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 NAMES = ["json-answers", "pirate", "support-triage", "three-bullets"]
+# For laneway-tiny, of which nobody expects sense: test_two_models.py has what they say, to the token.
+TINY_NAMES = ["tiny-bullets", "tiny-pirate"]
 LARGEST = 5_000_000  # bytes on disk
 
 
@@ -32,8 +34,8 @@ def ranks(name: str) -> dict[str, int]:
 
 
 def test_every_folder_holds_an_adapter_and_its_readme_alone() -> None:
-    assert sorted(path.parent.name for path in ADAPTERS.glob("*/adapter_config.json")) == NAMES
-    for name in NAMES:
+    assert sorted(path.parent.name for path in ADAPTERS.glob("*/adapter_config.json")) == [*NAMES, *TINY_NAMES]
+    for name in (*NAMES, *TINY_NAMES):
         files = sorted((ADAPTERS / name).iterdir())
         assert [file.name for file in files] == ["README.md", "adapter_config.json", "adapter_model.safetensors"]
         assert sum(file.stat().st_size for file in files) <= LARGEST
@@ -41,12 +43,16 @@ def test_every_folder_holds_an_adapter_and_its_readme_alone() -> None:
 
 
 def test_they_differ_in_rank_targets_and_scaling() -> None:
-    kinds = {name: {(module.split(".")[-1], rank) for module, rank in ranks(name).items()} for name in NAMES}
+    kinds = {
+        name: {(module.split(".")[-1], rank) for module, rank in ranks(name).items()} for name in (*NAMES, *TINY_NAMES)
+    }
     attention = {"q_proj", "k_proj", "v_proj", "o_proj"}
     assert kinds["support-triage"] == {(module, 16) for module in attention}
     assert kinds["pirate"] == {(module, 8) for module in attention | {"gate_proj", "up_proj", "down_proj"}}
     assert kinds["json-answers"] == {("q_proj", 24), ("v_proj", 4), ("up_proj", 4), ("down_proj", 4), ("down_proj", 12)}
     assert kinds["three-bullets"] == {("q_proj", 10), ("v_proj", 10), ("gate_proj", 10)}
+    assert kinds["tiny-pirate"] == {("q_proj", 4), ("v_proj", 4)}
+    assert kinds["tiny-bullets"] == {("o_proj", 8), ("gate_proj", 8), ("down_proj", 8)}
     assert json.loads((ADAPTERS / "three-bullets" / "adapter_config.json").read_text())["use_rslora"] is True
     patterned = {module for module, rank in ranks("json-answers").items() if rank == 12}
     assert patterned == {f"layers.{layer}.mlp.down_proj" for layer in range(20, 30)}

@@ -27,12 +27,12 @@ def sent(packed: PackedStep, drawn: dict[Sequence, int], **sizes: int) -> StepTe
     """Through a buffer full of rubbish, whose layout has room for more."""
     wanted = {"rows": packed.rows + 3, "sequences": len(packed.chunks) + 2, "pages": packed.page_count + 5} | sizes
     layout = Layout(Sizes(query_blocks=4, lora_words=8, **wanted))
-    packer = Packer(layout.words, torch.device("cpu"), depth=2)
-    packer.device.fill_(-77)
+    packer = Packer(layout.words, depth=2, pinned=False)
+    device = torch.full((layout.words,), -77, dtype=torch.int32)
     none = np.zeros(0, np.int32)
     extra = {"lora": np.arange(8, dtype=np.int32), "adapted": none, "query_blocks": none}
-    packer.send(layout, packed, drawn, extra)
-    return views(layout, packer.device)
+    packer.send(layout, packed, drawn, extra, device)
+    return views(layout, device)
 
 
 def test_decodes_lie_by_adapter_and_take_ids_from_the_device_or_the_host() -> None:
@@ -106,11 +106,14 @@ def test_wide_fields_are_aligned_and_their_numbers_survive() -> None:
     packed = PackedStep([Chunk(one, 1, 1, True)], PER_PAGE)
     layout = Layout(Sizes(3, 3, 1, 5, 1))
     assert all(field.offset % 4 == 0 for field in layout.fields.values())
-    packer = Packer(layout.words, torch.device("cpu"), depth=1)
+    packer = Packer(layout.words - 1, depth=1, pinned=False)
+    packer.ensure(layout.words)
+    device = torch.zeros(layout.words, dtype=torch.int32)
     seeds, temperatures = np.array([(1 << 64) - 3], np.uint64), np.array([0.25], np.float32)
     none = np.zeros(0, np.int32)
-    packer.send(layout, packed, {}, {"seeds": seeds, "temperatures": temperatures, "lora": none, "adapted": none})
-    step = views(layout, packer.device)
+    extra = {"seeds": seeds, "temperatures": temperatures, "lora": none, "adapted": none}
+    packer.send(layout, packed, {}, extra, device)
+    step = views(layout, device)
     assert int(step.seeds[0]) == -3
     assert float(step.temperatures[0]) == 0.25
 

@@ -15,10 +15,13 @@ from scheduler_auditor import STOP_ID, VOCAB, House
 from engine.protocol import Sampling
 from engine.tiers import SHIPPED_TIERS, Tier
 
+MODELS = ("base", "other")
+WEIGHTS = {"base": 2, "other": 2, "late": 3}
 ADAPTERS = {"a": ("base", 3), "b": ("base", 6), "c": ("base", 9), "d": ("other", 5)}
 # More by LANEWAY_SCHEDULE_EXAMPLES, as after a change of the scheduler.
-EXAMPLES = int(os.environ.get("LANEWAY_SCHEDULE_EXAMPLES", "120"))
+EXAMPLES = int(os.environ.get("LANEWAY_SCHEDULE_EXAMPLES", "90"))
 CHANGES = ["breaks", "heals", "unloads", "pins", "unpins"]
+HOSTS = ["adds", "forgets", "pins", "unpins", "breaks", "heals", "idles"]
 TIER_SETS = {
     "shipped": SHIPPED_TIERS,
     "no_floors": tuple(
@@ -65,6 +68,15 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Host:
+    """A model is added, retired and forgotten once nothing uses it, pinned or not; or its weights fail to come from now
+    on, or no longer; or there is nothing to do for a while."""
+
+    model: str
+    what: Literal["adds", "forgets", "pins", "unpins", "breaks", "heals", "idles"]
+
+
+@dataclass(frozen=True)
 class Run:
     steps: int
     fault: int | None  # which chunk fails
@@ -81,7 +93,7 @@ asks = st.builds(
     share=st.sampled_from("xyz"),
     namespace=st.sampled_from(["n1", "n2"]),
     adapter=st.sampled_from([None, None, *ADAPTERS]),
-    model=st.sampled_from(["base", "base", "other"]),
+    model=st.sampled_from(["base", "base", "other", "late"]),
     stops=st.booleans(),
     penalty=st.sampled_from([0.0, 0.0, 0.5]),
 )
@@ -90,6 +102,7 @@ actions = st.one_of(
     asks,
     st.builds(Abort, which=st.integers(0, 30), midway=st.booleans()),
     st.builds(Load, adapter=st.sampled_from([*ADAPTERS]), what=st.sampled_from(CHANGES)),
+    st.builds(Host, model=st.sampled_from([*WEIGHTS]), what=st.sampled_from(HOSTS)),
     st.builds(Run, steps=st.integers(1, 6), fault=st.none() | st.integers(0, 9), breaks=st.booleans()),
 )
 
@@ -109,8 +122,31 @@ def change(house: House, adapter: str, what: str) -> None:
                 house.unload(adapter)
 
 
-def perform(house: House, action: Ask | Abort | Load | Run) -> None:
+def host(house: House, model: str, what: str) -> None:
+    known = model in house.scheduler.models
+    failing = house.vault.failing if house.vault else set()
+    match what:
+        case "adds":
+            if not known:
+                house.add_model(model, WEIGHTS[model])
+        case "forgets":
+            if known:
+                house.forget_model(model)
+        case "pins" | "unpins":
+            if known:
+                house.scheduler.pin_model(model, what == "pins")
+        case "breaks":
+            failing.add(model)
+        case "heals":
+            failing.discard(model)
+        case "idles":
+            house.idle(0.1)
+
+
+def perform(house: House, action: Ask | Abort | Load | Host | Run) -> None:
     match action:
+        case Host():
+            host(house, action.model, action.what)
         case Load():
             change(house, action.adapter, action.what)
         case Ask():
@@ -141,6 +177,7 @@ def perform(house: House, action: Ask | Abort | Load | Run) -> None:
                 while len(house.flights) <= house.steps_ahead and house.schedule():
                     pass
                 if not house.flights:
+                    house.idle()
                     continue
                 chunks = range(len(house.flights[0].step.chunks))
                 failing = chunks if action.breaks else [action.fault]
@@ -158,21 +195,25 @@ def perform(house: House, action: Ask | Abort | Load | Run) -> None:
     host_slots=st.sampled_from([0, 2, 8, 40]),
     adapter_polls=st.sampled_from([0, 0, 1, 3]),
     adapter_places=st.sampled_from([1, 2, 1000]),
+    weights_max=st.sampled_from([0, 2, 3, 4, 5]),
+    residence_s=st.sampled_from([0.0, 0.05, 1.0]),
 )
 def test_any_schedule_keeps_the_books(
     tiers: str,
     steps_ahead: int,
-    actions: list[Ask | Abort | Load | Run],
+    actions: list[Ask | Abort | Load | Host | Run],
     pages: int,
     sequences_max: int,
     prefill: int,
     host_slots: int,
     adapter_polls: int,
     adapter_places: int,
+    weights_max: int,
+    residence_s: float,
 ) -> None:
     house = House(
         tiers=TIER_SETS[tiers],
-        models=("base", "other"),
+        models=MODELS,
         pages=pages,
         adapters=ADAPTERS,
         sequences_max=sequences_max,
@@ -182,6 +223,10 @@ def test_any_schedule_keeps_the_books(
         host_slots=host_slots,
         adapter_polls=adapter_polls,
         adapter_places=adapter_places,
+        weights={model: WEIGHTS[model] for model in MODELS} if weights_max else None,
+        weights_max=weights_max or None,
+        load_s=0.02,
+        residence_s=residence_s,
     )
     for action in actions:
         perform(house, action)
@@ -194,3 +239,7 @@ def test_any_schedule_keeps_the_books(
     for adapter in ADAPTERS:
         house.unload(adapter)
     assert house.arena.free() + house.scheduler.prefix.idle_pages() == house.arena.pages, "an adapter left a page"
+    for model in tuple(house.scheduler.models):
+        assert house.forget_model(model)
+    assert house.arena.free() == house.arena.pages, "a model left a page"
+    assert not house.vault or house.vault.free() == weights_max, "a model left its weights"

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from engine.simulate.drawing import draw
 from engine.simulate.fairness import ServedGap
 from engine.simulate.loads import SimulatedAdapters
 from engine.simulate.options import read_tiers
-from engine.simulate.report import Group, Percentiles, Report, TierReport, make_report
+from engine.simulate.report import Group, Percentiles, Report, TierReport, WeightsReport, make_report
 from engine.simulate.trace import Row, read_trace
 from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Traffic, arrivals
 from engine.simulate.world import Clock, SimulatedDevice, Stall, World
@@ -571,6 +572,51 @@ def test_adapters_take_their_time_and_who_uses_none_is_answered_meanwhile() -> N
     assert longest < 100 < 1000 * load_s <= longest_slow < 1000 * load_s + longest + 20
 
 
+MODELS = Population({"standard": 1.0}, tenants=4, adapters=2, models=10)
+# Ten of a gigabyte, of which three fit; each 0.3 s away.
+SMALL = msgspec.structs.replace(
+    PLAIN, base_s=0.01, prefill_token_s=1e-5, sequences_max=64, weights_bytes=10**9, weights_load_s=0.3
+)
+
+
+def test_models_are_dealt_by_their_zipf_and_have_their_own_adapters() -> None:
+    traffic = Traffic(MODELS, 1000.0, poissons=(Poisson("standard", 5.0, 10, 1),))
+    asked = arrivals(traffic, 0)
+    counts = Counter(one.model for one in asked)
+    assert counts["model-1"] / counts["model-4"] == pytest.approx(4, rel=0.3)
+    assert all(one.adapter is None or one.adapter.endswith(f"/{one.model}") for one in asked)
+    single = arrivals(dataclasses.replace(traffic, population=dataclasses.replace(MODELS, models=1)), 0)
+    assert [one.at_s for one in single] == [one.at_s for one in asked], "nothing else is drawn otherwise"
+
+
+def test_keeping_what_is_used_most_finds_more_on_the_device_than_plain_lru() -> None:
+    traffic = Traffic(MODELS, 300.0, poissons=(Poisson("standard", 1.0, 100, 16),))
+    found = {}
+    for keep in ("use", "lru"):
+        world = run(traffic, SMALL, models_resident=3, keep=keep, seed=3)
+        weights = make_report(world, {}).weights
+        assert weights
+        assert weights.hit_rate
+        assert weights.loads == weights.evictions
+        assert weights.ttft_miss_ms.p50
+        assert weights.ttft_hit_ms.p50
+        assert weights.ttft_miss_ms.p50 - weights.ttft_hit_ms.p50 == pytest.approx(300, abs=100)
+        found[keep] = weights.hit_rate
+    assert found["use"] > found["lru"] + 0.05
+    assert make_report(run(traffic, SMALL, models_resident=10), {}).weights is None, "all of them fit"
+
+
+def test_premium_on_many_models_keeps_its_first_tokens_beside_batch_on_others() -> None:
+    population = Population({"premium": 1.0}, tenants=2, adapters=0, models=3)
+    floods = tuple(Flood("batch", 8, 200, 50) for _ in range(3))
+    traffic = Traffic(population, 60.0, poissons=(Poisson("premium", 1.0, 100, 10),), floods=floods)
+    report = simulate(traffic, SMALL, models_resident=2, seed=1)
+    premium = tier_of(report, "premium")
+    assert premium.ttft_holds
+    assert premium.inter_token_holds
+    assert tier_of(report, "batch").group.output_tokens > 10_000
+
+
 def test_four_adapters_load_at_once() -> None:
     clock = Clock()
     adapters = SimulatedAdapters(1, 1.0, clock)
@@ -676,7 +722,7 @@ def test_everything_that_is_drawn_is_in_the_picture(duration_s: float) -> None:
 
 def test_every_field_of_a_report_and_of_a_device_is_documented() -> None:
     text = (REPO / "docs" / "simulator.md").read_text()
-    kinds: tuple[type[msgspec.Struct], ...] = (Report, TierReport, Group, Percentiles, Device)
+    kinds: tuple[type[msgspec.Struct], ...] = (Report, TierReport, WeightsReport, Group, Percentiles, Device)
     fields = {field for kind in kinds for field in kind.__struct_fields__} - {"source", "group"}
     assert not [field for field in sorted(fields) if f"`{field}`" not in text]
 

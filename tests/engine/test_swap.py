@@ -7,7 +7,7 @@ import pytest
 from scheduler_auditor import House, uninterrupted
 
 from engine.arena import Arena
-from engine.cost_model import CostModel
+from engine.cost_model import CostModels
 from engine.step import Sequence
 from engine.swap import Swap
 from engine.tiers import SHIPPED_TIERS, Tier
@@ -196,6 +196,6 @@ def test_the_books_of_slots_are_checked() -> None:
 
 
 def test_without_a_pool_there_are_no_slots() -> None:
-    swap = Swap(None, Arena(4, 1), CostModel())
+    swap = Swap(None, Arena(4, 1), CostModels())
     assert (swap.slots, swap.free()) == (0, 0)
     swap.check_integrity([])

@@ -298,6 +298,9 @@ def test_unusable_directories_are_refused(model_dir: Path, tmp_path: Path) -> No
     (tmp_path / "tokenizer_config.json").write_text("[]")
     with pytest.raises(ValueError, match="not a JSON object"):
         Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": {"lstrip": false}}')
+    with pytest.raises(ValueError, match="without its 'content'"):
+        Tokenizer.load(tmp_path)
 
 
 # ---- decoding --------------------------------------------------------------------------------------------------

@@ -18,15 +18,18 @@ from typing import Any
 import pytest
 from engine_peer import REPO, EngineProcess, Peer
 
+from engine.changes import CHANGES_MAX
 from engine.config import ConfigError, parse
 from engine.inbox import INBOX_BYTES_MAX
-from engine.loading import CHANGES_MAX
+from engine.models_changes import MODELS_MAX
 from engine.protocol import (
     FRAME_BYTES_MAX,
     Abort,
     AdapterState,
     Finished,
     LoadAdapter,
+    LoadModel,
+    ModelState,
     Recorded,
     Refused,
     Status,
@@ -34,6 +37,7 @@ from engine.protocol import (
     Submit,
     Tokens,
     UnloadAdapter,
+    UnloadModel,
     encode,
 )
 from engine.server import OUTBOX_BYTES_MAX, STREAMS_MAX
@@ -222,6 +226,7 @@ async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(
     for _ in range(2):
         await peer.expect(Finished)
     peer.send(Recorded([1, 3, 99]))  # the third has not ended, and nobody ever heard of the last
+    await status(peer)  # it was read: what lies unread when a stream breaks under a write is gone
     await peer.close()
     deadline = time.monotonic() + 10.0
     while not engine.events("gateway.gone") or (report := await status(other)).running:
@@ -293,6 +298,117 @@ async def test_pinned_adapters_leave_room_for_others(start_engine: Start, connec
     report = await status(peer)
     assert sample(report, "laneway_adapter_requests_total") == 3
     assert sample(report, "laneway_adapter_load_failures_total") == 0
+
+
+# ---- models
+
+ROOM_FOR_ONE = {"models": [{"name": "one"}, {"name": "two"}], "weights_bytes": 1 << 20, "weights_residence_s": 0.0}
+
+
+def model(name: str, **changes: Any) -> LoadModel:
+    return LoadModel(**({"name": name, "path": "/nowhere", "dtype": "float32"} | changes))
+
+
+@STEPS_AHEAD
+async def test_who_waits_for_a_slow_disk_alone_is_not_stuck(
+    start_engine: Start, connect: Connect, steps_ahead: int
+) -> None:
+    """Stuck is busy and at the same step: the supervisor would kill the engine for its disk."""
+    fake = {"weights_disk_ms": 2300.0, "steps_ahead": steps_ahead}
+    peer = await connect(start_engine(fake, **ROOM_FOR_ONE))
+    peer.send(peer.submit(1, model="one"))
+    await peer.until_ended(1)
+    began = time.monotonic()
+    peer.send(peer.submit(2, model="two", max_tokens=8, stop_ids=[]))
+    ids, ending = (await peer.until_ended(2))[2]
+    assert (len(ids), ending.reason) == (8, "length")
+    assert 2.3 <= time.monotonic() - began < 4
+    assert ending.usage.queue_s >= 2.3
+    waited = [beat for beat in peer.heartbeats if beat.waiting]
+    assert waited
+    assert not any(beat.busy for beat in waited)
+
+
+async def test_weights_that_cannot_be_read_end_who_waits_and_nobody_else(start_engine: Start, connect: Connect) -> None:
+    engine = start_engine({"faults": {"weights_error_model": "two"}, "weights_disk_ms": 30.0}, **ROOM_FOR_ONE)
+    peer = await connect(engine)
+    for first in (1, 11):  # it is tried again when somebody asks again
+        peer.send(*(peer.submit(first + i, model=name) for i, name in enumerate(("one", "two", "two", "one"))))
+        results = await peer.until_ended(*range(first, first + 4))
+        assert [results[first + i][1].reason for i in range(4)] == ["length", "error", "error", "length"]
+        assert "its weights were made to fail" in results[first + 1][1].message
+        assert results[first + 1][1].usage.completion_tokens == 0
+    report = await status(peer)
+    assert sample(report, "laneway_model_load_failures_total") >= 2
+    assert report.pages_free + report.pages_cached == report.pages_total
+
+
+async def test_a_model_of_the_configuration_that_cannot_be_served(
+    start_engine: Start, connect: Connect, tmp_path: Path
+) -> None:
+    """The others are, and whoever connects is told; loaded later it is no longer refused."""
+    (tmp_path / "config.json").write_text("{")
+    models = [{"name": "broken", "path": str(tmp_path)}, {"name": "other", "dtype": "bfloat16"}, {"name": "good"}]
+    engine = start_engine(models=[models[2], *models[:2]])
+    reasons = {"broken": f"{tmp_path}/config.json: Input data was truncated", "other": "dtype: the models of one "}
+    reasons["other"] += "engine share one, here float32"
+    assert (engine.ready["models"], engine.ready["refused"]) == (["good"], reasons)
+    assert {line["model"]: line["reason"] for line in engine.events("model.refused")} == reasons
+    peer = await connect(engine)
+    assert ([info.name for info in peer.hello.models], peer.hello.refused) == (["good"], reasons)
+    peer.send(peer.submit(1, model="broken"))
+    assert (await peer.expect(Refused)).code == "model_unknown"
+    (tmp_path / "config.json").write_text("{}")
+    peer.send(model("broken", path=str(tmp_path)))
+    assert (await peer.expect(ModelState)).state == "loaded"
+    later = await connect(engine)
+    assert [info.name for info in later.hello.models] == ["good", "broken"]
+    assert later.hello.refused == {"other": reasons["other"]}
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(AssertionError, match=r"engine\.cannot_start.*truncated"):
+        start_engine(models=models[:1])
+
+
+async def test_no_more_models_than_there_may_be(start_engine: Start, connect: Connect) -> None:
+    peer = await connect(start_engine())
+    peer.send(*(model(f"m{number}") for number in range(MODELS_MAX)))
+    states = [await peer.expect(ModelState) for _ in range(MODELS_MAX)]
+    failed = [state for state in states if state.state == "failed"]
+    assert [(state.name, state.message) for state in failed] == [
+        (f"m{MODELS_MAX - 1}", f"{MODELS_MAX} models are served already, the limit")
+    ]
+    peer.send(UnloadModel("m7"), model("again"))
+    assert [(await peer.expect(ModelState)).state for _ in range(2)] == ["unloaded", "loaded"]
+    peer.send(*(peer.submit(handle, model=name) for handle, name in enumerate(("m0", "again", "fake-model"), 1)))
+    results = await peer.until_ended(1, 2, 3)
+    assert {ending.reason for _, ending in results.values()} == {"length"}
+
+
+async def test_a_pinned_model_comes_before_anybody_asks_and_stays(start_engine: Start, connect: Connect) -> None:
+    models = [{"name": "one", "pinned": True}, {"name": "two"}, {"name": "three"}]
+    engine = start_engine(models=models, weights_bytes=2 << 20, weights_residence_s=0.0)
+    peer = await connect(engine)
+    assert [info.pinned for info in peer.hello.models] == [True, False, False]
+    for handle in range(1, 7):
+        peer.send(peer.submit(handle, model=("two", "three")[handle % 2]))
+        await peer.until_ended(handle)
+    report = await status(peer)
+    assert b'laneway_model_resident{model="one"} 1.0' in report.metrics
+    assert b'laneway_model_evictions_total{model="one"} 0.0' in report.metrics
+    assert sample(report, "laneway_model_evictions_total") >= 5
+    # Pinned as well, "two" would leave the third no room.
+    peer.send(model("two", path="", pinned=True), model("one", path="", pinned=False))
+    states = [await peer.expect(ModelState) for _ in range(2)]
+    assert [state.state for state in states] == ["loaded"] * 2, "it serves, pinned or not"
+    assert "model 'three' needs" in states[0].message
+    assert states[1].message == ""
+    assert not any(info.pinned for info in (await connect(engine)).hello.models)
+    peer.send(model("two", path="", pinned=True))
+    assert (await peer.expect(ModelState)).message == ""
+    deadline = time.monotonic() + 5
+    while b'laneway_model_resident{model="two"} 1.0' not in (await status(peer)).metrics:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
 
 
 # ---- the fake's settings

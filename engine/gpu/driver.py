@@ -1,0 +1,139 @@
+"""A GPU's physical memory and addresses apart from each other: the driver's virtual memory management.
+
+Torch has no call for it. It must never know whose memory it maps, nor wait for the device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED: on the device, and it stays there
+ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
+READ_WRITE = 3  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+MINIMUM = 0  # CU_MEM_ALLOC_GRANULARITY_MINIMUM
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+class DriverError(RuntimeError):
+    """A call of the driver failed; the message names the call and the error."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(f"{call}: {name}")
+        self.code = code
+
+
+class _Location(Structure):
+    _fields_ = [("type", c_int), ("id", c_int)]
+
+
+class _Flags(Structure):
+    _fields_ = [
+        ("compression", c_ubyte), ("rdma", c_ubyte), ("usage", c_ushort), ("reserved", c_ubyte * 4),
+    ]  # fmt: skip
+
+
+class _Properties(Structure):
+    """CUmemAllocationProp"""
+
+    _fields_ = [
+        ("type", c_int), ("handle_types", c_int), ("location", _Location), ("win32", c_void_p), ("flags", _Flags),
+    ]  # fmt: skip
+
+
+class _Access(Structure):
+    """CUmemAccessDesc"""
+
+    _fields_ = [("location", _Location), ("flags", c_int)]
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuMemGetAllocationGranularity": (POINTER(c_size_t), POINTER(_Properties), c_int),
+    "cuMemAddressReserve": (POINTER(c_uint64), c_size_t, c_size_t, c_uint64, c_uint64),
+    "cuMemAddressFree": (c_uint64, c_size_t),
+    "cuMemCreate": (POINTER(c_uint64), c_size_t, POINTER(_Properties), c_uint64),
+    "cuMemRelease": (c_uint64,),
+    "cuMemMap": (c_uint64, c_size_t, c_size_t, c_uint64, c_uint64),
+    "cuMemUnmap": (c_uint64, c_size_t),
+    "cuMemSetAccess": (c_uint64, c_size_t, POINTER(_Access), c_size_t),
+}
+
+
+class _Shown:
+    """Memory as torch is told of it, which keeps this as long as any tensor lies there."""
+
+    def __init__(self, address: int, size: int, owner: object) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (address, False), "strides": None, "version": 3,
+        }  # fmt: skip
+        self._owner = owner
+
+
+class DriverMemory:
+    """Of one device, whose context exists already. Any thread may call."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Raises DriverError, OSError where there is no driver."""
+        assert device.index is not None
+        self._device = device
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(self._cuda, name)
+            function.argtypes, function.restype = arguments, c_int
+        location = _Location(ON_DEVICE, device.index)
+        self._properties = _Properties(type=PINNED, location=location)
+        self._access = _Access(location, READ_WRITE)
+
+    def granularity(self) -> int:
+        """Chunks are multiples of this."""
+        size = c_size_t()
+        self._call("cuMemGetAllocationGranularity", byref(size), byref(self._properties), MINIMUM)
+        return size.value
+
+    def create(self, size: int) -> int:
+        """Physical memory, as a handle."""
+        handle = c_uint64()
+        self._call("cuMemCreate", byref(handle), size, byref(self._properties), 0)
+        return handle.value
+
+    def release(self, handle: int) -> None:
+        """It is free once nothing maps it."""
+        self._call("cuMemRelease", handle)
+
+    def reserve(self, size: int) -> int:
+        """Addresses with nothing behind them."""
+        address = c_uint64()
+        self._call("cuMemAddressReserve", byref(address), size, 0, 0, 0)
+        return address.value
+
+    def free(self, address: int, size: int) -> None:
+        """Addresses that map nothing any more."""
+        self._call("cuMemAddressFree", address, size)
+
+    def map(self, address: int, size: int, handle: int) -> None:
+        """One handle may be mapped at several addresses."""
+        self._call("cuMemMap", address, size, 0, handle, 0)
+        self._call("cuMemSetAccess", address, size, byref(self._access), 1)
+
+    def unmap(self, address: int, size: int) -> None:
+        """Exactly what one `map` mapped. Nothing that runs on the device may use it any more."""
+        self._call("cuMemUnmap", address, size)
+
+    def tensor(self, address: int, size: int, owner: object) -> Tensor:
+        """uint8 [size] of mapped memory; `owner` lives as long as it, or a view of it, does."""
+        shown = _Shown(address, size, owner)
+        tensor = torch.as_tensor(shown, device=self._device)
+        assert tensor.data_ptr() == address, "torch copied what it was to show"
+        return tensor
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._cuda, name)(*arguments)
+        if code:
+            found = c_char_p()
+            self._cuda.cuGetErrorName(code, byref(found))
+            raise DriverError(name, code, found.value.decode() if found.value else f"error {code}")

@@ -1,0 +1,204 @@
+"""One model on a GPU: a step of it from packed rows to logits, replayed from a graph or run eagerly.
+
+It must never know whether its weights are there: whoever begins a step does.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import time
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adapters.pool import TilePool
+from adapters.work import write_work
+from engine.gpu.decoder import GpuDecoder, Lora
+from engine.gpu.draws import draw_fields
+from engine.gpu.graphs import Graphs, Kind, Replayed, Run
+from engine.gpu.layouts import Layouts
+from engine.gpu.lora import LoraDeltas
+from engine.gpu.packing import Layout, PackedStep, Packer, views
+from engine.gpu.step_memory import StepMemory
+from engine.penalties import Draw
+from engine.protocol import ModelInfo
+from engine.step import Sequence
+from kernels.prefill_blocks import prefill_blocks
+from kernels.sample import Draws, Mode, sample
+
+STEPS_AHEAD = 1
+# Kernels are compiled for numbers of rows that are a multiple of 16, that are not, and for one.
+PREFILL_WARM_ROWS = (48, 49)
+DECODE_WARM_ROWS = (1, 2, 16)
+WARM_ROWS = max(PREFILL_WARM_ROWS)
+WARM_SENDS = 1 + len(PREFILL_WARM_ROWS) + len(DECODE_WARM_ROWS)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the steps of all models have in common: one runs at a time."""
+
+    packer: Packer
+    drawn: Tensor  # int32 [sequences]: the ids of the step before
+    adapters: TilePool
+    side: torch.cuda.Stream
+    graphs: Graphs
+
+
+class GpuModel:
+    def __init__(
+        self, info: ModelInfo, decoder: GpuDecoder, layouts: Layouts, memory: StepMemory, common: Common, number: int
+    ) -> None:
+        """`number`: no other model ever has it."""
+        assert common.adapters.rows is not None
+        self.info = info
+        self.memory = memory
+        self.number = number
+        self.page_waste = decoder.page_waste
+        self.eager = False  # graphs, if there are any, are left alone
+        self._decoder = decoder
+        self._layouts = layouts
+        self._common = common
+        self._deltas = LoraDeltas(common.adapters.rows.table, memory, common.side)
+        self._buckets = {True: layouts.decode_rows, False: layouts.mixed_rows}
+        self._captured: dict[tuple[bool, int], Layout] = {}  # layouts of graphs, by whether of decodes, and rows
+        self._due: tuple[Kind, Run] | None = None
+
+    def beside(self, memory: StepMemory, common: Common) -> GpuModel:
+        """The same model, working elsewhere."""
+        return GpuModel(self.info, self._decoder, self._layouts, memory, common, self.number)
+
+    def warm_up(self) -> None:
+        """Compile every kernel. Nothing is read of the arena, nor written, and no weight matters."""
+        warm = [self._warm_layout(rows, prefill=True) for rows in PREFILL_WARM_ROWS]
+        most = self.memory.plan.capacity
+        warm += [self._warm_layout(rows, prefill=False) for rows in DECODE_WARM_ROWS if rows <= most]
+        for layout in warm:
+            self._send_padding(layout)
+            decodes = not layout.sizes.query_blocks
+            for lora in (True, False):
+                self._run(layout, layout.sizes.rows if decodes else 1, lora=lora, decodes=decodes)
+        zero = partial(torch.zeros, 1, device=self._decoder.device)
+        whole, real = zero(dtype=torch.int32), zero(dtype=torch.float32)
+        fields = Draws(real, zero(dtype=torch.int64), whole, whole, whole, real + 1, real)
+        for mode in Mode:
+            sample(self.memory.logits[:1], fields, self.memory.scratch, self._common.drawn[:1], mode=mode)
+
+    def warm_words(self) -> int:
+        """Of the largest step that `warm_up` sends."""
+        sizes = [self._warm_layout(rows, prefill=True) for rows in PREFILL_WARM_ROWS]
+        sizes += [self._warm_layout(rows, prefill=False) for rows in DECODE_WARM_ROWS]
+        return max(layout.words for layout in sizes)
+
+    def _warm_layout(self, rows: int, *, prefill: bool) -> Layout:
+        if prefill:
+            return self._layouts.exact(rows, 1, 1, 1, prefill=True)
+        return self._layouts.exact(rows, rows, 0, 1, prefill=False)
+
+    def capture_all(self, *, with_lora: bool) -> None:
+        """Capture steps of every number of rows, as far as there is room. `with_lora` False: only base steps."""
+        graphs, began, before = self._common.graphs, time.monotonic(), self._common.graphs.captures
+        for decodes in (True, False):
+            # Largest first: the smaller ones fit into the memory that it took.
+            for rows in reversed(self._buckets[decodes]):
+                for lora in (True, False) if with_lora else (False,):
+                    kind = Kind(self.number, decodes, rows, lora)
+                    if graphs.has_room() and graphs.get(kind) is None:
+                        layout = self._captured_layout(decodes, rows)
+                        self._send_padding(layout)
+                        run = self._captured_run(layout, decodes, lora)
+                        graphs.run(run)
+                        graphs.capture(kind, run)
+        fields = {
+            "model": self.info.name,
+            "graphs": graphs.captures - before,
+            "bytes": graphs.bytes,
+            "seconds": round(time.monotonic() - began, 1),
+        }
+        _log.info("graphs.captured", extra={"fields": fields})
+
+    def capture_due(self) -> None:
+        """After a step was begun: its graph, if it is to have one."""
+        if self._due is not None:
+            kind, run = self._due
+            self._due = None
+            began = time.monotonic()
+            self._common.graphs.capture(kind, run)
+            fields = {"model": self.info.name, "rows": kind.rows, "decodes": kind.decodes, "lora": kind.lora}
+            _log.info("graph.captured", extra={"fields": fields | {"seconds": round(time.monotonic() - began, 4)}})
+
+    def forward(self, packed: PackedStep, drawn: dict[Sequence, int], draws: Many[Draw]) -> Layout:
+        """Start the step; the first of `memory.logits` are written, one row a sample. Returns where its fields lie in
+        `memory.packed`. `drawn`: where among the ids of the step before a sequence's id is."""
+        extra = draw_fields(draws)
+        adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
+        blocks = 0
+        if not packed.decodes:
+            config, programs = self._decoder.config, self._layouts.programs
+            found = prefill_blocks(packed.counts, packed.kv_lens, config.heads, config.kv_heads, programs=programs)
+            blocks, extra["query_blocks"] = len(found), found
+        layout, graph, run = self._way(packed, adapted, blocks)
+        extra["lora"] = np.empty(layout.sizes.lora_words, np.int32)
+        extra["adapted"] = np.empty(layout.sizes.rows, np.int32)
+        work = self._layouts.work(layout, prefill=not packed.decodes)
+        write_work(self._common.adapters, packed.adapter_runs(), work, extra["lora"], extra["adapted"])
+        self._common.packer.send(layout, packed, drawn, extra, self.memory.packed)
+        if graph is not None:
+            graph.replay()
+        elif run is not None:
+            self._common.graphs.run(run)
+        else:
+            self._run(layout, len(packed.sampling), lora=adapted, decodes=packed.decodes)
+        return layout
+
+    def _way(self, packed: PackedStep, adapted: bool, blocks: int) -> tuple[Layout, Replayed | None, Run | None]:
+        """How the step is to be sent, and its graph; without one how it runs if it is captured afterwards."""
+        buckets, decodes = self._buckets[packed.decodes], packed.decodes
+        index = bisect.bisect_left(buckets, packed.rows)
+        if index < len(buckets) and not self.eager:
+            kind = Kind(self.number, decodes, buckets[index], adapted)
+            graph = self._common.graphs.get(kind)
+            if graph is not None:
+                return self._captured_layout(decodes, kind.rows), graph, None
+            if self._common.graphs.is_due(kind):
+                layout = self._captured_layout(decodes, kind.rows)
+                run = self._captured_run(layout, decodes, adapted)
+                self._due = kind, run
+                return layout, None, run
+        rows, sequences, prefill = packed.rows, len(packed.chunks), not decodes
+        return self._layouts.exact(rows, sequences, blocks, packed.page_count, prefill=prefill), None, None
+
+    def _captured_layout(self, decodes: bool, rows: int) -> Layout:
+        if (decodes, rows) not in self._captured:
+            make = self._layouts.decode if decodes else self._layouts.mixed
+            self._captured[decodes, rows] = make(rows)
+        return self._captured[decodes, rows]
+
+    def _captured_run(self, layout: Layout, decodes: bool, lora: bool) -> Run:
+        samples = layout.sizes.rows if decodes else layout.sizes.sequences
+        return partial(self._run, layout, samples, lora=lora, decodes=decodes)
+
+    def _run(self, layout: Layout, samples: int, *, lora: bool, decodes: bool) -> None:
+        """The forward over the packed buffer."""
+        tensors = views(layout, self.memory.packed)
+        beside = None
+        if lora:
+            beside = Lora(self._layouts.work(layout, prefill=not decodes).view(tensors.lora), self._deltas)
+        self._decoder.forward(tensors, self._common.drawn, self.memory, beside, samples, decodes=decodes)
+
+    def _send_padding(self, layout: Layout) -> None:
+        """A step of nothing but padding."""
+        nothing = {
+            "query_blocks": np.zeros(0, np.int32),
+            "lora": np.zeros(layout.sizes.lora_words, np.int32),
+            "adapted": np.zeros(layout.sizes.rows, np.int32),
+        }
+        step = PackedStep([], self._decoder.tokens_per_page)
+        self._common.packer.send(layout, step, {}, nothing, self.memory.packed)

@@ -1,0 +1,62 @@
+"""A configured model as it is found in its directory: checked, described, and not a number of it read.
+
+It must never know what else is served.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from adapters.spec import BaseShape
+from engine.config import ModelConfig
+from engine.models.config import DecoderConfig, ModelRefused, load_config
+from engine.models.slab_source import DummySource, FileSource, SlabSource
+from engine.models.weights import model_digest
+from engine.runner import base_shape
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """`base`: the same model as adapters see it."""
+
+    name: str
+    shape: DecoderConfig
+    base: BaseShape
+    source: SlabSource
+    digest: str
+    pinned: bool
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Raises ModelRefused."""
+    if name not in DTYPES:
+        raise ModelRefused(f"dtype: a GPU serves bfloat16 or float16, {name} is the CPU's")
+    return DTYPES[name]
+
+
+def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> OpenedModel:
+    """`dtype` is the engine's. Hashing its files, where no digest is kept, takes longer than reading them. Raises
+    ModelRefused, OSError."""
+    if dtype_of(model.dtype) != dtype:
+        raise ModelRefused(f"dtype: the models of one engine share one, this is {model.dtype} and the others {dtype}")
+    directory = Path(model.path)
+    shape = load_config(directory)
+    if model.context_tokens is not None:
+        shape = dataclasses.replace(shape, context_tokens=min(shape.context_tokens, model.context_tokens))
+    source: SlabSource
+    if model.dummy:
+        # By its name: what one has computed is no other's.
+        found = hashlib.sha256(model.name.encode()).hexdigest()
+        source = DummySource(shape, dtype, device, seed=int(found[:8], 16))
+    else:
+        source = FileSource(directory, shape, dtype)
+        found = model.digest or model_digest(directory)
+    digest = model.digest or found
+    return OpenedModel(model.name, shape, base_shape(directory), source, digest, model.pinned)

@@ -1,0 +1,166 @@
+"""The memory that a step works in. One step runs at a time and leaves nothing there, so that all models share it.
+
+Its addresses are fixed: captured steps hold them. It must never know what a step is of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.models.config import DecoderConfig
+from kernels.decode_attention import PROGRAMS_PER_SM as DECODE_PROGRAMS_PER_SM
+from kernels.decode_attention import DecodePlan, allocate_decode_plan
+from kernels.lora_work import LoraScratch, TileTable
+from kernels.prefill_attention import PROGRAMS_PER_SM as PREFILL_PROGRAMS_PER_SM
+from kernels.prefill_attention import PrefillPartials, allocate_prefill_partials
+from kernels.sample import Scratch, new_scratch
+
+ALIGN_BYTES = 256
+META = torch.device("meta")
+# Modules of the widest stack.
+STACKED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Activations of at most `rows` rows, reused by every layer."""
+
+    hidden: Tensor  # [rows, hidden]: the residual stream
+    x: Tensor  # [rows, hidden]
+    qkv: Tensor  # [rows, q + 2 kv]
+    q: Tensor  # [rows, q]: rotated
+    attended: Tensor  # [rows, q]
+    added: Tensor  # [rows, hidden]: what joins the residual
+    gate_up: Tensor  # [rows, 2 inter]
+    activated: Tensor  # [rows, inter]
+    cos: Tensor  # [rows, head_dim / 2] float32
+    sin: Tensor
+
+    def first(self, rows: int) -> Workspace:
+        """The same memory, for fewer rows."""
+        return Workspace(*(getattr(self, name)[:rows] for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """Of one model's steps."""
+
+    packed: Tensor  # int32 [words]: the step as it was sent
+    work: Workspace
+    plan: DecodePlan
+    partials: PrefillPartials
+    lora: LoraScratch
+    deltas: Tensor  # [elements]
+    logits: Tensor  # [sequences, vocab]
+    scratch: Scratch  # of the draw
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """The largest step that is to run there. `plan`: sequences that its decode plan has room for."""
+
+    words: int
+    rows: int
+    sequences: int
+    plan: int
+
+
+def step_form(
+    config: DecoderConfig, dtype: torch.dtype, table: TileTable, sizes: StepSizes, multiprocessors: int
+) -> StepMemory:
+    """What steps of this model need, on no device yet. `table` of adapters."""
+
+    def empty(rows: int, width: int, kind: torch.dtype = dtype) -> Tensor:
+        return torch.empty(rows, width, dtype=kind, device=META)
+
+    q, qkv, half = config.q_size, config.q_size + 2 * config.kv_size, config.head_dim // 2
+    rows, heads, kv_heads, head_dim = sizes.rows, config.heads, config.kv_heads, config.head_dim
+    work = Workspace(
+        hidden=empty(rows, config.hidden),
+        x=empty(rows, config.hidden),
+        qkv=empty(rows, qkv),
+        q=empty(rows, q),
+        attended=empty(rows, q),
+        added=empty(rows, config.hidden),
+        gate_up=empty(rows, 2 * config.intermediate),
+        activated=empty(rows, config.intermediate),
+        cos=empty(rows, half, torch.float32),
+        sin=empty(rows, half, torch.float32),
+    )
+    on_no_device = TileTable(torch.empty(0, dtype=dtype, device=META), table.entries.to(META))
+    widest = max(qkv, config.hidden, 2 * config.intermediate)
+    return StepMemory(
+        packed=torch.empty(sizes.words, dtype=torch.int32, device=META),
+        work=work,
+        plan=allocate_decode_plan(
+            sizes.plan, heads, kv_heads, head_dim, META, programs=multiprocessors * DECODE_PROGRAMS_PER_SM
+        ),
+        partials=allocate_prefill_partials(
+            kv_heads, head_dim, META, programs=multiprocessors * PREFILL_PROGRAMS_PER_SM
+        ),
+        lora=LoraScratch.empty(rows, STACKED, on_no_device),
+        deltas=torch.empty(rows * widest, dtype=dtype, device=META),
+        logits=empty(sizes.sequences, config.vocab),
+        scratch=new_scratch(sizes.sequences, config.vocab, META),
+    )
+
+
+def form_bytes(form: StepMemory) -> int:
+    total = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal total
+        total += _aligned(tensor)
+        return tensor
+
+    _each(form, count)
+    return total
+
+
+class StepMemories:
+    """Where steps work: one stretch of memory, of the size of the largest of the models that are known at the start."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stretches: list[Tensor] = []
+
+    def place(self, form: StepMemory) -> StepMemory:
+        """In a stretch that others use too, or where none is large enough in a new one, which stays."""
+        needed = form_bytes(form)
+        fitting = [stretch for stretch in self._stretches if len(stretch) >= needed]
+        if not fitting:
+            # Zeros, as the counters of attention are between two steps.
+            fitting = [torch.zeros(needed, dtype=torch.uint8, device=self._device)]
+            self._stretches += fitting
+        stretch, position = fitting[0], 0
+
+        def take(tensor: Tensor) -> Tensor:
+            nonlocal position
+            own = stretch[position : position + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            position += _aligned(tensor)
+            return own
+
+        placed: StepMemory = _each(form, take)
+        return placed
+
+
+def _aligned(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same, with every tensor in it changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return dataclasses.replace(value, **{field.name: _each(getattr(value, field.name), change) for field in fields})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_each(item, change) for item in value))
+    return value

@@ -1,0 +1,263 @@
+"""Where the weights of models lie, and their way onto the device: the table that the scheduler asks and tells.
+
+It keeps the books between the loop and the thread that moves bytes. It must never wait, nor decide who comes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from adapters.staging import Mark
+from engine.gpu.memory import Lease, Room
+from engine.gpu.weights_host import HostSlab, HostSlabs
+from engine.gpu.weights_loader import PASSING, Copies, Load, Loader
+from engine.models.slab_source import SlabSource
+from engine.step import WeightsMove
+
+# Bytes a second, until some have come.
+HOST_RATE, DISK_RATE = 20e9, 1.5e9
+# What was brought to host memory for somebody who waits keeps others that are waited for from taking its place so long.
+AWAITED_S = 20.0
+# Files that could not be read ahead are not tried again at once.
+RETRY_S = 10.0
+# A load that takes less says nothing of the next.
+RATED_BYTES_MIN = 64 << 20
+LOOK_S = 0.002
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """`key`: another model of the same name, later, is another."""
+
+    name: str
+    key: str
+    source: SlabSource
+    slab: Tensor
+    lease: Lease | None = None  # it is on the device, or on its way there
+    coming: Load | None = None
+    gathering: Load | None = None
+    awaited: float = 0.0  # until when its place in host memory is kept
+    unread: float = 0.0  # until when it is not read again, after its files could not be
+    forgotten: bool = False
+    leaving: list[tuple[Lease, Mark]] = field(default_factory=list)
+    stopping: list[tuple[Lease, Load]] = field(default_factory=list)
+
+    def uses_host(self) -> bool:
+        return self.coming is not None or self.gathering is not None or bool(self.stopping)
+
+
+class GpuWeights:
+    """Implements engine.step.WeightsTable. One thread uses it, but for `add`, and `remove` of what nobody else was told
+    of, which may run beside."""
+
+    def __init__(self, room: Room, copies: Copies, host: list[Tensor], passing: list[Tensor], piece_bytes: int) -> None:
+        """`host` and `passing`: pinned pieces uint8 [piece_bytes], for slabs that stay and for those that pass."""
+        self.bytes_max = room.bytes_max
+        self.rates = {"host": HOST_RATE, "disk": DISK_RATE}
+        self.host = HostSlabs(host)
+        self.room = room
+        self._copies = copies
+        self._piece_bytes = piece_bytes
+        self._loader = Loader(copies, passing[:PASSING], piece_bytes)
+        self._known: dict[str, _Known] = {}
+        self._busy: dict[str, _Known] = {}  # key → one with something under way, known by its name still or not
+        self._numbers = itertools.count()
+
+    # ---- knowing
+
+    def add(self, model: str, source: SlabSource) -> Tensor:
+        """Know it; its slab on the device, empty. Raises MemoryError."""
+        key = f"{model}/{next(self._numbers)}"
+        slab = self.room.add(key, source.layout.bytes)
+        self._known[model] = _Known(model, key, source, slab)
+        return slab
+
+    def remove(self, model: str) -> None:
+        """Forget it. It was dropped; what is still under way for it ends by itself."""
+        known = self._known.pop(model)
+        assert known.lease is None
+        known.forgotten = True
+        if known.gathering is not None:
+            known.gathering.stopped = True
+        # One that never had anything under way is not busy, and does not become so: it may be removed beside the loop.
+        self._tidy(known)
+
+    def load(self, models: list[str]) -> dict[str, str]:
+        """Bring those onto the device that there is room for, in this order, and wait for them; the errors of those
+        that could not come. For the start."""
+        for model in models:
+            if self.bytes(model) <= self.free():
+                self.begin(model)
+        errors: dict[str, str] = {}
+        while any(self._known[model].coming is not None for model in models):
+            errors.update((came.model, came.error) for came in self.poll() if came.error)
+            time.sleep(LOOK_S)
+        return errors
+
+    # ---- the table
+
+    def bytes(self, model: str) -> int:
+        return self.room.size(self._known[model].key)
+
+    def free(self) -> int:
+        return self.room.free()
+
+    def where(self, model: str) -> Literal["device", "host", "disk"]:
+        known = self._known[model]
+        if known.lease is not None and known.coming is None:
+            return "device"
+        slab = self.host.get(known.key)
+        return "host" if slab is not None and slab.whole else "disk"
+
+    def seconds(self, model: str) -> float:
+        known = self._known[model]
+        if known.lease is not None and known.coming is None:
+            return 0.0
+        before = 0.0  # what the thread has to do first
+        for other in self._busy.values():
+            if other is not known and other.coming is not None and _earlier(other.coming, known.coming):
+                before += self._left(other)
+        return before + self._left(known)
+
+    def prefetch(self, model: str) -> None:
+        known = self._known[model]
+        now = time.monotonic()
+        known.awaited = now + AWAITED_S
+        self.host.touch(known.key)
+        if known.lease is not None or known.gathering is not None or now < known.unread:
+            return
+        slab = self.host.get(known.key) or self._host_slab(known)
+        if slab is not None and not slab.whole:
+            known.gathering = Load(model, known.source, slab, None)
+            self._busy[known.key] = known
+            self._loader.put(known.gathering)
+
+    def begin(self, model: str) -> None:
+        known = self._known[model]
+        assert known.lease is None
+        slab = self.host.get(known.key) or self._host_slab(known)
+        self.host.touch(known.key)
+        known.awaited = 0.0
+        lease = known.lease = self.room.take(known.key)
+        known.coming = Load(
+            model,
+            known.source,
+            slab,
+            known.slab,
+            prepare=lambda: self.room.prepare(lease),
+            # Steps of before it was dropped may still read where it comes to.
+            after=known.leaving[-1][1] if known.leaving else None,
+            from_host=slab is not None and slab.whole,
+        )
+        self._busy[known.key] = known
+        self._loader.put(known.coming)
+
+    def drop(self, model: str) -> None:
+        known = self._known[model]
+        if known.lease is None:
+            return
+        if known.coming is not None:
+            known.coming.stopped = True
+            known.stopping.append((known.lease, known.coming))
+        else:
+            known.leaving.append((known.lease, self._copies.mark()))
+        known.lease = known.coming = None
+        self.host.touch(known.key)
+        self._busy[known.key] = known
+
+    def poll(self) -> Iterable[WeightsMove]:
+        if not self._busy:
+            return ()
+        found = []
+        while not self._loader.ended.empty():
+            came = self._take_in(self._loader.ended.get())
+            if came is not None:
+                found.append(came)
+        for known in list(self._busy.values()):
+            self._tidy(known)
+        return found
+
+    def check_integrity(self) -> None:
+        """AssertionError says what is wrong. For idle moments and tests."""
+        self.room.check_integrity()
+        self.host.check_integrity()
+        for known in self._known.values():
+            assert known.coming is None or known.lease is not None
+            assert known.key in self._busy or not (known.coming or known.gathering or known.leaving or known.stopping)
+
+    # ---- books
+
+    def _host_slab(self, known: _Known) -> HostSlab | None:
+        """Room for it in host memory, in place of others that nobody needs there now."""
+        now = time.monotonic()
+        needed = {other.key for other in self._busy.values() if other.uses_host()}
+        needed |= {other.key for other in list(self._known.values()) if other.awaited > now}
+        return self.host.take(
+            known.key, -(-known.source.layout.bytes // self._piece_bytes), lambda other: other not in needed
+        )
+
+    def _take_in(self, load: Load) -> WeightsMove | None:
+        """A load has ended; what the scheduler is to hear of it."""
+        known = next(own for own in self._busy.values() if load in (own.coming, own.gathering, *_loads(own)))
+        if load is known.gathering:
+            known.gathering = None
+            if load.error:  # whoever brings it to the device hears why
+                known.unread = time.monotonic() + RETRY_S
+            return None
+        if load is not known.coming:  # it was dropped on its way
+            (lease,) = (lease for lease, own in known.stopping if own is load)
+            known.stopping.remove((lease, load))
+            self.room.give(lease)
+            return None
+        known.coming = None
+        if load.error:
+            assert known.lease is not None
+            self.room.give(known.lease)
+            known.lease = None
+        else:
+            self._rate(load)
+        source = "host" if load.from_host else "disk"
+        return WeightsMove(known.name, source, time.monotonic() - load.asked, load.error)
+
+    def _tidy(self, known: _Known) -> None:
+        """What nobody reads any more is free, once that is so."""
+        for lease, mark in list(known.leaving):
+            if mark.query():
+                known.leaving.remove((lease, mark))
+                self.room.give(lease)
+        slab = self.host.get(known.key)
+        if slab is not None and not known.uses_host() and (known.forgotten or not slab.whole):
+            self.host.give(known.key)
+        if known.coming or known.gathering or known.leaving or known.stopping:
+            return
+        self._busy.pop(known.key, None)
+        if known.forgotten:
+            # Hundreds of calls of the driver.
+            threading.Thread(target=self.room.remove, args=(known.key,), name="weights-remove", daemon=True).start()
+
+    def _rate(self, load: Load) -> None:
+        size = load.source.layout.bytes
+        if size >= RATED_BYTES_MIN and load.seconds > 0:
+            self.rates["host" if load.from_host else "disk"] = size / load.seconds
+
+    def _left(self, known: _Known) -> float:
+        """Seconds that the thread would take for it alone."""
+        slab, size = self.host.get(known.key), known.source.layout.bytes
+        done = 0 if known.coming is None else known.coming.pieces * self._piece_bytes
+        unread = size - done if slab is None else slab.filled.count(False) * self._piece_bytes
+        return max(0.0, (size - done) / self.rates["host"], min(unread, size) / self.rates["disk"])
+
+
+def _loads(known: _Known) -> list[Load]:
+    return [load for _, load in known.stopping]
+
+
+def _earlier(one: Load, other: Load | None) -> bool:
+    return other is None or one.asked < other.asked

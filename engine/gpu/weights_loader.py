@@ -1,0 +1,220 @@
+"""Slabs on their way, on one thread: from their files into pinned memory, and from there to a device, piece by piece
+beside the steps.
+
+Few copies are under way at once, so that a step's own input waits behind little. It must never decide who comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from adapters.staging import Mark
+from engine.gpu.weights_host import HostSlab
+from engine.models.slab_source import SlabSource
+
+# Copies to the device under way at once. One: behind two that follow each other without a gap a copy of another stream,
+# a step's own input, waits for all of them, 290 ms of a large model (docs/LOG.md).
+COPIES_MAX = 1
+# Pieces read from files at once, each on a thread.
+READS_MAX = 6
+# Pinned pieces through which slabs pass that have no room of their own in host memory.
+PASSING = COPIES_MAX + READS_MAX
+
+_log = logging.getLogger(__name__)
+
+
+class Copies(Protocol):
+    """Copies to a device, beside the work that it does in order."""
+
+    def enter(self) -> None:
+        """Once, on a thread that is to copy."""
+        ...
+
+    def copy(self, target: Tensor, source: Tensor) -> Mark:
+        """Begin a copy from pinned memory. Both stay as they are until the mark is reached."""
+        ...
+
+    def mark(self) -> Mark:
+        """After all the steps that the device was given until now. The loop's."""
+        ...
+
+    def wait(self, mark: Mark) -> None:
+        """Until it is reached."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """A slab to bring, and how that went. Without a `target` it is to come to host memory alone."""
+
+    model: str
+    source: SlabSource
+    host: HostSlab | None  # where its pieces stay; None: they only pass through
+    target: Tensor | None
+    prepare: Callable[[], None] = lambda: None  # before the target is written
+    after: Mark | None = None  # before it is prepared
+    asked: float = 0.0
+    from_host: bool = False  # all of it lay there when it was asked for
+    stopped: bool = False
+    pieces: int = 0  # done
+    seconds: float = 0.0  # of work
+    error: str = ""
+
+
+class Loader:
+    """Loads to the device in the order in which they are asked for; those to host memory in between, as long as there
+    is none. `ended` has those that were done, stopped or failed: nothing of them is under way any more."""
+
+    def __init__(self, copies: Copies, passing: list[Tensor], piece_bytes: int) -> None:
+        """`passing` [PASSING] uint8 [piece_bytes], pinned."""
+        assert len(passing) >= PASSING
+        self.ended: queue.SimpleQueue[Load] = queue.SimpleQueue()
+        self._work = _Work(copies, passing, piece_bytes, self.ended)
+        self._started = False
+        weakref.finalize(self, self._work.asked.put, None)  # so that no thread outlives whom it loads for
+
+    def put(self, load: Load) -> None:
+        load.asked = time.monotonic()
+        (self._work.urgent if load.target is not None else self._work.quiet).append(load)
+        self._work.asked.put(load)
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._work.run, name="weights", daemon=True).start()
+
+
+class _Work:
+    """What the thread has of a loader."""
+
+    def __init__(self, copies: Copies, passing: list[Tensor], piece_bytes: int, ended: queue.SimpleQueue[Load]) -> None:
+        self.asked: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
+        self.urgent: deque[Load] = deque()
+        self.quiet: deque[Load] = deque()
+        self._copies = copies
+        self._passing = passing
+        self._piece_bytes = piece_bytes
+        self._ended = ended
+        self._readers = ThreadPoolExecutor(READS_MAX, "weights-read", copies.enter)
+
+    def run(self) -> None:
+        self._copies.enter()
+        while self.asked.get() is not None:  # one a load, of whichever is next by then
+            if not self._do_urgent() and self.quiet:
+                self._do(self.quiet.popleft())
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    def _do_urgent(self) -> bool:
+        did = False
+        while self.urgent:
+            self._do(self.urgent.popleft())
+            did = True
+        return did
+
+    def _do(self, load: Load) -> None:
+        began = time.monotonic()
+        try:
+            if load.target is None:
+                self._gather(load)
+            else:
+                self._bring(load, load.target)
+        except OSError as error:
+            load.error = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - the thread's edge: one model fails alone, and loudly
+            _log.exception("weights.load_failed", extra={"fields": {"model": load.model}})
+            load.error = f"{type(error).__name__}: {error}"
+        load.seconds += time.monotonic() - began
+        self._ended.put(load)
+
+    def _bring(self, load: Load, target: Tensor) -> None:
+        """To the device. Nothing of it is under way any more when this ends, however it does."""
+        if load.after is not None:
+            self._copies.wait(load.after)
+        if load.stopped:
+            return
+        load.prepare()
+        size, total = self._piece_bytes, int(target.shape[0])
+        count = -(-total // size)
+        reads: deque[tuple[Tensor, Future[None] | None]] = deque()
+        marks: deque[Mark] = deque()
+        try:
+            for index in range(count):
+                if load.stopped:
+                    return
+                # A piece to pass through is read into again only when its copy is done: of the last COPIES_MAX none is.
+                while (ahead := index + len(reads)) < min(count, index + READS_MAX):
+                    reads.append(self._read(load, ahead, min(size, total - ahead * size)))
+                piece, read = reads.popleft()
+                if read is not None:
+                    read.result()
+                    self._note_filled(load, index)
+                while len(marks) >= COPIES_MAX:
+                    self._copies.wait(marks.popleft())
+                marks.append(self._copies.copy(target[index * size : index * size + len(piece)], piece))
+                load.pieces = index + 1
+        finally:
+            _settle([read for _, read in reads])
+            while marks:
+                self._copies.wait(marks.popleft())
+
+    def _gather(self, load: Load) -> None:
+        """To host memory. Loads to the device go first, between its pieces."""
+        assert load.host is not None
+        size, total = self._piece_bytes, load.source.layout.bytes
+        count = -(-total // size)
+        reads: deque[tuple[int, Future[None] | None]] = deque()
+        index = 0
+        try:
+            while index < count or reads:
+                if load.stopped or self.urgent:
+                    # What is read is kept: one that goes first may be of the same slab.
+                    while reads:
+                        self._finish(load, *reads.popleft())
+                    if load.stopped:
+                        return
+                    paused = time.monotonic()
+                    self._do_urgent()
+                    load.seconds -= time.monotonic() - paused
+                while index < count and len(reads) < READS_MAX:
+                    reads.append((index, self._read(load, index, min(size, total - index * size))[1]))
+                    index += 1
+                if reads:
+                    self._finish(load, *reads.popleft())
+        finally:
+            _settle([read for _, read in reads])
+
+    def _read(self, load: Load, index: int, length: int) -> tuple[Tensor, Future[None] | None]:
+        """The piece, and its read if it is not filled yet."""
+        if load.host is None:
+            piece = self._passing[index % len(self._passing)][:length]
+        else:
+            piece = load.host.pieces[index][:length]
+            if load.host.filled[index]:
+                return piece, None
+        return piece, self._readers.submit(load.source.fill, index * self._piece_bytes, piece)
+
+    def _finish(self, load: Load, index: int, read: Future[None] | None) -> None:
+        if read is not None:
+            read.result()
+            self._note_filled(load, index)
+        load.pieces = max(load.pieces, index + 1)
+
+    def _note_filled(self, load: Load, index: int) -> None:
+        if load.host is not None:
+            load.host.filled[index] = True
+
+
+def _settle(reads: list[Future[None] | None]) -> None:
+    """Until none of them writes any more."""
+    for read in reads:
+        if read is not None and not read.cancel():
+            read.exception()

@@ -1,0 +1,111 @@
+"""What fills a model's slab, a stretch at a time: its files, or random numbers in its shape.
+
+Both may be asked by several threads at once. It must never know where the slab lies, nor who waits for it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.models.config import DecoderConfig
+from engine.models.dummy import STD
+from engine.models.slab import SlabLayout, Stretch, read_headers, slab_layout
+
+
+class SlabSource(Protocol):
+    layout: SlabLayout
+
+    def fill(self, start: int, target: Tensor) -> None:
+        """Write bytes start ≤ i < start + len(target) of the slab into `target` uint8, on the host. Both ends are
+        multiples of the alignment. Raises OSError."""
+        ...
+
+
+class FileSource:
+    """The safetensors of a directory. A number of another dtype is converted on its way."""
+
+    def __init__(self, directory: Path, config: DecoderConfig, dtype: torch.dtype) -> None:
+        """Reads headers alone. Raises ModelRefused, OSError."""
+        self.layout, self._stretches = read_headers(directory, config, dtype)
+        self._offsets = [stretch.offset for stretch in self._stretches]
+        self._stamps = {stretch.file: _stamp(os.stat(stretch.file)) for stretch in self._stretches}
+
+    def fill(self, start: int, target: Tensor) -> None:
+        stop = start + int(target.shape[0])
+        item = self.layout.dtype.itemsize
+        first = max(0, bisect.bisect_right(self._offsets, start) - 1)
+        with ExitStack() as files:
+            opened: dict[Path, int] = {}
+            for stretch in self._stretches[first:]:
+                if stretch.offset >= stop:
+                    break
+                begin, end = max(start, stretch.offset), min(stop, stretch.offset + stretch.count * item)
+                if begin >= end:
+                    continue
+                if stretch.file not in opened:
+                    opened[stretch.file] = self._open(stretch.file, files)
+                numbers = target[begin - start : end - start].view(self.layout.dtype)
+                _read_numbers(opened[stretch.file], stretch, (begin - stretch.offset) // item, numbers)
+
+    def _open(self, path: Path, files: ExitStack) -> int:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        files.callback(os.close, descriptor)
+        if _stamp(os.fstat(descriptor)) != self._stamps[path]:
+            raise OSError(f"{path} is another file than when the model was loaded")
+        return descriptor
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_size, stat.st_mtime_ns
+
+
+def _read_numbers(descriptor: int, stretch: Stretch, index: int, numbers: Tensor) -> None:
+    """From the stretch's number `index` on, as many as `numbers` holds."""
+    start = stretch.start + index * stretch.dtype.itemsize
+    if stretch.dtype == numbers.dtype:
+        _read(descriptor, start, numbers.view(torch.uint8), stretch.file)
+        return
+    raw = torch.empty(numbers.shape[0], dtype=stretch.dtype)
+    _read(descriptor, start, raw.view(torch.uint8), stretch.file)
+    numbers.copy_(raw)
+
+
+def _read(descriptor: int, start: int, target: Tensor, path: Path) -> None:
+    memory = memoryview(target.numpy().data)
+    position = 0
+    while position < len(memory):
+        count = os.preadv(descriptor, [memory[position:]], start + position)
+        if not count:
+            raise OSError(f"{path} ends at byte {start + position}")
+        position += count
+
+
+class DummySource:
+    """Random weights for benchmarks, as `dummy.dummy_weights` has them: normal ones, norms of one, biases of zero. The
+    same for one seed, if it is asked for the same stretches."""
+
+    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> None:
+        """They are drawn on `device`: a CPU takes minutes for what a GPU draws in a second."""
+        self.layout = slab_layout(config, dtype, tied=bool(config.tied))
+        self._device = device
+        self._seed = seed
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def fill(self, start: int, target: Tensor) -> None:
+        numbers = target.view(self.layout.dtype)
+        with torch.cuda.stream(self._stream):  # of None it does nothing
+            generator = torch.Generator(self._device).manual_seed(self._seed * 1_000_003 + start)
+            drawn = torch.empty(numbers.shape, dtype=numbers.dtype, device=self._device)
+            numbers.copy_(drawn.normal_(0, STD, generator=generator))
+        stop, item = start + int(target.shape[0]), self.layout.dtype.itemsize
+        for name, part in self.layout.parts.items():
+            begin, end = max(start, part.offset), min(stop, part.offset + part.shape[0] * item)
+            if len(part.shape) == 1 and begin < end:
+                numbers[(begin - start) // item : (end - start) // item] = 0.0 if name.endswith("bias") else 1.0

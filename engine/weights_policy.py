@@ -1,0 +1,59 @@
+"""Which idle model's weights are worth least: what is known of each model, and the rules that compare.
+
+Plain data. It must never know who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+# A use counts half after so long.
+USES_HALF_S = 60.0
+
+
+@dataclass(slots=True)
+class Hosted:
+    """A model and its weights. For watchers; only Hosting changes it."""
+
+    name: str
+    number: int  # in the order in which they were added
+    bytes: int
+    pinned: bool
+    on_device: bool
+    coming: bool = False
+    leaving: bool = False  # it makes room for another: nobody joins
+    failed: bool = False  # it could not come, and nobody has asked since
+    came_at: float = 0.0
+    used_at: float = 0.0
+    load_s: float = 0.0  # what it takes to come again; 0: unknown
+    loads: int = 0
+    evictions: int = 0
+    since: dict[int, float] = field(default_factory=dict)  # by tier, since when requests wait for it to come
+    _uses: float = 0.0
+    _counted_at: float = 0.0
+
+    def use(self, now: float) -> None:
+        """A request asks for it."""
+        self._uses = self.uses(now) + 1
+        self._counted_at = self.used_at = now
+
+    def uses(self, now: float) -> float:
+        """Requests, those of long ago counting less."""
+        return float(self._uses * 0.5 ** ((now - self._counted_at) / USES_HALF_S))
+
+
+# What an idle model is worth now: who is worth least goes first, of equals who was used longest ago.
+Keep = Callable[[Hosted, float], float]
+
+
+def by_use(hosted: Hosted, now: float) -> float:
+    """Seconds of loading that each of its bytes is likely to save."""
+    return hosted.uses(now) * (hosted.load_s / max(1, hosted.bytes) or 1.0)
+
+
+def least_recently_used(hosted: Hosted, now: float) -> float:
+    return hosted.used_at
+
+
+KEEPS: dict[str, Keep] = {"use": by_use, "lru": least_recently_used}
