@@ -1,4 +1,5 @@
-"""One transaction over a group of requests: endings first, since they free budget, then holds in arrival order.
+"""One transaction over a group of requests: endings first, since they free budget, then holds and moves of holds in
+arrival order.
 
 Locks are taken in one order everywhere: the gateway's lease, hold rows by id, budget rows by id. A request that is
 refused, or is our own mistake, does not touch the others of its group. It knows no thread and no event loop.
@@ -17,7 +18,18 @@ from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
 from billing.clock import Clock, rfc3339
 from billing.counters import Budget, Counters, Scope, Window
 from billing.prices import PriceBook, PriceVersion, UnitPrices, format_picos
-from billing.requests import Ended, Ending, Expire, Held, HoldRefused, HoldRequest, RefusalCode, Settlement, Void
+from billing.requests import (
+    Ended,
+    Ending,
+    Expire,
+    Held,
+    HoldRefused,
+    HoldRequest,
+    Move,
+    RefusalCode,
+    Settlement,
+    Void,
+)
 
 _holds = tables.holds
 _charges = tables.hold_charges
@@ -43,6 +55,8 @@ _INSERT_CHARGES = BulkInsert(_charges)
 _INSERT_USAGE = BulkInsert(tables.usage)
 _INSERT_RECOMPUTE = BulkInsert(tables.usage_recompute)
 _INSERT_ENTRIES = BulkInsert(tables.entries)
+_MOVED = ("model", "adapter", "tier", "price_version_id", "prompt_tokens", "max_tokens", "hold_picos")
+_MOVE_HOLDS = BulkUpdate(_holds, _MOVED, key="request_id")
 _END_HOLDS = BulkUpdate(_holds, ("state", "ended_at", "ending", "settled_picos", "lost_tokens"), key="request_id")
 _UNIT_WORD = {"tokens": "token", "money": "money"}
 _REFUSAL_CODES: dict[Scope, RefusalCode] = {
@@ -57,6 +71,10 @@ EndResult = Ended | Exception
 
 class HoldUnknown(LookupError):
     """A settlement for a request that never held anything: our own mistake."""
+
+
+class HoldEnded(LookupError):
+    """A hold that is to be moved was settled, voided or expired meanwhile."""
 
 
 class RequestIdReused(ValueError):
@@ -91,6 +109,15 @@ class _Hold(msgspec.Struct):
         return self.prompt_tokens + self.max_tokens
 
 
+class _Grant(msgspec.Struct, frozen=True):
+    """What every budget can bear, at which price, and the windows that it is to be counted in."""
+
+    max_tokens: int
+    version: PriceVersion
+    prices: UnitPrices
+    charges: list[tuple[str, int]]
+
+
 class Group:
     """`Group(…).run(connection, holds, endings)` once per transaction; its rows are written at the end, in bulk."""
 
@@ -103,13 +130,15 @@ class Group:
         self._counters = Counters()
         self._known: dict[str, _Hold] = {}
         self._made: dict[str, _Hold] = {}
+        self._moved: dict[str, _Hold] = {}
+        self._recharged: list[str] = []  # those that are counted in other windows now
         self._ended: dict[str, _Hold] = {}
         self._usage_rows: list[Row] = []
         self._recompute_rows: list[Row] = []
         self._entry_rows: list[Row] = []
 
     def run(
-        self, connection: sa.Connection, holds: Sequence[HoldRequest], endings: Sequence[Ending]
+        self, connection: sa.Connection, holds: Sequence[HoldRequest | Move], endings: Sequence[Ending]
     ) -> tuple[list[HoldResult], list[EndResult]]:
         """Results in the order asked. An exception among them concerns that request alone."""
         self._now = self._clock(connection)
@@ -120,23 +149,28 @@ class Group:
             leases.extend(connection, self._gateway_id, self._lease_s, self._now)
         self._lock(connection, holds, endings)
         end_results = [self._guarded_end(connection, ending) for ending in endings]
-        hold_results = [self._hold(connection, request) for request in holds]
+        hold_results = [
+            self._move(connection, asked.request) if isinstance(asked, Move) else self._hold(connection, asked)
+            for asked in holds
+        ]
         self._write(connection)
         return hold_results, end_results
 
-    def _lock(self, connection: sa.Connection, holds: Sequence[HoldRequest], endings: Sequence[Ending]) -> None:
+    def _lock(self, connection: sa.Connection, holds: Sequence[HoldRequest | Move], endings: Sequence[Ending]) -> None:
         request_ids = [item.request_id for item in (*endings, *holds)]
         for row in _LOCK_HOLDS.rows(connection, {"request_ids": request_ids}):
             hold = _Hold(*row)
             self._known[hold.request_id] = hold
-        to_end = [e.request_id for e in endings if e.request_id in self._known]
+        changing = [*endings, *(asked for asked in holds if isinstance(asked, Move))]
+        charged = [item.request_id for item in changing if item.request_id in self._known]
         charges: set[tuple[str, int]] = set()
-        if to_end:
-            for request_id, budget_id, start in _READ_CHARGES.rows(connection, {"request_ids": to_end}):
+        if charged:
+            for request_id, budget_id, start in _READ_CHARGES.rows(connection, {"request_ids": charged}):
                 self._known[request_id].charges.append((budget_id, start))
                 charges.add((budget_id, start))
         zones: dict[str, ZoneInfo] = {}
-        for request in holds:
+        for asked in holds:
+            request = asked.request if isinstance(asked, Move) else asked
             terms = self._prices.terms(connection, request.tenant_id)
             if terms is not None:
                 zones.update(dict.fromkeys(request.scope_ids, terms.zone))
@@ -149,7 +183,41 @@ class Group:
         if known is not None:  # asked again, because the first answer was lost
             if known.state != "held":
                 return RequestIdReused(f"{request.request_id} is {known.state} already")
-            return Held(known.request_id, known.max_tokens, known.hold_picos, known.price_version_id)
+            return _held(known)
+        granted = self._decide(connection, request)
+        if isinstance(granted, _Grant):
+            hold = self._known[request.request_id] = self._made[request.request_id] = self._made_of(request, granted)
+            self._counters.hold(hold.charges, hold.hold_tokens, hold.hold_picos)
+            return _held(hold)
+        return granted
+
+    def _move(self, connection: sa.Connection, request: HoldRequest) -> HoldResult:
+        """Decided as a fresh hold would be, beside all but itself. Refused, it counts as it did."""
+        hold = self._known.get(request.request_id)
+        if hold is None:
+            return HoldUnknown(f"{request.request_id} is to be moved, and never held anything")
+        if hold.state != "held":
+            return HoldEnded(f"{request.request_id} is {hold.state} already")
+        if (hold.tenant_id, hold.project_id, hold.key_id) != (request.tenant_id, request.project_id, request.key_id):
+            return ValueError(f"{request.request_id} is somebody else's")
+        asked = (request.model, request.adapter, request.tier, request.prompt_tokens)
+        if (hold.model, hold.adapter, hold.tier, hold.prompt_tokens) == asked:  # the first answer was lost
+            return _held(hold)
+        self._counters.release(hold.charges, hold.hold_tokens, hold.hold_picos)
+        granted = self._decide(connection, request)
+        if isinstance(granted, _Grant):
+            moved = self._made_of(request, granted)
+            for name in _MOVED:
+                setattr(hold, name, getattr(moved, name))
+            if sorted(hold.charges) != sorted(moved.charges):
+                hold.charges = moved.charges
+                self._recharged.append(hold.request_id)
+            if hold.request_id not in self._made:
+                self._moved[hold.request_id] = hold
+        self._counters.hold(hold.charges, hold.hold_tokens, hold.hold_picos)
+        return _held(hold) if isinstance(granted, _Grant) else granted
+
+    def _decide(self, connection: sa.Connection, request: HoldRequest) -> _Grant | HoldRefused | Exception:
         terms = self._prices.terms(connection, request.tenant_id)
         if terms is None:
             return LookupError(f"there is no tenant {request.tenant_id!r}")
@@ -160,12 +228,12 @@ class Group:
             message = f"Model {request.model!r} has no price in {currency} for tier {request.tier!r}."
             return HoldRefused(request.request_id, "price_unknown", message, None)
         budgets = self._counters.applying_to(request.scope_ids)
-        max_tokens, refusal = self._decide(request, budgets, prices, currency)
+        max_tokens, refusal = self._afford(request, budgets, prices, currency)
         if refusal is not None:
             return refusal
-        return self._grant(request, max_tokens, version, prices, budgets)
+        return _Grant(max_tokens, version, prices, [(budget.id, window.start) for budget, window in budgets])
 
-    def _decide(
+    def _afford(
         self, request: HoldRequest, budgets: list[tuple[Budget, Window]], prices: UnitPrices, currency: str
     ) -> tuple[int, HoldRefused | None]:
         """The tokens that every budget can bear; or the refusal of the one that keeps the request out the longest."""
@@ -190,15 +258,8 @@ class Group:
         needed = budget.amount(least, prices.most(request.prompt_tokens, request.min_tokens))
         return 0, _refusal(request, budget, window, needed, currency, self._counters.resets_at(budget))
 
-    def _grant(
-        self,
-        request: HoldRequest,
-        max_tokens: int,
-        version: PriceVersion,
-        prices: UnitPrices,
-        budgets: list[tuple[Budget, Window]],
-    ) -> Held:
-        hold = _Hold(
+    def _made_of(self, request: HoldRequest, granted: _Grant) -> _Hold:
+        return _Hold(
             request.request_id,
             self._gateway_id,
             request.tenant_id,
@@ -207,17 +268,14 @@ class Group:
             request.model,
             request.adapter,
             request.tier,
-            version.id,
+            granted.version.id,
             request.prompt_tokens,
-            max_tokens,
-            prices.most(request.prompt_tokens, max_tokens),
+            granted.max_tokens,
+            granted.prices.most(request.prompt_tokens, granted.max_tokens),
             self._now,
             "held",
-            charges=[(budget.id, window.start) for budget, window in budgets],
+            charges=granted.charges,
         )
-        self._counters.hold(hold.charges, hold.hold_tokens, hold.hold_picos)
-        self._known[hold.request_id] = self._made[hold.request_id] = hold
-        return Held(hold.request_id, max_tokens, hold.hold_picos, version.id)
 
     # ---- endings -----------------------------------------------------------------------------------------------
 
@@ -298,6 +356,7 @@ class Group:
         made = self._made.values()
         _INSERT_HOLDS.run(connection, [msgspec.structs.astuple(hold)[:-1] for hold in made])  # all but its charges
         _INSERT_CHARGES.run(connection, [(hold.request_id, *charge) for hold in made for charge in hold.charges])
+        self._write_moved(connection)
         _END_HOLDS.run(
             connection,
             [
@@ -312,6 +371,16 @@ class Group:
         self._counters.write(connection)
         if crossings:
             alerts.record(connection, crossings, self._now)
+
+    def _write_moved(self, connection: sa.Connection) -> None:
+        moved = self._moved.values()
+        _MOVE_HOLDS.run(connection, [[getattr(hold, name) for name in (*_MOVED, "request_id")] for hold in moved])
+        recharged = [self._moved[request_id] for request_id in self._recharged if request_id in self._moved]
+        if recharged:  # a day ended meanwhile, or a budget came or went
+            theirs = _charges.c.request_id.in_([hold.request_id for hold in recharged])
+            connection.execute(sa.delete(_charges).where(theirs))
+            rows = [(hold.request_id, *charge) for hold in recharged for charge in hold.charges]
+            _INSERT_CHARGES.run(connection, rows)
 
 
 def _affordable(budget: Budget, window: Window, prompt_tokens: int, prices: UnitPrices) -> int | None:
@@ -338,6 +407,10 @@ def _refusal(
         f"needed at least {show(needed)}. {when}"
     )
     return HoldRefused(request.request_id, _REFUSAL_CODES[budget.scope], message, resets_at)
+
+
+def _held(hold: _Hold) -> Held:
+    return Held(hold.request_id, hold.max_tokens, hold.hold_picos, hold.price_version_id)
 
 
 def _outcome(hold: _Hold) -> Ended:

@@ -17,14 +17,15 @@ import sqlalchemy as sa
 
 from billing.clock import Clock, database_now
 from billing.database import Database, DatabaseUnavailable
-from billing.group import EndResult, Group, HoldResult, HoldUnknown, RequestIdReused
+from billing.group import EndResult, Group, HoldEnded, HoldResult, HoldUnknown, RequestIdReused
 from billing.leases import LEASE_S
 from billing.prices import PriceBook
-from billing.requests import Ended, Ending, Held, HoldRefused, HoldRequest, Settlement, Void
+from billing.requests import Ended, Ending, Held, HoldRefused, HoldRequest, Move, Settlement, Void
 
 __all__ = [
     "Ended",
     "Held",
+    "HoldEnded",
     "HoldRefused",
     "HoldRequest",
     "HoldUnknown",
@@ -52,7 +53,7 @@ class LedgerUnavailable(Exception):
 
 @dataclass(slots=True, eq=False)
 class _HoldItem:
-    asked: HoldRequest
+    asked: HoldRequest | Move
     waiter: asyncio.Future[Held | HoldRefused]
 
 
@@ -107,19 +108,30 @@ class Ledger:
         held, it gives the same answer. A caller that is cancelled meanwhile leaves no hold behind.
         Raises LedgerUnavailable; RequestIdReused when the id has ended."""
         request.check()
+        return await self._reserve(request)
+
+    async def move(self, request: HoldRequest) -> Held | HoldRefused:
+        """Decide the open hold with this request's id again, for another model, adapter or size, at the price that is
+        in force now; when this returns, it is committed. Refused, the hold stays as it was, and so it does of a model
+        that it has already; whoever asked voids it. Raises LedgerUnavailable, after which the hold is either one;
+        HoldUnknown, HoldEnded."""
+        request.check()
+        return await self._reserve(Move(request))
+
+    async def _reserve(self, asked: HoldRequest | Move) -> Held | HoldRefused:
         if self.away is not None:
             raise LedgerUnavailable(self.away)
         if len(self._holds) >= HOLDS_WAITING_MAX:
             raise LedgerUnavailable(f"{HOLDS_WAITING_MAX} holds wait already")
         waiter: asyncio.Future[Held | HoldRefused] = asyncio.get_running_loop().create_future()
-        self._holds.append(_HoldItem(request, waiter))
+        self._holds.append(_HoldItem(asked, waiter))
         self._start()
         try:
             return await waiter
         except asyncio.CancelledError:
             if _answered(waiter) and waiter.exception() is None and isinstance(waiter.result(), Held):
                 # Cancelled in the moment between the commit and its answer: `_commit` saw a caller who was there.
-                self._endings.append(_EndItem(Void(request.request_id, "caller_gone"), None))
+                self._endings.append(_EndItem(Void(asked.request_id, "caller_gone"), None))
                 self._start()
             raise
 
@@ -204,7 +216,7 @@ class Ledger:
             _answer(ending.waiter, ended)
 
     async def _transact(
-        self, holds: Sequence[HoldRequest], endings: Sequence[Ending]
+        self, holds: Sequence[HoldRequest | Move], endings: Sequence[Ending]
     ) -> tuple[list[HoldResult], list[EndResult]]:
         def run(connection: sa.Connection) -> tuple[list[HoldResult], list[EndResult]]:
             group = Group(self._gateway_id, self._lease_s, self._clock, self._prices)

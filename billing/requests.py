@@ -41,6 +41,16 @@ class HoldRequest(msgspec.Struct, frozen=True):
         assert self.prompt_tokens + self.max_tokens <= REQUEST_TOKENS_MAX
 
 
+class Move(msgspec.Struct, frozen=True):
+    """An open hold is to be one for another model or adapter: `request` has its id, and all that a hold has."""
+
+    request: HoldRequest
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+
 class Held(msgspec.Struct, frozen=True):
     """Committed. `max_tokens` is granted: never more than asked, less when a budget had no more left."""
 

@@ -56,6 +56,8 @@ tenants = sa.Table(
     sa.Column("share_weight", sa.Double, nullable=False, server_default=sa.text("1.0")),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("time_zone", sa.String(64), nullable=False, server_default="UTC"),  # IANA; where budgets' days begin
+    # Of an alias that allows it, the cheapest model that can serve a request does.
+    sa.Column("cheapest", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.CheckConstraint("status IN ('active', 'suspended')", name="status"),
 )
 

@@ -43,7 +43,7 @@ _SORTED_PROJECTS = Columns(
 class Tenant(msgspec.Struct, frozen=True):
     """`slug` is the name in /t/<slug>; `tier` the highest a key of this tenant may have; `time_zone` is where the days
     and months of its budgets begin. Of two tenants that wait in a tier, one with twice the `share_weight` is served
-    twice as much."""
+    twice as much. `cheapest`: of an alias that allows it, it gets the cheapest model that can serve a request."""
 
     id: str
     slug: str
@@ -55,6 +55,7 @@ class Tenant(msgspec.Struct, frozen=True):
     share_weight: float
     created_at: int
     time_zone: str = "UTC"
+    cheapest: bool = False
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -132,6 +133,7 @@ def update(
     default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
     share_weight: float | None = None,
     time_zone: str | None = None,
+    cheapest: bool | None = None,
 ) -> Tenant:
     """Change what is given. Raises InvalidValue, NotFound. With another time zone, budgets by day and month go on in
     the windows that lie there: what was used in a window that began elsewhere is not in them."""
@@ -150,6 +152,8 @@ def update(
     if time_zone is not None:
         _check_zone(time_zone)
         values["time_zone"] = time_zone
+    if cheapest is not None:
+        values["cheapest"] = cheapest
     return _change(connection, tenant_id, values)
 
 

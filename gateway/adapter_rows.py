@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -96,13 +96,13 @@ def check_name(name: str) -> None:
 
 
 def add_version(
-    connection: sa.Connection, wanted: Registration, facts: Facts, taken: Sequence[str] = ()
+    connection: sa.Connection, wanted: Registration, facts: Facts, taken: Mapping[str, str] | None = None
 ) -> tuple[Adapter, Version]:
-    """The adapter and the version that has this content, which may have been there. `taken`: the base models' names,
-    which adapters may not have. Raises AdapterNameTaken, InvalidValue."""
+    """The adapter and the version that has this content, which may have been there. `taken`: the names of base models
+    and aliases, which adapters may not have, and what each is. Raises AdapterNameTaken, InvalidValue."""
     check_name(wanted.name)
-    if wanted.name in taken:
-        raise AdapterNameTaken(f"{wanted.name!r} is the name of a base model", "name")
+    if taken is not None and wanted.name in taken:
+        raise AdapterNameTaken(f"{wanted.name!r} is the name of {taken[wanted.name]}", "name")
     found = named(connection, wanted.tenant_id, wanted.name)
     if found is not None and found.active and found.base_model != wanted.base_model:
         raise AdapterNameTaken(f"{wanted.name!r} is an adapter of {found.base_model}; remove it first", "base")

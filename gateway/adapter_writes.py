@@ -13,12 +13,13 @@ import sqlalchemy as sa
 from adapters.facts import Facts
 from billing import revision
 from billing.errors import InvalidValue, NotFound
-from gateway import adapter_rows
+from gateway import adapter_rows, model_rows
 from gateway.adapter_rows import EVERYONE, Adapter, Registration, Version
-from gateway.writes import Writes, narrowed, tenant_of
+from gateway.alias_writes import AliasWrites
+from gateway.writes import narrowed, tenant_of
 
 
-class AdapterWrites(Writes):
+class AdapterWrites(AliasWrites):
     """A name, the contents that it had, and who may call it. Every gateway follows within a second."""
 
     def register_adapter(
@@ -40,7 +41,9 @@ class AdapterWrites(Writes):
             promote=wanted.promote,
         )
         before = adapter_rows.named(connection, owner, wanted.name)
-        taken = [model.name for model in self._config.models]
+        taken = {model.name: "a base model" for model in model_rows.active_models(connection, self._config)}
+        if before is None or not before.active:  # an alias that came later leaves it what it was
+            taken |= dict.fromkeys(self._names_for(connection, owner), "an alias")
         known = set() if before is None else {one.number for one in adapter_rows.versions(connection, before.id)}
         adapter, version = adapter_rows.add_version(connection, wanted, facts, taken)
         keep()

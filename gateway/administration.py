@@ -24,11 +24,12 @@ from billing.prices import PriceVersion, SubjectKind
 from billing.requests import REQUEST_TOKENS_MAX
 from billing.tenants import Project, Tenant
 from billing.webhooks import MadeWebhook, Webhook
-from gateway import adapter_rows, allowances, keys
+from gateway import adapter_rows, allowances, keys, model_rows
 from gateway.adapter_writes import AdapterWrites
 from gateway.allowances import LimitsChange, OwnLimits
 from gateway.keys import Key, Kind, MadeKey
 from gateway.limits import Scope as LimitScope
+from gateway.model_writes import ModelWrites
 from gateway.roles import TENANT_ADMIN, Role
 from gateway.writes import Actor, key_of, narrowed, project_of, tenant_of
 
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 
-class Administration(AdapterWrites):
+class Administration(AdapterWrites, ModelWrites):
     """All of them. A `tenant_id` may be a slug too; without one, it is the actor's."""
 
     def create_tenant(
@@ -86,6 +87,7 @@ class Administration(AdapterWrites):
         default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
         share_weight: float | None = None,
         time_zone: str | None = None,
+        cheapest: bool | None = None,
     ) -> Tenant:
         """Change what is given. A suspended tenant's keys are refused from then on."""
         revision.bump(connection)
@@ -102,6 +104,7 @@ class Administration(AdapterWrites):
             default_max_tokens=default_max_tokens,
             share_weight=share_weight,
             time_zone=time_zone,
+            cheapest=cheapest,
         )
         if status is not None:
             change = tenants.suspend if status == "suspended" else tenants.resume
@@ -259,13 +262,17 @@ class Administration(AdapterWrites):
         subject_kind: SubjectKind = "model",
         currency: str = "USD",
         effective_from: int | None = None,
+        ahead: bool = False,
     ) -> PriceVersion:
         """Picos per token, times each tier's multiplier; a tier that is not named has 1. `effective_from` in
-        microseconds UTC."""
+        microseconds UTC. `ahead`: of a model that is to be added."""
         revision.bump(connection)
         for tier in multipliers:
             self._check_tier(tier, "multipliers")
-        self._check_subject(connection, subject_kind, subject)
+        if ahead and subject_kind == "model":
+            model_rows.check_name(subject)
+        else:
+            self._check_subject(connection, subject_kind, subject)
         version = prices.publish(
             connection,
             subject=subject,
@@ -409,7 +416,7 @@ class Administration(AdapterWrites):
         self, connection: sa.Connection, kind: SubjectKind, subject: str, param: str = "subject"
     ) -> None:
         """A base model by its name, an adapter by its id."""
-        if kind == "model" and self._config.model(subject) is None:
+        if kind == "model" and subject not in {one.name for one in model_rows.list_models(connection, self._config)}:
             raise NotFound(f"there is no base model {subject!r}", param)
         if kind == "adapter" and subject not in {row.id for row in adapter_rows.list_adapters(connection)}:
             raise NotFound(f"there is no adapter {subject!r}", param)

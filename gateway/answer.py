@@ -86,6 +86,7 @@ class Answer:
         "error",
         "granted",
         "left",
+        "model",
         "texts",
         "usage",
         "whole",
@@ -95,6 +96,7 @@ class Answer:
         """Without `stream` the reader is woken by the end alone."""
         self._stream = stream
         self.granted: int | None = None  # completion tokens of all texts, once they are held
+        self.model: str | None = None  # as the caller is told it; None while another may yet serve
         self.begun = False  # the first token is here
         self.left = False  # the reader is gone
         self.cut: Cut | None = None  # it is to end, whoever reads

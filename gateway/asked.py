@@ -35,3 +35,9 @@ class Asked(msgspec.Struct, frozen=True):
     service_tier: str | None
     stream: bool
     echo: bool = False  # each text begins with its prompt
+    sticky: str | None = None  # requests that are alike in it are one user's, or one conversation's
+
+    @property
+    def names_ids(self) -> bool:
+        """Something of it is in ids of one model's vocabulary, and not in words."""
+        return bool(self.rules.stop_ids or self.sampling.logit_bias) or any(type(one) is list for one in self.prompts)

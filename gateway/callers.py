@@ -63,6 +63,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None
     age: int  # of the cache when it was read; a change since may concern it
     role: Role | None = None  # of an admin key
+    currency: str = "USD"  # the tenant's
+    cheapest: bool = False  # the tenant's: of an alias that allows it, the cheapest model
 
 
 async def _always() -> bool:
@@ -208,6 +210,8 @@ def _load(
             tenants.c.status.label("tenant_status"),
             tenants.c.default_max_tokens.label("tenant_default"),
             tenants.c.share_weight,
+            tenants.c.currency,
+            tenants.c.cheapest,
             projects.c.default_max_tokens.label("project_default"),
             *(_OF_KEY.c[name].label(f"key_{name}") for name in NAMES),
             *(_OF_TENANT.c[name].label(f"tenant_{name}") for name in NAMES),
@@ -238,6 +242,8 @@ def _load(
         expires_at=None if row.expires_at is None else row.expires_at // clock.SECOND,
         age=age,
         role=row.role,
+        currency=row.currency or "USD",
+        cheapest=bool(row.cheapest),
     )
 
 

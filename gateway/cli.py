@@ -11,6 +11,7 @@ import click
 
 from gateway.commands.adapters import adapters_group
 from gateway.commands.alerts import audit_command, webhooks_group
+from gateway.commands.aliases import aliases_group
 from gateway.commands.bench import bench_command
 from gateway.commands.billing import billing_group
 from gateway.commands.config import config_group
@@ -20,6 +21,7 @@ from gateway.commands.demo import demo_group
 from gateway.commands.exports import check_command, export_command
 from gateway.commands.keys import keys_group
 from gateway.commands.limits import limits_group
+from gateway.commands.models import models_group
 from gateway.commands.money import budgets_group, prices_group
 from gateway.commands.run import engine_command, gateway_command, serve_command
 from gateway.commands.simulate import simulate_command
@@ -53,7 +55,9 @@ for command in (
     limits_group,
     prices_group,
     billing_group,
+    models_group,
     adapters_group,
+    aliases_group,
     audit_command,
     config_group,
     bench_command,

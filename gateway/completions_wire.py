@@ -67,6 +67,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
             service_tier=self.service_tier,
             stream=bool(self.stream),
             echo=bool(self.echo),
+            sticky=self.user,
         )
 
 

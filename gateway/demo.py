@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -28,8 +27,10 @@ from gateway import adapter_rows, keys, supervisor
 from gateway.adapter_rows import Registration
 from gateway.administration import Actor, Administration
 from gateway.commands.database import upgrade
-from gateway.config import DEMO_MODEL, Config, write_private
-from gateway.staging import Staged, base_of, stage_directory
+from gateway.config import OWN_MODEL, Config, write_private
+from gateway.model_rows import configured
+from gateway.packaged import install_models, missing
+from gateway.staging import Base, Staged, base_named, stage_directory
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "adapters"
 TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
@@ -37,10 +38,17 @@ TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 OWNERS = {"support-triage": "acme", "pirate": "globex"}
 # For a million tokens 0.10, 0.05 and 0.40 of a currency unit, as picos per token.
 PRICES = UnitPrices(input=100_000, cached_input=50_000, output=400_000)
+# A smaller model is cheaper: a tenth.
+OWN_PRICES = {OWN_MODEL: UnitPrices(input=10_000, cached_input=5_000, output=40_000)}
 MULTIPLIERS = {"premium": "3", "batch": "0.5"}
+# What a model is asked that knows little.
+QUESTIONS = {OWN_MODEL: "Who are you?"}
 BUDGET_PICOS = 100 * PICOS_PER_UNIT  # a month
 KEY_NAME = "demo"
 ACTOR = Actor("demo")
+
+# What a caller may write as `model`: base models, the default one first, and the adapters of each.
+Served = dict[str, list[str]]
 
 
 class Secrets(msgspec.Struct):
@@ -65,18 +73,20 @@ class Demo:
         self._file.unlink(missing_ok=True)
         with self._stage("database"):
             upgrade(self._config)
-        self._convert_model()
+        if missing(self._config):
+            with self._stage("models"):
+                install_models(self._config, self._say)
         secrets = self._secrets()
         with self._stage("tenants, keys, prices, budgets, adapters"):
-            models = self._seed(secrets)
+            served = self._seed(secrets)
         self._say("==> the engine and the gateway start")
 
         def changed(pids: dict[str, int]) -> None:
-            self._write_file(secrets, models, pids)
+            self._write_file(secrets, served, pids)
 
         def ready() -> None:
             self._say(f"==> ready, {time.monotonic() - began:.1f} s after the start\n")
-            self._say(welcome(self._config.base_url, secrets, models, self._file))
+            self._say(welcome(self._config.base_url, secrets, served, self._file))
 
         try:
             asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
@@ -88,23 +98,6 @@ class Demo:
         began = time.monotonic()
         yield
         self._say(f"==> {name}: {time.monotonic() - began:.1f} s")
-
-    def _convert_model(self) -> None:
-        """Make the demo model where the configuration expects it, showing what the conversion says."""
-        model = self._config.model(DEMO_MODEL)
-        if model is None or (Path(model.path) / "model.safetensors").exists():
-            return
-        self._say("==> the model, converted once:")
-        with self._stage("model"):
-            argv = [sys.executable, "-m", "engine.models.convert", model.path]
-            with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-                assert process.stdout is not None
-                last = ""
-                for line in process.stdout:
-                    last = line.strip()
-                    self._say(f"    {last}")
-        if process.returncode:
-            raise supervisor.CannotStart(f"the model could not be converted: {last}")
 
     def _secrets(self) -> Secrets:
         """Those of the first run. Raises CannotStart when the file is not what it was."""
@@ -123,18 +116,18 @@ class Demo:
             raise supervisor.CannotStart(f"{path} lacks a key or holds a broken one; remove it for new keys")
         return secrets
 
-    def _write_file(self, secrets: Secrets, models: list[str], pids: dict[str, int]) -> None:
+    def _write_file(self, secrets: Secrets, served: Served, pids: dict[str, int]) -> None:
         content = {
             "base_url": self._config.base_url,
             "admin_key": secrets.admin,
             "keys": secrets.tenants,
-            "models": models,
+            "models": [*served, *(name for adapters in served.values() for name in adapters)],
             "pids": {"gateway": pids["gateway"], "engine": pids["engine"]},
         }
         write_private(self._file, json.dumps(content, indent=2) + "\n", replace=True)
 
-    def _seed(self, secrets: Secrets) -> list[str]:
-        """Make what is not there yet; return the names that a caller may write as `model`. Raises CannotStart."""
+    def _seed(self, secrets: Secrets) -> Served:
+        """Make what is not there yet. Raises CannotStart."""
         database = Database(self._config.database_url)
         try:
             return Seed(self._config, secrets).apply(database)
@@ -146,6 +139,14 @@ class Demo:
             database.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An adapter that comes along, checked, and the base model that it is for."""
+
+    base: str
+    staged: Staged
+
+
 class Seed:
     """What the demo puts into the database. What is there already, changed by somebody or not, is left alone."""
 
@@ -154,16 +155,16 @@ class Seed:
         self._secrets = secrets
         self._administration = Administration(config, ACTOR)
 
-    def apply(self, database: Database) -> list[str]:
-        """Base models first, then the adapters' names."""
+    def apply(self, database: Database) -> Served:
+        store = AdapterStore(self._config.adapters_dir)
         with contextlib.ExitStack() as held:
-            staged = {path.name: held.enter_context(self._stage(path)) for path in example_adapters(self._config)}
-            return database.write_sync(lambda connection: self._write(connection, staged))
+            examples = {
+                path.name: Example(base.name, held.enter_context(stage_directory(store, base, path)))
+                for path, base in example_adapters(self._config).items()
+            }
+            return database.write_sync(lambda connection: self._write(connection, examples))
 
-    def _stage(self, path: Path) -> Staged:
-        return stage_directory(AdapterStore(self._config.adapters_dir), base_of(self._config, DEMO_MODEL), path)
-
-    def _write(self, connection: sa.Connection, examples: dict[str, Staged]) -> list[str]:
+    def _write(self, connection: sa.Connection, examples: dict[str, Example]) -> Served:
         owners = {slug: self._tenant(connection, slug, tier) for slug, tier in TENANTS.items()}
         self._key(connection, None, "admin", self._secrets.admin)
         for slug, tenant in owners.items():
@@ -173,18 +174,22 @@ class Seed:
                     connection, tenant_id=tenant.id, unit="money", period="month", limit_amount=BUDGET_PICOS
                 )
         for model in self._config.models:
+            price = OWN_PRICES.get(model.name, PRICES)
             if not prices.listing(connection, subject=model.name, limit=1):
                 self._administration.publish_price(
                     connection,
                     subject=model.name,
-                    input=PRICES.input,
-                    cached_input=PRICES.cached_input,
-                    output=PRICES.output,
+                    input=price.input,
+                    cached_input=price.cached_input,
+                    output=price.output,
                     multipliers=self._multipliers(),
                 )
-        for name, staged in examples.items():
-            self._adapter(connection, name, owners.get(OWNERS.get(name, "")), staged)
-        return [*(model.name for model in self._config.models), *examples]
+        for name, example in examples.items():
+            self._adapter(connection, name, owners.get(OWNERS.get(name, "")), example)
+        return {
+            model.name: [name for name, example in examples.items() if example.base == model.name]
+            for model in self._config.models
+        }
 
     def _tenant(self, connection: sa.Connection, slug: str, tier: str) -> Tenant:
         found = tenants.by_slug(connection, slug)
@@ -194,37 +199,44 @@ class Seed:
         if not keys.exists(connection, secret):
             self._administration.create_key(connection, name=KEY_NAME, tenant_id=tenant_id, kind=kind, secret=secret)
 
-    def _adapter(self, connection: sa.Connection, name: str, owner: Tenant | None, staged: Staged) -> None:
+    def _adapter(self, connection: sa.Connection, name: str, owner: Tenant | None, example: Example) -> None:
         """Register a content that its name has never had, and serve it; else leave what somebody made of it."""
         tenant_id = None if owner is None else owner.id
         found = adapter_rows.named(connection, tenant_id, name)
         had = adapter_rows.versions(connection, found.id) if found is not None and found.active else []
-        if staged.facts.digest in {version.digest for version in had}:
+        facts = example.staged.facts
+        if facts.digest in {version.digest for version in had}:
             return
-        wanted = Registration(name=name, tenant_id=tenant_id, base_model=DEMO_MODEL, promote=True)
-        self._administration.register_adapter(connection, wanted, staged.facts, staged.keep)
+        wanted = Registration(name=name, tenant_id=tenant_id, base_model=example.base, promote=True)
+        self._administration.register_adapter(connection, wanted, facts, example.staged.keep)
 
     def _multipliers(self) -> dict[str, str]:
         return {tier: factor for tier, factor in MULTIPLIERS.items() if self._config.tier(tier) is not None}
 
 
-def example_adapters(config: Config) -> list[Path]:
-    """The example adapters' directories; none where there are no examples, or their base model is not served."""
-    if config.model(DEMO_MODEL) is None:
-        return []
-    return sorted(path.parent for path in EXAMPLES.glob("*/adapter_config.json"))
+def example_adapters(config: Config) -> dict[Path, Base]:
+    """The example adapters' directories and their bases: those whose base is served, where there are examples."""
+    paths = sorted(path.parent for path in EXAMPLES.glob("*/adapter_config.json"))
+    bases = {path: base_named(config, configured(config), path) for path in paths}
+    return {path: base for path, base in bases.items() if base is not None}
 
 
-def welcome(base_url: str, secrets: Secrets, models: list[str], file: Path) -> str:
+def welcome(base_url: str, secrets: Secrets, served: Served, file: Path) -> str:
     """What a newcomer sees when everything serves: the address, the keys, and lines to paste."""
     console = base_url.removesuffix("/v1") + "/admin"
     lines = [f"Laneway serves at {base_url}", f"The console: {console} (sign in with the admin key)", ""]
     for slug, tier in TENANTS.items():
         lines.append(f"  {slug:<8} {tier:<9} {secrets.tenants[slug]}")
     lines += [f"  {'admin':<18} {secrets.admin}", ""]
-    base, adapters = models[0], models[1:]
-    lines += ["# The base model, streamed:", chat(base_url, secrets.tenants["globex"], base, "Why is the sky blue?")]
-    example = next((name for name in OWNERS if name in adapters), None)
+    for base, adapters in served.items():
+        lines.append(f"  {base}" + (f", and of it {', '.join(adapters)}" if adapters else ""))
+    base, *others = served
+    question = "Why is the sky blue?"
+    lines += ["", "# A base model, streamed:", chat(base_url, secrets.tenants["globex"], base, question)]
+    for other in others:
+        lines += ["", "# Another one, in the same engine:"]
+        lines.append(chat(base_url, secrets.tenants["globex"], other, QUESTIONS.get(other, question)))
+    example = next((name for name in OWNERS if any(name in adapters for adapters in served.values())), None)
     if example is not None:
         owner = OWNERS[example]
         lines += ["", f"# The adapter that {owner} owns; with another tenant's key it does not exist:"]

@@ -224,6 +224,15 @@ class EngineAway(Unavailable):
     code = "engine_unavailable"
 
 
+class ModelUnavailable(Unavailable):
+    """Of a model that this tenant may call, and that cannot be loaded: an operator is shown why."""
+
+    code = "model_unavailable"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model {model!r} cannot be loaded now. Try again later.", retry_after_s=30.0)
+
+
 class LedgerAway(Unavailable):
     code = "budget_unavailable"
 

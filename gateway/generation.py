@@ -1,4 +1,4 @@
-"""The path of one request, from who asks to what was used: resolve, count, limit, hold, submit, follow, settle.
+"""The path of one request, from who asks to what was used: route, count, limit, hold, submit, follow, settle.
 
 Each admitted request has an owner task that outlives its HTTP exchange and gives it exactly one ending. This module
 orders the steps; it must never know HTTP, SQL or how tokens are made.
@@ -10,15 +10,23 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container
 
 import msgspec
 
 from billing.database import DatabaseUnavailable
-from billing.ledger import Held, HoldRefused, HoldRequest, Ledger, LedgerUnavailable, Settlement
-from billing.requests import REQUEST_TOKENS_MAX, Recompute
+from billing.ledger import (
+    Held,
+    HoldEnded,
+    HoldRefused,
+    HoldRequest,
+    HoldUnknown,
+    Ledger,
+    LedgerUnavailable,
+    Settlement,
+)
+from billing.requests import Recompute
 from billing.settler import Settler
-from engine import protocol
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
 from gateway import errors, wire
 from gateway.answer import Answer, Cut
@@ -26,16 +34,15 @@ from gateway.asked import Asked, Prompt
 from gateway.callers import Caller, Callers
 from gateway.choices import AWAY, Choice, Choices, Outcome
 from gateway.first_tokens import FirstTokens
-from gateway.inflight import InFlight, ServedModel
+from gateway.inflight import InFlight, Plan
 from gateway.limiter import Admission, Limiter
 from gateway.live_views import TenantName
 from gateway.loader import AdapterLoader
 from gateway.log import RequestLine, Seldom
 from gateway.metrics import Metrics
-from gateway.prompts import Counted, PromptCounter
-from gateway.registry import Registry, Target
+from gateway.registry import Target
 from gateway.replays import Call, First, Replayed
-from gateway.sampling import check_ids
+from gateway.selection import Selector, note
 from gateway.tiers import Tiers
 
 JOURNAL_RETRY_S = 5.0
@@ -43,6 +50,8 @@ JOURNAL_RETRY_S = 5.0
 HOLD_WAIT_S = 5.0
 # The ending of a request whose adapter the engine does not know.
 UNLOADED = "engine_refused_adapter_unknown"
+# Endings of a request whose model has no room, or is not there: another may serve in its place.
+NOT_THERE = ("engine_refused_queue_full", "engine_refused_model_unknown", "engine_unavailable")
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +62,7 @@ class Generator:
     def __init__(
         self,
         *,
-        models: Mapping[str, ServedModel],
-        registry: Registry,
+        selector: Selector,
         tiers: Tiers,
         limiter: Limiter,
         ledger: Ledger,
@@ -66,8 +74,7 @@ class Generator:
         first_tokens: FirstTokens,
         secret: bytes,
     ) -> None:
-        self._models = models
-        self._registry = registry
+        self._selector = selector
         self._tiers = tiers
         self._limiter = limiter
         self._ledger = ledger
@@ -81,7 +88,6 @@ class Generator:
         self._owners: dict[asyncio.Task[None], InFlight] = {}
         self._admitting = 0
         self._stopping = False
-        self._counter = PromptCounter()
         self._unrecordable = Seldom(_log, "admission.unrecordable")
 
     # ---- before admission: whoever is refused here has taken nothing
@@ -89,59 +95,52 @@ class Generator:
     async def begin(
         self, caller: Caller, asked: Asked, line: RequestLine, call: Call | None = None
     ) -> InFlight | Replayed:
-        """Resolve, count, admit, and hand over to an owner. A `call` that was answered while it was on its way takes
+        """Route, count, admit, and hand over to an owner. A `call` that was answered while it was on its way takes
         nothing and gets that answer. Raises ApiError; what is refused later, by the ledger or the engine, comes as the
         answer's error."""
         if self._stopping:
             raise errors.EngineAway("This server is stopping.")
-        target = self._registry.resolve(caller.tenant_id, asked.model)
+        route = self._selector.route(caller, asked, line)
         tier = self._tiers.serve(caller.tier, asked.service_tier)
+        line.record.tier, line.record.stream = tier, asked.stream
         try:
-            return await self._begin(caller, asked, line, call, target, tier)
+            plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
+            return await self._begin(caller, asked, line, call, plan, fallbacks, tier)
         except (errors.Unavailable, DatabaseUnavailable):
             self._first_tokens.refused(tier)
             raise
 
     async def _begin(
-        self, caller: Caller, asked: Asked, line: RequestLine, call: Call | None, target: Target, tier: str
+        self,
+        caller: Caller,
+        asked: Asked,
+        line: RequestLine,
+        call: Call | None,
+        plan: Plan,
+        fallbacks: list[Target],
+        tier: str,
     ) -> InFlight | Replayed:
-        line.record.model, line.record.tier = target.model, tier
-        line.record.adapter = target.adapter.id if target.adapter else None
-        line.record.stream = asked.stream
-        model = self._models[target.model]
-        info = self._engine_model(target.model)
-        check_ids(asked.rules, asked.sampling, info.vocab_size)
-        prompts = await self._counter.count(model.tokenizer, info, asked.prompts, asked.param)
-        max_tokens = _bound(caller, model, info, asked, prompts)
-        texts = len(prompts) * asked.n
-        prompt_tokens = sum([len(prompt.ids) for prompt in prompts])
-        line.record.prompt_tokens, line.record.texts = prompt_tokens, texts
+        line.record.texts = plan.texts
         self._check_journal()
-        admission, first = await self._admit(caller, prompt_tokens + texts * max_tokens, call)
+        admission, first = await self._admit(caller, plan.tokens_max, call)
         if isinstance(first, Replayed):
             await admission.give_back()
             return first
         work = InFlight(
             request_id=line.record.request_id,
             caller=caller,
-            target=target,
-            model=model,
-            fingerprint=f"fp_{info.digest[:12]}",
+            asked=asked,
+            plan=plan,
+            fallbacks=fallbacks,
             tier=tier,
             service_tier=self._tiers.service_tier(tier),
-            prompts=prompts,
-            n=asked.n,
-            max_tokens=max_tokens,
-            sampling=asked.sampling,
-            rules=asked.rules,
-            stop_ids=asked.rules.all_stop_ids(model.tokenizer.eos_ids),
-            stream=asked.stream,
-            echo=asked.echo,
             admission=admission,
             line=line,
-            answer=Answer(texts, stream=asked.stream),
+            answer=Answer(plan.texts, stream=asked.stream),
             first=first,
         )
+        if not fallbacks:
+            work.answer.model = plan.target.name
         line.hold()
         owner = asyncio.create_task(self._own(work), name=work.request_id)
         self._owners[owner] = work
@@ -165,31 +164,21 @@ class Generator:
     async def count(self, caller: Caller, model: str, prompt: Prompt, param: str) -> int:
         """The tokens of a prompt, for a caller who wants to know: a request under the limits, and free. Raises
         ApiError."""
-        target = self._registry.resolve(caller.tenant_id, model)
-        info = self._engine_model(target.model)
+        target = self._selector.counting(caller, model)
         admission = await self._limiter.admit(caller.subjects, 0)
         try:
-            [counted] = await self._counter.count(self._models[target.model].tokenizer, info, [prompt], param)
+            counted = await self._selector.planner.count(target, prompt, param)
         except BaseException:
             await admission.give_back()
             raise
         await admission.finish(0)
-        return len(counted.ids)
+        return counted
 
     def _check_journal(self) -> None:
         """Whoever begins must be able to settle, come what may. Raises LedgerAway."""
         if (why := self.unrecordable()) is not None:
             self._unrecordable.warn(reason=why)
             raise errors.LedgerAway("Usage cannot be recorded now. Try again later.", retry_after_s=JOURNAL_RETRY_S)
-
-    def _engine_model(self, name: str) -> protocol.ModelInfo:
-        """Raises EngineAway when no engine serves it now."""
-        hello = self._engine.hello
-        if self._engine.ready and hello is not None:
-            for info in hello.models:
-                if info.name == name:
-                    return info
-        raise errors.EngineAway("The engine that serves this model is away. Try again in a moment.")
 
     # ---- the owner
 
@@ -210,6 +199,12 @@ class Generator:
                     await self._load(work)
                     choices = self._choices(work, held)
                     outcome = await choices.run()
+                first = outcome
+                while self._may_fall_back(work, outcome) and (moved := await self._fall_back(work)) is not None:
+                    choices = self._choices(work, moved)
+                    outcome = await choices.run()
+                if outcome.refused and not outcome.made:
+                    outcome = first  # it says when to come again
                 await self._close(work, choices, outcome)
         except errors.ApiError as error:
             await work.admission.give_back()
@@ -240,6 +235,38 @@ class Generator:
             first_token=self._first_token,
         )
 
+    def _may_fall_back(self, work: InFlight, outcome: Outcome) -> bool:
+        """Nothing was made, somebody still waits for it, and another model may have room."""
+        gone = work.answer.left or work.answer.cut is not None or self._stopping
+        return outcome.refused and not outcome.made and outcome.ending in NOT_THERE and not gone
+
+    async def _fall_back(self, work: InFlight) -> Held | None:
+        """The next model that can serve it, and whose price the budgets bear: the hold is that model's from then on.
+        None: there is none. Raises LedgerAway; the hold is voided then."""
+        following = self._selector.following
+        while (plan := await following(work.caller, work.asked, work.target, work.fallbacks, work.line)) is not None:
+            try:
+                await self._limiter.enlarge(work.admission, plan.tokens_max)
+            except errors.RateLimited:
+                return None
+            held = await self._move(work, plan)
+            if held is not None:
+                work.plan = plan
+                work.answer.granted = held.max_tokens
+                note(work.line, work.asked, plan)
+                return held
+        return None
+
+    async def _move(self, work: InFlight, plan: Plan) -> Held | None:
+        """None: it is refused, and the hold is as it was. Raises LedgerAway; the hold is voided then."""
+        try:
+            async with asyncio.timeout(HOLD_WAIT_S):
+                answer = await self._ledger.move(_hold_request(work, plan))
+        except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
+            await self._void(work, "ledger_unavailable")
+            raise errors.LedgerAway("Budgets cannot be checked now. Try again in a moment.") from None
+        return None if isinstance(answer, HoldRefused) else answer
+
     def _forget(self, work: InFlight) -> None:
         """The engine does not know its adapter."""
         if work.target.adapter is not None:
@@ -247,6 +274,7 @@ class Generator:
 
     def _first_token(self, work: InFlight) -> None:
         record = work.line.record
+        work.answer.model = work.target.name
         if record.ttft_s is None:
             record.ttft_s = work.line.age_s()
             self._metrics.ttft.labels(work.tier).observe(record.ttft_s)
@@ -262,22 +290,10 @@ class Generator:
 
     async def _hold(self, work: InFlight) -> Held:
         """Committed before the engine hears of the request. Raises BudgetExceeded, LedgerAway."""
-        asked = HoldRequest(
-            request_id=work.request_id,
-            tenant_id=work.caller.tenant_id or "",
-            key_id=work.caller.key_id,
-            model=work.target.model,
-            adapter=work.target.adapter.id if work.target.adapter else None,
-            tier=work.tier,
-            prompt_tokens=work.prompt_tokens,
-            max_tokens=work.max_tokens * work.texts,
-            min_tokens=work.texts,
-            project_id=work.caller.project_id,
-        )
         started = time.perf_counter()
         try:
             async with asyncio.timeout(HOLD_WAIT_S):
-                answer = await self._ledger.hold(asked)
+                answer = await self._ledger.hold(_hold_request(work, work.plan))
         except (LedgerUnavailable, TimeoutError):
             raise errors.LedgerAway("Budgets cannot be checked now. Try again in a moment.") from None
         self._metrics.hold.observe(time.perf_counter() - started)
@@ -446,7 +462,23 @@ class Generator:
         for owner in left:
             owner.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self._counter.close()
+        self._selector.planner.close()
+
+
+def _hold_request(work: InFlight, plan: Plan) -> HoldRequest:
+    target = plan.target
+    return HoldRequest(
+        request_id=work.request_id,
+        tenant_id=work.caller.tenant_id or "",
+        key_id=work.caller.key_id,
+        model=target.model,
+        adapter=target.adapter.id if target.adapter else None,
+        tier=work.tier,
+        prompt_tokens=plan.prompt_tokens,
+        max_tokens=plan.max_tokens * plan.texts,
+        min_tokens=plan.texts,
+        project_id=work.caller.project_id,
+    )
 
 
 def _settlement(work: InFlight, outcome: Outcome) -> Settlement:
@@ -468,27 +500,3 @@ def _settlement(work: InFlight, outcome: Outcome) -> Settlement:
         recomputed={tier: Recompute(cost.tokens, cost.device_s) for tier, cost in usage.recomputed.items()},
         swapped_tokens=usage.swapped_tokens,
     )
-
-
-def _bound(caller: Caller, model: ServedModel, info: protocol.ModelInfo, request: Asked, prompts: list[Counted]) -> int:
-    """The most tokens that each text may have. What was asked must fit the window; a default is cut to fit.
-    Raises ContextLengthExceeded, InvalidRequest."""
-    asked = request.max_tokens
-    longest = max([len(prompt.ids) for prompt in prompts])
-    room = info.context_tokens - longest
-    if room < (asked or 1):
-        raise errors.ContextLengthExceeded(
-            f"This model's context is {info.context_tokens} tokens; {request.param!r} takes {longest} and the answer "
-            f"may take {asked or 1}. Send less, or ask for less.",
-            param=request.param if room < 1 else "max_tokens",
-        )
-    bound = asked or min(room, caller.default_max_tokens or model.default_max_tokens)
-    if request.rules.min_tokens > bound:
-        message = f"'min_tokens' is {request.rules.min_tokens}, and the answer may have {bound} tokens at most."
-        raise errors.InvalidRequest(message, param="min_tokens")
-    total = sum([len(prompt.ids) for prompt in prompts]) + bound * len(prompts) * request.n
-    if total > REQUEST_TOKENS_MAX:
-        param = "n" if request.n > 1 else request.param
-        message = f"With this {param!r} the request may take {total} tokens; the limit is {REQUEST_TOKENS_MAX}."
-        raise errors.InvalidRequest(message, param=param)
-    return bound

@@ -62,6 +62,7 @@ class HealthChecks:
             "database": self._database,
             "redis": self._redis,
             "engine": self._engine,
+            "models": self._models,
             "gateways": self._gateways,
             "workers": self._workers,
             "journal": self._journal,
@@ -137,6 +138,14 @@ class HealthChecks:
         if beat is None:
             return "ok", "connected, and not heard of yet"
         return "ok", f"step {beat.step}; {beat.running} requests run, {beat.waiting} wait"
+
+    async def _models(self) -> Finding:
+        refused = self._services.models.all_refused()
+        served = len(self._services.models.active()) - len(refused)
+        if not refused:
+            return "ok", f"{served} are served"
+        each = "; ".join(f"{name}: {reason}" for name, reason in sorted(refused.items()))
+        return "degraded" if served else "down", f"{len(refused)} cannot be loaded, {served} are served: {each}"
 
     async def _gateways(self) -> Finding:
         renew_s = self._services.config.lease.renew_s

@@ -9,6 +9,7 @@ import msgspec
 from engine.protocol import Sampling
 from engine.tokenizer import Tokenizer
 from gateway.answer import Answer
+from gateway.asked import Asked
 from gateway.callers import Caller
 from gateway.limiter import Admission
 from gateway.log import RequestLine
@@ -28,34 +29,92 @@ class ServedModel:
     created: int  # Unix seconds
 
 
-class InFlight(msgspec.Struct, frozen=True):
-    """One request that was admitted under the limits, and the answer that its owner writes."""
+class Plan(msgspec.Struct, frozen=True):
+    """A request as one model would serve it."""
 
-    request_id: str
-    caller: Caller
     target: Target
     model: ServedModel
     fingerprint: str
+    prompts: list[Counted]
+    texts: int
+    max_tokens: int  # of each text, as asked; the hold may grant less
+    stop_ids: list[int]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Each prompt once, however many texts it gets."""
+        return sum([len(prompt.ids) for prompt in self.prompts])
+
+    @property
+    def tokens_max(self) -> int:
+        return self.prompt_tokens + self.texts * self.max_tokens
+
+
+class InFlight(msgspec.Struct):
+    """One request that was admitted under the limits, and the answer that its owner writes. Until it has a token, its
+    `plan` may become another model's, of the next of `fallbacks`; nothing else of it changes."""
+
+    request_id: str
+    caller: Caller
+    asked: Asked
+    plan: Plan
+    fallbacks: list[Target]
     tier: str
     service_tier: str
-    prompts: list[Counted]
-    n: int  # texts of each prompt
-    max_tokens: int  # of each text, as asked; the hold may grant less
-    sampling: Sampling
-    rules: TextRules
-    stop_ids: list[int]
-    stream: bool
-    echo: bool
     admission: Admission
     line: RequestLine
     answer: Answer
     first: First | None  # of the calls with its Idempotency-Key
 
     @property
+    def target(self) -> Target:
+        return self.plan.target
+
+    @property
+    def model(self) -> ServedModel:
+        return self.plan.model
+
+    @property
+    def fingerprint(self) -> str:
+        return self.plan.fingerprint
+
+    @property
+    def prompts(self) -> list[Counted]:
+        return self.plan.prompts
+
+    @property
+    def max_tokens(self) -> int:
+        return self.plan.max_tokens
+
+    @property
+    def stop_ids(self) -> list[int]:
+        return self.plan.stop_ids
+
+    @property
     def texts(self) -> int:
-        return len(self.prompts) * self.n
+        return self.plan.texts
 
     @property
     def prompt_tokens(self) -> int:
-        """Each prompt once, however many texts it gets."""
-        return sum([len(prompt.ids) for prompt in self.prompts])
+        return self.plan.prompt_tokens
+
+    @property
+    def n(self) -> int:
+        """Texts of each prompt."""
+        return self.asked.n
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.asked.sampling
+
+    @property
+    def rules(self) -> TextRules:
+        return self.asked.rules
+
+    @property
+    def stream(self) -> bool:
+        return self.asked.stream
+
+    @property
+    def echo(self) -> bool:
+        return self.asked.echo

@@ -57,6 +57,16 @@ class Admission:
         """As if it had never been asked."""
         await self._end(requests=1, tokens=self._tokens)
 
+    @property
+    def tokens(self) -> int:
+        """Reserved."""
+        return self._tokens
+
+    def become(self, other: Admission) -> None:
+        """Whoever has this one, which has ended, has the other."""
+        self._open, self._shown, self._tokens = other._open, other._shown, other._tokens
+        self.place, self.shared = other.place, other.shared
+
     async def _end(self, requests: int, tokens: int) -> None:
         if self._open:
             self._open = False
@@ -120,6 +130,15 @@ class Limiter:
         shown = limited, decision.taken
         admission = self._open[place] = Admission(self, subjects, place, tokens, shown, shared=shared)
         return admission
+
+    async def enlarge(self, admission: Admission, tokens: int) -> None:
+        """Reserve so many tokens, where it has fewer: as if it had never been asked, and were asked now. Raises
+        RateLimited; it has ended then."""
+        if tokens <= admission.tokens:
+            return
+        await admission.give_back()
+        admission.become(await self.admit(admission.subjects, tokens))
+        self._open[admission.place] = admission
 
     async def end(self, admission: Admission, requests: int, tokens: int) -> Shown:
         """How things stand then."""

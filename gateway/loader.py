@@ -77,6 +77,11 @@ class AdapterLoader:
         """The engine said that it does not know it."""
         self._known.pop(digest, None)
 
+    def forget_model(self, model: str) -> None:
+        """The engine dropped this base model, and its adapters with it."""
+        for digest in [digest for digest, (base, _) in self._known.items() if base == model]:
+            del self._known[digest]
+
     async def drop(self, digest: str) -> None:
         """Return once no request of any gateway runs on it, and the engine forgot it. Raises AdapterFailed,
         EngineUnavailable."""

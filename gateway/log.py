@@ -27,7 +27,9 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: int = 0
     tenant: str | None = None
     key: str | None = None
+    asked: str | None = None  # the name in the request, where another stands for what serves it
     model: str | None = None
+    fallbacks: list[str] = []  # models that were tried after the first, in order
     adapter: str | None = None
     tier: str | None = None
     stream: bool = False

@@ -106,6 +106,7 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
             rules=TextRules(stops=list(self.stop_sequences or ()), stop_ids=[]),
             service_tier="default" if self.service_tier == "standard_only" else self.service_tier,
             stream=bool(self.stream),
+            sticky=None if self.metadata is None else self.metadata.user_id,
         )
 
 

@@ -27,6 +27,9 @@ class Metrics:
         self.discarded = Counter(
             "laneway_tokens_discarded", "Tokens made that nobody pays for", ["reason"], registry=registry
         )
+        self.fallbacks = Counter(
+            "laneway_fallbacks", "Requests that another model was tried for", ["from", "to"], registry=registry
+        )
         self.running = Gauge("laneway_requests_running", "Requests that hold budget now", ["tier"], registry=registry)
         self.ttft = Histogram(
             "laneway_time_to_first_token_seconds",
@@ -70,6 +73,9 @@ class Metrics:
         )
         self.upload_bytes = Counter(
             "laneway_adapter_upload_bytes", "Received of uploads of adapters", registry=registry
+        )
+        self.models_refused = Gauge(
+            "laneway_models_refused", "Base models that are to be served and cannot be loaded", registry=registry
         )
         self.errors = Counter("laneway_internal_errors", "Faults of our own, each with a traceback", registry=registry)
 

@@ -1,4 +1,4 @@
-"""Which models a tenant may call: the base models of the configuration and the adapters of the registry.
+"""Which models a tenant may call: the base models that are served and the adapters of the registry.
 
 It answers from memory, reloaded when the revision moved; `adapter_rows` changes the tables. What a tenant may not see
 does not exist for it. Nothing here knows the engine.
@@ -6,8 +6,9 @@ does not exist for it. Nothing here knows the engine.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,8 @@ import sqlalchemy as sa
 from adapters.spec import BaseShape
 from billing.database import Database
 from gateway.adapter_rows import EVERYONE, Adapter, list_adapters, live_digests
-from gateway.errors import ModelNotFound
+from gateway.errors import ModelNotFound, ModelUnavailable
+from gateway.model_rows import BaseModel
 from gateway.wire import ModelCard
 
 OWNER = "laneway"  # `owned_by` of what belongs to no tenant
@@ -30,13 +32,21 @@ class Target(msgspec.Struct, frozen=True):
     adapter: Adapter | None
 
 
+class ServedName(msgspec.Struct, frozen=True):
+    """A base model that is served here. `created` in Unix seconds. `refused`: why it cannot be now; None: it can."""
+
+    model: BaseModel
+    created: int
+    refused: str | None = None
+
+
 class Registry:
     """The visible names, in memory."""
 
-    def __init__(self, database: Database, models: dict[str, int]) -> None:
-        """`models`: the base models' names and when each was made (Unix seconds)."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._models = models
+        self._models: dict[str, ServedName] = {}
+        self._rows: Sequence[Adapter] = ()
         self._own: dict[tuple[str, str], Adapter] = {}  # by (tenant, name)
         self._shared: dict[tuple[str, str], Adapter] = {}  # by (tenant it is shared with, name)
         self._everyones: dict[str, Adapter] = {}
@@ -53,51 +63,85 @@ class Registry:
 
     def replace(self, rows: Sequence[Adapter], kept: frozenset[str] = frozenset()) -> None:
         """`kept`: digests of every version that may still be promoted."""
-        usable = [row for row in rows if row.active and row.base_model in self._models]
+        self._rows = rows
+        self._kept = kept
+        self._index()
+
+    def serve(self, models: Iterable[ServedName]) -> None:
+        """These base models, and those of the adapters that are theirs."""
+        self._models = {one.model.name: one for one in models}
+        self._index()
+
+    def _index(self) -> None:
+        usable = [row for row in self._rows if row.active and row.base_model in self._models]
         self._own = {(row.tenant_id, row.name): row for row in usable if row.tenant_id is not None}
         self._shared = {(tenant, row.name): row for row in usable for tenant in row.shared if tenant != EVERYONE}
         self._everyones = {row.name: row for row in usable if EVERYONE in row.shared}
-        self._kept = kept
 
     def resolve(self, tenant_id: str | None, name: str) -> Target:
         """A base model, the tenant's own adapter, one that is shared with it, one that is everyone's: the first that
-        there is. Raises ModelNotFound, the same for a name that is another tenant's and for one that is nobody's."""
-        if name in self._models:
-            return Target(name, name, None)
+        there is, if the tenant may call the base model. Raises ModelNotFound, the same for a name that is another
+        tenant's and for one that is nobody's; ModelUnavailable for one that the tenant may call and that cannot be
+        loaded."""
+        target = self.find(tenant_id, name)
+        if self.is_refused(target.model):
+            raise ModelUnavailable(name)
+        return target
+
+    def is_refused(self, model: str) -> bool:
+        """Whether a base model is there in name alone: it cannot be loaded, or was removed a moment ago."""
+        served = self._models.get(model)
+        return served is None or served.refused is not None
+
+    def find(self, tenant_id: str | None, name: str) -> Target:
+        """As `resolve`, one that cannot be loaded too. Raises ModelNotFound."""
         asked = (tenant_id or "", name)
-        adapter = self._own.get(asked) or self._shared.get(asked) or self._everyones.get(name)
-        if adapter is None:
+        adapter = None
+        if name not in self._models:
+            adapter = self._own.get(asked) or self._shared.get(asked) or self._everyones.get(name)
+        base = self._models.get(name if adapter is None else adapter.base_model)
+        if base is None or not base.model.allows(tenant_id):
             raise ModelNotFound(name)
-        return Target(name, adapter.base_model, adapter)
+        return Target(name, base.model.name, adapter)
 
     def visible(self, tenant_id: str | None) -> list[ModelCard]:
-        """Base models, then the tenant's own adapters, then those shared with it that they do not overrule, by name."""
+        """Base models, then the tenant's own adapters, then those shared with it that they do not overrule, by name; of
+        all these those that can be called now."""
         own = {name for owner, name in self._own if owner == tenant_id}
         shared = {name for tenant, name in self._shared if tenant == tenant_id} | self._everyones.keys()
-        names = [*self._models, *sorted(own), *sorted(shared - own)]
-        return [self.card(tenant_id, name) for name in names]
+        cards = []
+        for name in [*self._models, *sorted(own - self._models.keys()), *sorted(shared - own - self._models.keys())]:
+            with contextlib.suppress(ModelNotFound, ModelUnavailable):
+                cards.append(self.card(tenant_id, name))
+        return cards
 
     def card(self, tenant_id: str | None, name: str) -> ModelCard:
-        """Raises ModelNotFound."""
-        adapter = self.resolve(tenant_id, name).adapter
+        """Raises ModelNotFound, ModelUnavailable."""
+        target = self.resolve(tenant_id, name)
+        adapter = target.adapter
         if adapter is None:
-            return ModelCard(id=name, created=self._models[name], owned_by=OWNER)
+            return ModelCard(id=name, created=self._models[name].created, owned_by=OWNER)
         owner = adapter.tenant_id or OWNER
         return ModelCard(id=name, created=adapter.created_at, owned_by=owner, parent=adapter.base_model)
 
+    def base(self, name: str) -> BaseModel | None:
+        """The base model of that name, as long as it is served, to whomever."""
+        served = self._models.get(name)
+        return None if served is None else served.model
+
     def active(self) -> dict[str, str]:
         """Digest → base model of all that somebody may call."""
-        return {row.digest: row.base_model for row in self._rows()}
+        return {row.digest: row.base_model for row in self._callable()}
 
     def names(self) -> dict[str, str]:
         """Digest → name of all that somebody may call; where one content has several names, any of them."""
-        return {row.digest: row.name for row in self._rows()}
+        return {row.digest: row.name for row in self._callable()}
 
     def pinned(self) -> set[str]:
         """Digests that are to stay in the engine's memory."""
-        return {row.digest for row in self._rows() if row.pinned}
+        return {row.digest for row in self._callable() if row.pinned}
 
-    def _rows(self) -> list[Adapter]:
+    def _callable(self) -> list[Adapter]:
         return [*self._own.values(), *self._shared.values(), *self._everyones.values()]
 
     def kept(self) -> frozenset[str]:

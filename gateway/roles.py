@@ -13,6 +13,7 @@ Area = Literal[
     "money",  # budgets
     "prices",
     "limits",
+    "models",  # base models
     "adapters",
     "billing",  # periods, invoices, corrections, reconciling
     "exports",

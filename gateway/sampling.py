@@ -62,7 +62,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     service_tier: str | None = None
-    # A hint: it may change nothing that the caller gets.
+    # A hint: it may change nothing that the caller gets, but which model of an alias serves.
     user: str | None = None
     # Neutral values only.
     allowed_token_ids: Any = None

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Coroutine
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapters.store import AdapterStore
@@ -23,7 +22,7 @@ from billing.leases import Leases
 from billing.ledger import CLOSE_PATIENCE_S, Ledger
 from billing.settler import Settler
 from engine.client import EngineClient, EngineUnavailable
-from engine.tokenizer import Tokenizer
+from engine.protocol import Hello, ModelInfo
 from gateway.bookkeeper import Bookkeeper
 from gateway.callers import USED_FLUSH_S, Callers, unusable
 from gateway.config import Config
@@ -33,14 +32,18 @@ from gateway.exporting import Exporter
 from gateway.first_tokens import Attained, FirstTokens
 from gateway.generation import Generator
 from gateway.health_checks import HealthChecks
-from gateway.inflight import ServedModel
 from gateway.limiter import PLACE_S, Limiter
 from gateway.live import Live, Tenants
 from gateway.loader import AdapterLoader
 from gateway.metrics import Metrics
+from gateway.model_loader import RETRY_S, ModelLoader
+from gateway.models import Models
 from gateway.overview import Overviews
+from gateway.plans import Planner
 from gateway.registry import Registry
 from gateway.replays import Replays
+from gateway.routing import Router
+from gateway.selection import Selector
 from gateway.sessions import Sessions, SignIns
 from gateway.siblings import ALONE, Place, Siblings
 from gateway.slabs import SlabMaker
@@ -72,7 +75,6 @@ class Services:
         self.metrics = Metrics()
         self.siblings = Siblings(config.data_dir, place, self.metrics.text)
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
-        self.models = {model.name: _served(config, model.name) for model in config.models}
         self.database = Database(config.database_url)
         # What the database cannot take at once goes to the journal.
         self.ledger = Ledger(self.database, self.gateway_id, lease_s=config.lease.length_s, settle_patience_s=0.0)
@@ -108,24 +110,34 @@ class Services:
         self.sign_ins = SignIns()
         self.console = ConsoleFiles(config.console_dir)
         self.overviews = Overviews(self.database)
-        self.registry = Registry(self.database, {name: model.created for name, model in self.models.items()})
+        self.registry = Registry(self.database)
+        self.models = Models(config, self.database, self.registry)
+        self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
         self.store = AdapterStore(config.adapters_dir)
         self.uploads = Uploads(self.store, config.adapters, self.metrics)
         self.replays = Replays(self.database, self.gateway_id)
         self.watch = RevisionWatch(self.database, self._changed)
         self.engine = EngineClient(config.socket_path)
+        planner = Planner(self.models.served, self.registry, self.engine)
+        self.router = Router(config, self.database, self.registry, planner.served, lambda: self.watch.now_s())
         self.bookkeeper = Bookkeeper(self.database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
         registry = self.registry
-        self.loader = AdapterLoader(self.engine, self.store, registry.active, registry.kept, registry.pinned)
+        self.loader = AdapterLoader(self.engine, self.store, self._loadable, registry.kept, registry.pinned)
+        self.model_loader = ModelLoader(
+            self.engine,
+            lambda: {model.name: model for model in self.models.all},
+            self.models.refuse,
+            self.loader.forget_model,
+        )
         self.sweeper = Sweeper(self.store, self.database, self.loader)
         self.slabs = SlabMaker(self.store, self.database, config)
-        self.engine.on_connect = self.loader.on_connect
+        self.engine.on_connect = self._on_connect
+        self.engine.on_models = self._on_models
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, lambda: self.watch.now_s())
         self.attained = Attained(self.database)
         self.generator = Generator(
-            models=self.models,
-            registry=self.registry,
+            selector=Selector(self.router, planner, self.metrics),
             tiers=self.tiers,
             limiter=self.limiter,
             ledger=self.ledger,
@@ -140,6 +152,8 @@ class Services:
         self.live = Live(self.engine, Tenants(self.database, self.generator.tenants), self.registry.names)
         self.health = HealthChecks(self)
         self._loading: asyncio.Task[None] | None = None
+        self._told: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -151,6 +165,7 @@ class Services:
             await self.settler.start()
             await self.siblings.start()
             await self.watch.poll()
+            await self.models.load()
             await self.limiter.start()
             await self.engine.start()
             for name, work in self._background().items():
@@ -159,7 +174,10 @@ class Services:
             yield
         finally:
             await self.generator.stop(self.config.gateway.shutdown_grace_s * SETTLE_SHARE)
-            await _cancel(tasks + ([self._loading] if self._loading else []))
+            if self._retry is not None:
+                self._retry.cancel()
+            await _cancel(tasks + [task for task in (self._loading, self._told) if task is not None])
+            await self.model_loader.close()
             await self.engine.close()
             await self.siblings.close()
             await self.limiter.close()
@@ -201,17 +219,51 @@ class Services:
         self.callers.clear()
         if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids()):
             self.generator.end(await self.database.read(lambda connection: unusable(connection, running)))
+        await self.models.follow()
         await self.registry.reload()
-        self._loading = asyncio.create_task(self._load_after(self._loading), name="adapters")
+        await self.router.reload()
+        self._follow()
+
+    def _follow(self) -> None:
+        """The database, or what the engine serves, changed."""
+        self._loading = asyncio.create_task(self._load_after(self._loading), name="models-and-adapters")
 
     async def _load_after(self, before: asyncio.Task[None] | None) -> None:
-        """One change after another."""
+        """One change after another. An adapter comes after its model, which says so when it is there."""
         if before is not None:
             await asyncio.wait([before])
+        if not await self.models.load() and self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._try_again)
+        if self.engine.ready:
+            self.model_loader.follow()
         try:
             await self.loader.on_change()
         except EngineUnavailable as error:  # it loads everything when it is back
             _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._follow()
+
+    async def _on_connect(self, hello: Hello) -> None:
+        """For the client, before it is ready: models that take their time keep no other waiting."""
+        self.model_loader.connected()
+        await self.loader.on_connect(hello)
+
+    def _on_models(self, models: dict[str, ModelInfo]) -> None:
+        """What the engine serves changed: it may be that another gateway knows more of the database than this one."""
+        if self._told is None or self._told.done():
+            self._told = asyncio.create_task(self._catch_up(), name="models-told")
+
+    async def _catch_up(self) -> None:
+        with contextlib.suppress(DatabaseUnavailable):
+            await self.watch.poll()
+        self._follow()
+
+    def _loadable(self) -> dict[str, str]:
+        """Digest → base model of the adapters that may be called, as far as the engine has the model."""
+        have = self.engine.models
+        return {digest: model for digest, model in self.registry.active().items() if model in have}
 
     async def _flush_used(self) -> None:
         while True:
@@ -253,18 +305,6 @@ def _shared_rates(config: Config) -> SharedRates | None:
     from gateway.shared_limits import SharedRates  # its client takes a fifth of a second to load
 
     return SharedRates(config.redis.url, round(PLACE_S * 1e6), config.redis.answer_ms / 1000)
-
-
-def _served(config: Config, name: str) -> ServedModel:
-    section = config.model(name)
-    assert section is not None
-    path = Path(section.path)
-    return ServedModel(
-        name=name,
-        tokenizer=Tokenizer.load(path),
-        default_max_tokens=section.max_tokens_default or config.gateway.max_tokens_default,
-        created=int((path / "config.json").stat().st_mtime),
-    )
 
 
 def _ended(task: asyncio.Task[None]) -> None:

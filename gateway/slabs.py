@@ -16,6 +16,7 @@ from billing.database import Database, DatabaseUnavailable
 from billing.errors import NotFound
 from gateway.adapter_rows import live_contents
 from gateway.config import Config
+from gateway.model_rows import active_models
 from gateway.staging import Base, base_of
 
 REASON_CHARS_LOGGED = 500
@@ -44,11 +45,12 @@ class SlabMaker:
     async def round(self) -> int:
         """How many were made. Raises DatabaseUnavailable, OSError."""
         contents, made = await self._database.read(live_contents), 0
+        models = await self._database.read(lambda connection: active_models(connection, self._config))
         self._failed &= contents.keys()
         for digest, model in sorted(contents.items()):
             try:
-                base = base_of(self._config, model)
-            except NotFound:  # a model that is configured no more
+                base = base_of(self._config, models, model)
+            except NotFound:  # a model that is not served any more
                 continue
             if digest not in self._failed and await asyncio.to_thread(self._store.lacks_slab, digest, base.dtype):
                 made += await self._make(digest, base)

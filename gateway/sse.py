@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import quote
 
 from litestar.types import Receive, Scope, Send
 
@@ -24,6 +25,7 @@ STREAM_HEADERS = [
 ]
 JSON_HEADERS = [(b"content-type", b"application/json")]
 GRANTED = b"x-laneway-max-tokens-granted"
+MODEL = b"x-laneway-model"
 
 
 class Shape(Protocol):
@@ -36,7 +38,7 @@ class Shape(Protocol):
         ...
 
     def opening(self) -> bytes:
-        """What a stream begins with, before anything is known."""
+        """What a stream begins with, as soon as the model is known."""
         ...
 
     def piece(self, piece: Piece) -> bytes:
@@ -92,8 +94,13 @@ class WholeAnswer:
         if answer.usage is None:
             return  # the caller left; the owner brings it to its end
         body = self._shape.whole(answer) if answer.body is None else answer.body
-        granted = (GRANTED, b"%d" % (answer.granted or 0))
-        await _send_json(send, body, [granted, *self._admission.headers()])
+        await _send_json(send, body, [*_told(answer), *self._admission.headers()])
+
+
+def _told(answer: Answer) -> list[tuple[bytes, bytes]]:
+    """Beside the answer. Before a token is there, another model may yet serve it: then its chunks alone name it."""
+    model = [] if answer.model is None else [(MODEL, quote(answer.model, safe="/: ").encode())]
+    return [(GRANTED, b"%d" % (answer.granted or 0)), *model]
 
 
 class ReplayedAnswer:
@@ -130,7 +137,7 @@ class StreamedAnswer:
                 return
             if answer.error is not None and not answer.begun:
                 raise answer.error
-            headers = [*STREAM_HEADERS, (GRANTED, b"%d" % (answer.granted or 0)), *self._admission.headers()]
+            headers = [*STREAM_HEADERS, *_told(answer), *self._admission.headers()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._stream(send)
         finally:
@@ -155,9 +162,11 @@ class StreamedAnswer:
         answer, shape = self._answer, self._shape
         ticker = _Ticker(self._waits.keep_alive_s, answer.wake)
         ticker.due = not (answer.begun or answer.ended)
-        body = shape.opening()
+        body, opened = b"", False
         try:
             while not answer.left:
+                if not opened and (answer.model is not None or answer.usage is not None):
+                    body, opened = shape.opening(), True
                 for piece in answer.take_all() if answer.ended else answer.take():
                     body += shape.piece(piece)
                 if answer.ended:

@@ -5,16 +5,20 @@ Nothing here touches the database or the engine. Closed without being kept, it l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from adapters.check import Progress, check_adapter
-from adapters.config import RANK_MAX
-from adapters.facts import Facts, facts_of, names_of_base
+import msgspec
+
+from adapters.check import CONFIG_FILE, Progress, check_adapter
+from adapters.config import CONFIG_BYTES_MAX, RANK_MAX
+from adapters.facts import Facts, facts_of, names_of_base, short_name
 from adapters.store import AdapterStore, Incoming, slab_of
 from billing.errors import NotFound
 from gateway.config import Config
+from gateway.model_rows import BaseModel
 from gateway.registry import base_shape
 
 
@@ -54,14 +58,43 @@ class Staged:
         self.close()
 
 
-def base_of(config: Config, name: str | None) -> Base:
-    """The base model of that name; None: the only one there is. Raises NotFound."""
-    there = ", ".join(model.name for model in config.models)
-    if name is None and len(config.models) != 1:
+class _Named(msgspec.Struct):
+    """Of an adapter's configuration, the base that it was trained for."""
+
+    base_model_name_or_path: str | None = None
+
+
+def base_of(config: Config, models: Sequence[BaseModel], name: str | None) -> Base:
+    """The one of these base models that has that name; None: the only one there is. Raises NotFound."""
+    there = ", ".join(model.name for model in models)
+    if name is None and len(models) != 1:
         raise NotFound(f"a base is needed: one of {there}", "base")
-    model = config.models[0] if name is None else config.model(name)
+    model = models[0] if name is None else next((model for model in models if model.name == name), None)
     if model is None:
         raise NotFound(f"there is no base model {name!r}; there is {there}", "base")
+    return _base(config, model)
+
+
+def base_for(config: Config, models: Sequence[BaseModel], name: str | None, adapter: Path) -> Base:
+    """As `base_of`; but without a name, where there are several, the one that the adapter in that directory names."""
+    named = base_named(config, models, adapter) if name is None and len(models) > 1 else None
+    return named or base_of(config, models, name)
+
+
+def base_named(config: Config, models: Sequence[BaseModel], adapter: Path) -> Base | None:
+    """The one of these that the adapter in that directory says it was trained for, whoever published it; None where it
+    says none of these, or cannot be read: its check says why."""
+    try:
+        with (adapter / CONFIG_FILE).open("rb") as file:
+            said = msgspec.json.decode(file.read(CONFIG_BYTES_MAX), type=_Named).base_model_name_or_path
+    except (OSError, ValueError, RecursionError):
+        return None
+    wanted = short_name(said or "")
+    found = [model for model in models if wanted in (short_name(model.name), short_name(model.path))]
+    return _base(config, found[0]) if wanted and len(found) == 1 else None
+
+
+def _base(config: Config, model: BaseModel) -> Base:
     rank_max = config.engine.adapter_rank_max if config.engine.device == "cuda" else RANK_MAX
     return Base(model.name, Path(model.path), model.dtype, rank_max, config.adapters.slabs)
 

@@ -1,5 +1,5 @@
-"""Tables of the gateway: API keys, sessions, rate limits, replays, the adapter registry, the audit log of
-administrative writes and the waits for first tokens.
+"""Tables of the gateway: API keys, sessions, rate limits, replays, base models, their aliases, the adapter registry,
+the audit log of administrative writes and the waits for first tokens.
 
 They share the metadata and the conventions of `billing.tables`: one database has one schema and one history, and
 moments (`…_at`) are integer microseconds UTC. Nothing about money lives here. Migrations alone alter tables.
@@ -88,6 +88,24 @@ replays = sa.Table(
 )
 sa.Index("ix_replays_expires_at", replays.c.expires_at)
 
+# Base models that were added while everything ran, and what was changed of those of laneway.toml.
+base_models = sa.Table(
+    "base_models",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # mod_…
+    sa.Column("name", sa.String(128), nullable=False, unique=True),
+    sa.Column("path", sa.String(256), nullable=True),  # inside the models' folder; null: laneway.toml has the model
+    sa.Column("dtype", sa.String(16), nullable=True),  # of one that was added, as the next
+    sa.Column("context_tokens", sa.BigInteger, nullable=True),  # null: what its config.json says
+    sa.Column("pinned", sa.Boolean, nullable=True),  # null, here and in what follows: what laneway.toml says
+    sa.Column("tenants", sa.JSON(none_as_null=True), nullable=True),  # list of ids, or of "*" alone: all
+    sa.Column("fallbacks", sa.JSON(none_as_null=True), nullable=True),  # list of names
+    sa.Column("max_tokens_default", sa.BigInteger, nullable=True),
+    sa.Column("active", sa.Boolean, nullable=False),  # false: removed
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("changed_at", sa.BigInteger, nullable=False),
+)
+
 adapters = sa.Table(
     "adapters",
     metadata,
@@ -138,6 +156,19 @@ adapter_shares = sa.Table(
     metadata,
     sa.Column("adapter_id", sa.ForeignKey("adapters.id"), primary_key=True),
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), primary_key=True),
+)
+
+# Names that stand for models. One that is here overrules the configuration's of that name.
+model_aliases = sa.Table(
+    "model_aliases",
+    metadata,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("models", sa.JSON, nullable=False),  # [{"model": …, "weight": …}], in order
+    sa.Column("cheapest", sa.Boolean, nullable=False),
+    sa.Column("fallbacks", sa.JSON, nullable=False),  # models
+    sa.Column("tenants", sa.JSON(none_as_null=True), nullable=True),  # ids; null: all
+    sa.Column("active", sa.Boolean, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
 )
 
 # How many requests had their first token after how long, by the minute in which it came; kept for a day

@@ -1,4 +1,4 @@
-"""How the console is shown what is configured and what came of it: tiers with their attainment, and base models.
+"""How the console is shown what is configured of tiers and what came of it.
 
 Plain answers; nothing here asks an engine or reads a database.
 """
@@ -10,10 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from engine.protocol import ModelInfo
-from gateway.config import ModelSection, TierSection
+from gateway.config import TierSection
 from gateway.first_tokens import Summary, late_s
-from gateway.live_views import LiveAdapter
 
 Window = Literal["5m", "1h", "24h"]
 WINDOWS_S: dict[Window, int] = {"5m": 300, "1h": 3600, "24h": 86_400}
@@ -69,32 +67,6 @@ class TiersView(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
 
 
-class ModelView(msgspec.Struct, frozen=True, kw_only=True):
-    """A base model as it is configured; what the engine makes of it is null until one was connected."""
-
-    name: str
-    dtype: str
-    max_tokens_default: int
-    digest: str | None
-    context_tokens: int | None
-    vocab_size: int | None
-    tokens_per_page: int | None
-    pages: int | None
-    kv_tokens: int | None  # if it had the whole arena
-    adapters: int  # that may be called
-
-
-class ModelsView(msgspec.Struct, frozen=True, kw_only=True):
-    """Base models, and where each adapter is that the engine knows: at most 1,024 of `adapters_total`, those in the
-    arena first. `engine_away` says why that is not known now."""
-
-    data: list[ModelView]
-    adapters: list[LiveAdapter]
-    adapters_total: int
-    engine_away: str | None
-    object: Literal["list"] = "list"
-
-
 def tier_view(tier: TierSection, rank: int, windows: Mapping[int, tuple[int, Mapping[str, Summary]]]) -> TierView:
     """`windows`: see first_tokens.summaries."""
     return TierView(
@@ -130,20 +102,4 @@ def _attainment(window: Window, start_time: int, found: Summary) -> Attainment:
         ttft_p99_ms=found.p99_ms,
         refused_503=found.refused,
         late_s_max=late_s(WINDOWS_S[window]),
-    )
-
-
-def model_view(model: ModelSection, default_max_tokens: int, info: ModelInfo | None, adapters: int) -> ModelView:
-    """`info`: as the engine said when it was connected last."""
-    return ModelView(
-        name=model.name,
-        dtype=model.dtype,
-        max_tokens_default=default_max_tokens,
-        digest=None if info is None else info.digest,
-        context_tokens=None if info is None else info.context_tokens,
-        vocab_size=None if info is None else info.vocab_size,
-        tokens_per_page=None if info is None else info.tokens_per_page,
-        pages=None if info is None else info.pages,
-        kv_tokens=None if info is None else info.pages * info.tokens_per_page,
-        adapters=adapters,
     )

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -25,10 +25,11 @@ from adapters.header import AdapterRefused
 from adapters.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, Incoming
 from billing.ids import new_id
 from gateway import errors
-from gateway.config import AdaptersSection
+from gateway.config import AdaptersSection, Config
 from gateway.form import Fields, Form
 from gateway.metrics import Metrics
-from gateway.staging import Base, Staged
+from gateway.model_rows import BaseModel
+from gateway.staging import Base, Staged, base_for
 
 FIELDS = ("name", "base", "tenant", "shared", "pinned", "notes", "promote")
 ANSWER_BYTES_MAX = 1024 * 1024  # of the process that checks
@@ -57,6 +58,10 @@ class Upload:
         self._uploads = uploads
         self._incoming = incoming
         self._view = view
+
+    async def base(self, config: Config, models: Sequence[BaseModel], name: str | None) -> Base:
+        """What it is checked against (`staging.base_for`). Raises NotFound."""
+        return await asyncio.to_thread(base_for, config, models, name, self._incoming.path)
 
     async def check(self, base: Base) -> Staged:
         """Raises AdapterRefused with the reason, OSError."""

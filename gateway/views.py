@@ -39,6 +39,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     default_max_tokens: int | None
     share_weight: float
     time_zone: str
+    cheapest: bool
     created_at: int
 
     @classmethod

@@ -71,7 +71,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     top_logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    # Hints: they may change nothing that the caller gets.
+    # Hints: they may change nothing that the caller gets, but which model of an alias serves.
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -110,6 +110,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             rules=self.rules(),
             service_tier=self.service_tier,
             stream=bool(self.stream),
+            sticky=self.prompt_cache_key or self.safety_identifier or self.user,
         )
 
 

@@ -5,6 +5,7 @@ A service that is not there skips its tests with a loud line, and fails them whe
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
 from collections.abc import Callable, Iterator
@@ -62,6 +63,13 @@ def shared_postgres_url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="module")
+def modules_postgres_url() -> Iterator[str]:
+    """A fresh, empty one for the tests of one file."""
+    with fresh_postgres() as url:
+        yield url
+
+
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'laneway.db'}"
@@ -106,6 +114,18 @@ def model_dir() -> Path:
 
         convert_demo_model(MODEL_DIR)
     return MODEL_DIR
+
+
+@pytest.fixture(scope="session")
+def tiny_dir() -> Path:
+    """laneway-tiny, installed: another architecture, head dimension and tokenizer than the demo model's. Kept under its
+    content's name: the code that it comes with may change it."""
+    from engine.models.own import OWN_MODEL, install_own_model, kept_files
+
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(kept_files().iterdir()))).hexdigest()
+    directory = MODEL_DIR.parent / digest[:12] / OWN_MODEL
+    install_own_model(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -265,11 +265,13 @@ class Stack:
         return line
 
 
-def register(connection: sa.Connection, *, name: str, tenant_id: str | None, digest: str) -> adapter_rows.Adapter:
+def register(
+    connection: sa.Connection, *, name: str, tenant_id: str | None, digest: str, model: str = MODEL
+) -> adapter_rows.Adapter:
     """A name for a content that nobody looks at, served at once."""
     revision.bump(connection)
-    wanted = adapter_rows.Registration(name=name, tenant_id=tenant_id, base_model=MODEL, promote=True)
-    return adapter_rows.add_version(connection, wanted, Facts(digest), taken=[MODEL])[0]
+    wanted = adapter_rows.Registration(name=name, tenant_id=tenant_id, base_model=model, promote=True)
+    return adapter_rows.add_version(connection, wanted, Facts(digest), taken={MODEL: "a base model"})[0]
 
 
 def body(**fields: Any) -> dict[str, Any]:

@@ -16,15 +16,15 @@ from gateway import adapter_rows
 from gateway.adapter_rows import Adapter, Registration
 from gateway.administration import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import read, sentence, write
-from gateway.staging import Staged, base_of, stage_directory
+from gateway.commands.database import base_models, read, sentence, write
+from gateway.staging import Staged, base_for, stage_directory
 from gateway.views import AddedAdapterView
 
 COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "pinned", "created_at", "id", "digest")
 VERSION_COLUMNS = ("number", "served", "replaced", "rank_max", "targets", "bytes", "created_at", "digest", "warnings")
 DIGEST_CHARS_SHOWN = 12
 
-model_option = click.option("--model", "base_model", help="Its base model; not needed where there is one.")
+model_option = click.option("--model", "base_model", help="Its base; without it the only one, or that which it names.")
 owner_option = click.option("--tenant", help="Its owner, a slug or an id, where several have one of this name.")
 
 
@@ -61,7 +61,7 @@ def add_command(
         wanted = Registration(
             name=name or directory.resolve().name,
             tenant_id=tenant,
-            base_model=base_of(console.config, base_model).name,
+            base_model=base_for(console.config, base_models(console), base_model, directory).name,
             shared=shared or None,
             pinned=pinned,
             notes=notes,
@@ -204,7 +204,7 @@ def _staged(console: Console, directory: Path, base_model: str | None) -> Staged
     """Copied and checked, with a bar where somebody looks."""
     config = console.config
     try:
-        base = base_of(config, base_model)
+        base = base_for(config, base_models(console), base_model, directory)
         sizes = sum((directory / name).stat().st_size for name in FILES if (directory / name).is_file())
         with click.progressbar(
             length=2 * sizes, label=f"checking {directory.name}", file=sys.stderr, hidden=not sys.stderr.isatty()

@@ -17,6 +17,7 @@ from billing.errors import BillingRefused
 from gateway.commands.console import Console, fail, pass_console
 from gateway.config import Config, safe_url
 from gateway.keys import KeyRefused
+from gateway.model_rows import BaseModel, active_models, configured
 
 T = TypeVar("T")
 REFUSALS = (BillingRefused, KeyRefused, AdapterRefused)
@@ -56,6 +57,18 @@ def write(console: Console, change: Callable[[sa.Connection], T]) -> T:
 
 def read(console: Console, query: Callable[[sa.Connection], T]) -> T:
     return with_database(console.config, lambda database: database.read_sync(query))
+
+
+def base_models(console: Console) -> list[BaseModel]:
+    """Those that are served; of a host without a database, those of laneway.toml."""
+    config = console.config
+    database = Database(config.database_url)
+    try:
+        if database.sqlite_path is not None and not database.sqlite_path.exists():
+            return configured(config)
+    finally:
+        database.close()
+    return read(console, lambda connection: active_models(connection, config))
 
 
 def with_database(config: Config, work: Callable[[Database], T]) -> T:

@@ -21,7 +21,7 @@ from adapters.store import AdapterStore
 from billing.errors import BillingRefused
 from gateway.adapter_rows import Adapter, Registration
 from gateway.commands.console import Console, fail, json_option, pass_console, show_rows
-from gateway.commands.database import sentence, write
+from gateway.commands.database import base_models, sentence, write
 from gateway.registry import base_shape
 from gateway.staging import Base, Staged, base_of, stage_directory
 
@@ -41,7 +41,7 @@ def demo_group() -> None:
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="The same seed is the same bytes.")
 @click.option("--prefix", default="random", show_default=True, help="Their names are PREFIX-0000, PREFIX-0001, …")
 @click.option("--tenant", help="Their owner, a slug or an id; without it all tenants may call them.")
-@click.option("--model", "base_model", help="Their base model; not needed where there is one.")
+@click.option("--model", "base_model", help="Their base model; without it the first.")
 @json_option
 @pass_console
 def adapters_command(
@@ -49,7 +49,8 @@ def adapters_command(
 ) -> None:
     """Make COUNT valid LoRA adapters with random numbers, of mixed ranks and modules, and register them."""
     try:
-        base = base_of(console.config, base_model)
+        models = base_models(console)
+        base = base_of(console.config, models, base_model or (models[0].name if models else None))
         names = [f"{prefix}-{number:04}" for number in range(count)]
         registered = list(_registered(console, base, tenant, names, seed))
     except BillingRefused as error:

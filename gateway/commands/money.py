@@ -115,11 +115,14 @@ def _price(
 @click.option(
     "--from", "effective_from", type=click.DateTime(), help="UTC. In force from then on; without it: at once."
 )
+@click.option("--ahead", is_flag=True, help="SUBJECT is the name of a model that is to be added.")
 @json_option
 @pass_console
-def publish_command(console: Console, /, as_json: bool, effective_from: datetime | None, **price: Any) -> None:
+def publish_command(
+    console: Console, /, as_json: bool, effective_from: datetime | None, ahead: bool, **price: Any
+) -> None:
     """Publish prices of the model SUBJECT. Versions never change; the newest in force holds."""
-    fields = _price(**price)
+    fields = _price(**price) | {"ahead": ahead}
     if effective_from is not None:
         fields["effective_from"] = from_datetime(effective_from.replace(tzinfo=UTC))
     administration = console.administration

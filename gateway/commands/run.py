@@ -8,12 +8,16 @@ import sys
 from pathlib import Path
 
 import click
+import sqlalchemy as sa
 
+from billing.database import Database, DatabaseUnavailable
 from gateway import config as configuration
 from gateway import supervisor
 from gateway.commands.console import Console, fail, pass_console
 from gateway.commands.database import upgrade
 from gateway.config import Config
+from gateway.model_rows import BaseModel, configured, list_models
+from gateway.packaged import install_models
 from gateway.pulse import EnginePulse, WorkerPulse
 from gateway.siblings import socket_path
 
@@ -66,11 +70,19 @@ def _serve(console: Console, *, fake: bool, workers: int) -> None:
     config = console.config
     supervisor.check_port(config.gateway.host, config.gateway.port)
     upgrade(config)
+    install_models(config, click.echo)
     asyncio.run(
         supervisor.Supervisor(
             specs(config, console.file, fake=fake, workers=workers), click.echo, changed=lambda pids: None
         ).run(on_ready=lambda: click.echo(f"Laneway serves at {config.base_url}; Ctrl-C stops it."))
     )
+
+
+def _install(config: Config) -> None:
+    try:
+        install_models(config, click.echo)
+    except supervisor.CannotStart as error:
+        fail(str(error))
 
 
 def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1) -> list[supervisor.ChildSpec]:
@@ -81,12 +93,30 @@ def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1) ->
         *gateway_specs(config, workers, health, environ),
         supervisor.engine_spec(
             config.socket_path,
-            configuration.write_engine_file(config),
+            engine_file(config),
             fake=fake,
             environ=environ,
             pulse=EnginePulse(config.socket_path, still_s) if (still_s := config.engine.still_s_max) else None,
         ),
     ]
+
+
+def engine_file(config: Config) -> Path:
+    """The engine's own configuration, with the models that are served by the database: without one, laneway.toml's. A
+    gateway tells a running engine what came or went since."""
+    database = Database(config.database_url)
+    models: list[BaseModel] = configured(config)
+    try:
+        if database.sqlite_path is None or database.sqlite_path.exists():
+            models = database.read_sync(lambda connection: list_models(connection, config))
+    except (DatabaseUnavailable, sa.exc.DatabaseError) as error:
+        reason = str(error).splitlines()[0]
+        click.echo(f"the models are laneway.toml's, as the database cannot be read: {reason}", err=True)
+    finally:
+        database.close()
+    for name in [model.name for model in models if not model.active and model.origin == "config"]:
+        click.echo(f"{name} is removed, though laneway.toml has it; back with: laneway models restore {name}", err=True)
+    return configuration.write_engine_file(config, [model for model in models if model.active])
 
 
 def gateway_specs(
@@ -117,6 +147,7 @@ def gateway_command(console: Console, workers: int) -> None:
     or stands still for gateway.still_s_max, is started again."""
     config = console.config  # a bad file is refused here, in one sentence
     _check_workers(config, workers)
+    _install(config)
     if workers > 1:
         _keep_workers(config, console.file, workers)
         return
@@ -143,7 +174,9 @@ def _keep_workers(config: Config, file: Path | None, workers: int) -> None:
 def engine_command(console: Console, fake: bool) -> None:
     """Run an engine alone, on its socket."""
     config = console.config
+    if not fake:
+        _install(config)
     spec = supervisor.engine_spec(
-        config.socket_path, configuration.write_engine_file(config), fake=fake, environ=child_environ(console.file)
+        config.socket_path, engine_file(config), fake=fake, environ=child_environ(console.file)
     )
     os.execve(spec.argv[0], spec.argv, spec.environ)

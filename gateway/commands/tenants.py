@@ -16,7 +16,7 @@ from gateway.views import ProjectView, TenantView
 
 COLUMNS = (
     *("slug", "tier", "status", "currency", "time_zone", "default_max_tokens", "share_weight"),
-    *("created_at", "id", "name"),
+    *("cheapest", "created_at", "id", "name"),
 )
 PROJECT_COLUMNS = ("name", "default_max_tokens", "created_at", "id")
 
@@ -93,6 +93,11 @@ def create_command(
     "--time-zone",
     help="Where the days and months of its budgets begin. A new one begins them afresh: what was used in the old "
     "windows does not count in the new.",
+)
+@click.option(
+    "--cheapest/--no-cheapest",
+    default=None,
+    help="Of an alias that allows it, the cheapest model that can serve a request does, whatever the weights.",
 )
 @json_option
 @pass_console

@@ -26,6 +26,7 @@ from gateway.http import read_body
 from gateway.keys import KeyRefused
 from gateway.routes.admin_adapters import AdapterController
 from gateway.routes.admin_alerts import WebhookController, list_alerts
+from gateway.routes.admin_aliases import AliasController
 from gateway.routes.admin_exports import ExportController
 from gateway.routes.admin_finance import (
     close_period,
@@ -41,8 +42,9 @@ from gateway.routes.admin_finance import (
 )
 from gateway.routes.admin_limits import LimitsController
 from gateway.routes.admin_live import engine_live
+from gateway.routes.admin_models import ModelController
 from gateway.routes.admin_money import BudgetController, PriceController
-from gateway.routes.admin_operations import health_report, list_base_models, list_tiers
+from gateway.routes.admin_operations import health_report, list_tiers
 from gateway.routes.admin_overview import overview
 from gateway.routes.admin_people import KeyController, ProjectController, TenantController
 from gateway.routes.admin_reports import (
@@ -81,6 +83,7 @@ def admin_router(services: Services) -> Router:
             ExportController,
             LimitsController,
             AdapterController,
+            AliasController,
             usage_totals,
             usage_requests,
             audit_findings,
@@ -88,7 +91,7 @@ def admin_router(services: Services) -> Router:
             engine_status,
             engine_live,
             list_tiers,
-            list_base_models,
+            ModelController,
             health_report,
             list_periods,
             close_period,

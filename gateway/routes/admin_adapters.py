@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,16 +10,17 @@ from litestar import Controller, Request, delete, get, patch, post
 from msgspec import Meta
 
 from adapters.facts import Facts
-from billing.database import DatabaseUnavailable
 from gateway import adapter_rows
 from gateway.adapter_rows import Adapter, Registration, Version
 from gateway.administration import Actor, Administration, narrowed, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.form import Fields
+from gateway.model_rows import BaseModel
+from gateway.routes.following import follow
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
 from gateway.services import Services
-from gateway.staging import base_of
-from gateway.uploads import UploadView
+from gateway.staging import Base
+from gateway.uploads import Upload, UploadView
 from gateway.views import AddedAdapterView, Page, page
 
 AdapterSort = Literal["name", "-name", "base_model", "-base_model", "version", "-version", "created_at", "-created_at"]
@@ -52,21 +52,21 @@ class AdapterController(Controller):
         """Upload an adapter, as peft saves it, and give it a name; or, under a name that there is, a further version.
         Once answered, this gateway serves it, and every other within a second."""
         async with services.uploads.receive(request) as upload:
-            wanted, base = _registration(upload.fields), base_of(services.config, _one(upload.fields, "base"))
+            wanted, base = _registration(upload.fields), await _base(services, by, upload)
             wanted = msgspec.structs.replace(wanted, base_model=base.name)
             await services.database.read(lambda c: _check_tenants(c, wanted, by))  # before the work, not after it
             staged = await upload.check(base)
             made = await services.database.write(
                 lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep)
             )
-        await _follow(services)
+        await follow(services)
         return AddedAdapterView.of(made)
 
     @post("/check", opt={"route": "/v1/admin/adapters/check"}, status_code=200)
-    async def check_adapter(self, request: Request[Any, Any, Any], services: Services) -> Facts:
+    async def check_adapter(self, request: Request[Any, Any, Any], services: Services, by: Actor) -> Facts:
         """Everything that an upload does to check an adapter, and nothing of it stays."""
         async with services.uploads.receive(request) as upload:
-            return (await upload.check(base_of(services.config, _one(upload.fields, "base")))).facts
+            return (await upload.check(await _base(services, by, upload))).facts
 
     @get("/uploads", opt={"route": "/v1/admin/adapters/uploads", "everyones": True})
     async def list_uploads(self, services: Services) -> list[UploadView]:
@@ -115,7 +115,7 @@ class AdapterController(Controller):
         after = await services.database.write(
             lambda c: administration.promote_adapter(c, _adapter(c, by, adapter).id, data.version)
         )
-        await _follow(services)
+        await follow(services)
         return after
 
     @post("/{adapter:str}/rollback", opt={"route": "/v1/admin/adapters/{adapter}/rollback"}, status_code=200)
@@ -126,7 +126,7 @@ class AdapterController(Controller):
         after = await services.database.write(
             lambda c: administration.roll_back_adapter(c, _adapter(c, by, adapter).id)
         )
-        await _follow(services)
+        await follow(services)
         return after
 
     @patch("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
@@ -154,10 +154,9 @@ class AdapterController(Controller):
         )
 
 
-async def _follow(services: Services) -> None:
-    """What was written holds here before it is answered. When the database goes away just then, it holds later."""
-    with contextlib.suppress(DatabaseUnavailable):
-        await services.watch.poll()
+def _bases(services: Services, by: Actor) -> list[BaseModel]:
+    """Those that the asker may have adapters of."""
+    return [model for model in services.models.active().values() if by.tenant_id is None or model.allows(by.tenant_id)]
 
 
 def _registration(fields: Fields) -> Registration:
@@ -175,6 +174,10 @@ def _registration(fields: Fields) -> Registration:
         notes=_one(fields, "notes"),
         promote=_boolean(fields, "promote"),
     )
+
+
+async def _base(services: Services, by: Actor, upload: Upload) -> Base:
+    return await upload.base(services.config, _bases(services, by), _one(upload.fields, "base"))
 
 
 def _one(fields: Fields, name: str) -> str | None:

@@ -30,7 +30,7 @@ PicosPerToken = Annotated[int, Meta(ge=0, le=UNIT_PRICE_PICOS_MAX)]
 
 class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
     """Picos per token of a model (by name) or an adapter (by id), times each tier's multiplier ("3", "0.5"; a tier not
-    named has 1). `effective_from` in Unix seconds; without it, at once."""
+    named has 1). `effective_from` in Unix seconds; without it, at once. `ahead`: of a model that is to be added."""
 
     subject: str
     input: PicosPerToken
@@ -40,6 +40,7 @@ class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
     subject_kind: SubjectKind = "model"
     currency: str = "USD"
     effective_from: Annotated[int, Meta(ge=0, le=2**40)] | None = None
+    ahead: bool = False
 
 
 class PricePreview(NewPrice, forbid_unknown_fields=True):
@@ -83,7 +84,7 @@ class PriceController(Controller):
     async def preview_price(self, services: Services, finance: Finance, data: PricePreview) -> Preview:
         """What these prices would have made of a month's usage, by tenant and in total. Publishes nothing."""
         fields = msgspec.structs.asdict(data)
-        del fields["effective_from"]
+        del fields["effective_from"], fields["ahead"]
         if data.cached_input is None:
             fields["cached_input"] = data.input
         return await services.database.report(lambda c: finance.preview_price(c, **fields))

@@ -46,7 +46,8 @@ class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
 class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     """What is given changes. Keys of a suspended tenant are refused. With another `time_zone` its budgets by day and
     month go on in windows that begin at midnight there, and begin them afresh: what was used in the windows of the old
-    zone does not count in them."""
+    zone does not count in them. `cheapest`: of an alias that allows it, the cheapest model that can serve a request
+    does, whatever the weights."""
 
     name: str | None = None
     tier: str | None = None
@@ -54,6 +55,7 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
     default_max_tokens: Tokens | UnsetType | None = UNSET
     share_weight: Weight | None = None
     time_zone: str | None = None
+    cheapest: bool | None = None
 
 
 class NewProject(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,13 +13,13 @@ from gateway.wire import ModelCard, ModelList
 
 @get(["/v1/models", "/t/{tenant:str}/v1/models"], opt={"route": "/v1/models"})
 async def list_models(request: Request[Any, Any, Any], services: Services) -> ModelList:
-    """List the base models and the adapters that the key's tenant may use."""
+    """List the base models, adapters and aliases that the key's tenant may use."""
     caller = await admit(services, request)
-    return ModelList(data=services.registry.visible(caller.tenant_id))
+    return ModelList(data=services.router.visible(caller))
 
 
 @get(["/v1/models/{model:path}", "/t/{tenant:str}/v1/models/{model:path}"], opt={"route": "/v1/models/{model}"})
 async def get_model(request: Request[Any, Any, Any], services: Services, model: str) -> ModelCard:
     """One of them."""
     caller = await admit(services, request)
-    return services.registry.card(caller.tenant_id, model.removeprefix("/"))
+    return services.router.card(caller, model.removeprefix("/"))

@@ -105,7 +105,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     for body in _BODIES.values():
         _describe_neutral(components[body.request.__name__], body.neutral)
     paths: dict[str, Any] = {}
-    for path, operations in schema["paths"].items():
+    for path, operations in _restoring(schema["paths"]).items():
         error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
         paths[path] = {method: _operation(path, method, operation, error) for method, operation in operations.items()}
         if (form := _FORMS.get(path)) is not None:
@@ -126,6 +126,13 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
         "security": [{"key": []}],
         "components": known | {"schemas": known.get("schemas", {}) | components, "securitySchemes": keys},
     }
+
+
+def _restoring(paths: dict[str, Any]) -> dict[str, Any]:
+    """A model's name may hold slashes, so its path takes all that follows; what it says of `restore` is said here."""
+    *_, model = [path for path in paths if path.startswith("/v1/admin/models/")]
+    operations = dict(paths[model])
+    return paths | {f"{model}/restore": {"post": operations.pop("post")}, model: operations}
 
 
 def _describe_neutral(component: dict[str, Any], neutral: Neutral) -> None:

@@ -1,6 +1,6 @@
-"""Random histories of holds, settlements, voids, deaths, days and price changes at every level of the hierarchy and in
-several time zones, beside an auditor with books of its own: it keeps a plain list of what was asked and answered, and
-shares no counter and no formula with the ledger."""
+"""Random histories of holds, moves to another model, settlements, voids, deaths, days and price changes at every level
+of the hierarchy and in several time zones, beside an auditor with books of its own: it keeps a plain list of what was
+asked and answered, and shares no counter and no formula with the ledger."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 import sqlalchemy as sa
 from billing_books import Books, settlement
@@ -21,9 +22,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from billing import audit, budgets, prices, tables, tenants, usage
 from billing.budgets import Budget
 from billing.clock import SECOND
-from billing.group import Group
+from billing.group import Group, HoldEnded, HoldResult
 from billing.prices import PriceBook
-from billing.requests import Ended, Held, HoldRefused, HoldRequest, Settlement, Void
+from billing.requests import Ended, Held, HoldRefused, HoldRequest, Move, Settlement, Void
 
 GATEWAYS = ("a", "b")
 LEASE_S = 60
@@ -50,8 +51,11 @@ hold = st.tuples(
 )
 settle = st.tuples(st.just("settle"), st.integers(0, 30), st.floats(0, 1), st.floats(0, 1))
 void = st.tuples(st.just("void"), st.integers(0, 30))
+move = st.tuples(
+    st.just("move"), st.integers(0, 30), st.integers(0, 12), st.integers(1, 20), st.sampled_from(("model", "dear"))
+)
 group = st.tuples(
-    st.just("group"), st.sampled_from(GATEWAYS), st.lists(hold, max_size=4), st.lists(settle | void, max_size=4)
+    st.just("group"), st.sampled_from(GATEWAYS), st.lists(hold | move, max_size=4), st.lists(settle | void, max_size=4)
 )
 between = (
     st.tuples(st.just("die"), st.sampled_from(GATEWAYS))
@@ -127,9 +131,24 @@ class Auditor:
         taken = sum(k.amount(unit) for k in self.kept.values() if (budget_id, name) in k.windows)
         return self.limits[budget_id] - taken
 
+    def expect_move(self, request: HoldRequest, now: int) -> int | None:
+        """As a hold that nothing of it is there for; refused, it is there as before. None: it is not to be had."""
+        before = self.kept[request.request_id]
+        if before.state != "held":
+            return None
+        if (before.request.model, before.request.prompt_tokens) == (request.model, request.prompt_tokens):
+            return before.granted
+        self.touched.update(before.windows)
+        del self.kept[request.request_id]
+        granted = self.expect_hold(request, before.gateway, now)
+        if not granted:
+            self.kept[request.request_id] = before
+        return granted
+
     def expect_hold(self, request: HoldRequest, gateway: str, now: int) -> int:
         """The tokens to be granted, found by trying; 0 is a refusal."""
         factor = {"standard": 2, "batch": 1}[request.tier]  # base prices are twice the auditor's, batch is half
+        factor *= 3 if request.model.startswith("dear") else 1
         price = (self.price[0] * factor, self.price[1] * factor, self.price[2] * factor)
         concerned = (self.tenant_id, request.project_id, request.key_id)
         windows = [(b.id, name_of(b.period, now, self.zone)) for b in self.budgets.values() if b.scope_id in concerned]
@@ -163,6 +182,13 @@ class Auditor:
             else:
                 kept.state = "voided"
         return Ended(ending.request_id, kept.state, kept.cost() if kept.state == "settled" else 0)  # type: ignore[arg-type]
+
+
+def granted_by(answer: HoldResult) -> int | None:
+    if isinstance(answer, Held):
+        return answer.max_tokens
+    assert isinstance(answer, HoldRefused | HoldEnded), answer
+    return 0 if isinstance(answer, HoldRefused) else None
 
 
 class History:
@@ -215,16 +241,17 @@ class History:
 
     def publish(self, factor: int) -> None:
         self.auditor.price = (2 * factor, factor, 4 * factor)
-        self.database.write_sync(
-            lambda connection: prices.publish(
-                connection,
-                subject=f"model-{self.number}",
-                input=4 * factor,
-                cached_input=2 * factor,
-                output=8 * factor,
-                multipliers={"standard": 1, "batch": "0.5"},
+        for model, times in (("model", factor), ("dear", 3 * factor)):
+            self.database.write_sync(
+                lambda connection, model=model, times=times: prices.publish(
+                    connection,
+                    subject=f"{model}-{self.number}",
+                    input=4 * times,
+                    cached_input=2 * times,
+                    output=8 * times,
+                    multipliers={"standard": 1, "batch": "0.5"},
+                )
             )
-        )
 
     def play(self, history: list[Any]) -> None:
         for step in itertools.chain(*history):
@@ -247,10 +274,13 @@ class History:
 
     def play_group(self, gateway: str, operations: list[Any]) -> None:
         auditor, asked = self.auditor, list(self.auditor.kept)
-        holds: list[HoldRequest] = []
+        holds: list[HoldRequest | Move] = []
         endings: list[Settlement | Void] = []
         for operation in operations:
-            if operation[0] == "hold":
+            if operation[0] == "move":
+                if asked:
+                    holds.append(self.move(auditor.kept[asked[operation[1] % len(asked)]], operation))
+            elif operation[0] == "hold":
                 _, key, in_project, prompt, most, tier = operation
                 request_id = f"req_{self.number}_{next(self.numbers)}"
                 asking = (request_id, auditor.tenant_id, self.key(key), f"model-{self.number}", None, tier)
@@ -261,13 +291,23 @@ class History:
         if holds and auditor.leases.get(gateway, 0) <= self.now:
             auditor.leases[gateway] = self.now + LEASE_S * SECOND
         expected_ends = [auditor.expect_end(ending) for ending in endings]
-        expected_holds = [auditor.expect_hold(request, gateway, self.now) for request in holds]
+        expected_holds = [
+            auditor.expect_move(asking.request, self.now)
+            if isinstance(asking, Move)
+            else auditor.expect_hold(asking, gateway, self.now)
+            for asking in holds
+        ]
         auditor.expect_alerts()
         work = Group(self.gateway(gateway), LEASE_S, lambda _connection: self.now, self.prices[gateway])
         held, ended = self.database.write_sync(lambda connection: work.run(connection, holds, endings))
         assert ended == expected_ends
-        assert [answer.max_tokens if isinstance(answer, Held) else 0 for answer in held] == expected_holds
-        assert all(isinstance(answer, Held | HoldRefused) for answer in held)
+        assert list(map(granted_by, held)) == expected_holds
+
+    def move(self, kept: Kept, operation: Any) -> Move:
+        _, _, prompt, most, model = operation
+        return Move(
+            msgspec.structs.replace(kept.request, model=f"{model}-{self.number}", prompt_tokens=prompt, max_tokens=most)
+        )
 
     def ending(self, kept: Kept, operation: Any) -> Settlement | Void:
         if operation[0] == "void":

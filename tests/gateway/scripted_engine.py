@@ -41,6 +41,7 @@ class ScriptedEngine:
 
     def __init__(self, path: str) -> None:
         self.script: Callable[[Submit], Said] = lambda submit: [(0.0, Finished(submit.handle, "stop", Usage()))]
+        self.models = [ModelInfo(MODEL, "d" * 64, 2048, 49152, 16, 1000)]  # as the next Hello says
         self.submits: list[Submit] = []
         self.aborts: list[int] = []
         self._path = path
@@ -83,7 +84,6 @@ class ScriptedEngine:
     async def _speak(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
         frames = FrameReader()
-        model = ModelInfo(MODEL, "d" * 64, 2048, 49152, 16, 1000)
         tiers = ["premium", "standard", "batch"]
 
         def send(frame: FromEngine) -> None:
@@ -99,7 +99,7 @@ class ScriptedEngine:
             send(Heartbeat(0, False, 0, 0))
             timers[0] = loop.call_later(HEARTBEAT_S, beat)
 
-        send(Hello(PROTOCOL_VERSION, EPOCH, [model], tiers))
+        send(Hello(PROTOCOL_VERSION, EPOCH, self.models, tiers))
         timers = [loop.call_soon(beat)]
         try:
             while data := await reader.read(65536):

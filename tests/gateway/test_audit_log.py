@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from gateway_stack import MODEL, Stack
 from adapters.facts import Facts
 from adapters.generate import Recipe, write_random
 from adapters.spec import BaseShape
-from billing import budgets, periods
+from billing import budgets, periods, prices
 from billing.clock import DAY, database_now
 from billing.database import Database
 from billing.errors import InvalidValue
@@ -37,10 +38,13 @@ from gateway.allowances import LimitsChange
 from gateway.config import parse
 from gateway.errors import InvalidApiKey
 from gateway.finance import Finance
+from gateway.model_rows import ModelChange
+from gateway.model_writes import NewModel
 from migrations.upgrade import upgrade
 
 ACTOR = Actor("cli:operator", "req_1")
-READ_ONLY = {"preview_price", "margins"}
+READ_ONLY = {"preview_price", "margins", "check_model", "check_restorable", "is_served"}
+OF_ALIASES = {"set_alias", "remove_alias"}  # test_aliases has their lines
 Made = dict[str, Any]
 Write = Callable[[Finance, sa.Connection, Made], Any]
 
@@ -92,13 +96,23 @@ WRITES: dict[str, Write] = {
         c, Spec(kind="focus", format="csv", month="2020-01", tenant_id=made["create_tenant"].id)
     ),
     "end_export": lambda a, c, made: a.end_export(c, made["create_export"].id),
+    "add_model": lambda a, c, made: priced(a, c, "second").add_model(c, NewModel(name="second", path="second")),
+    "set_model": lambda a, c, made: a.set_model(c, "second", ModelChange(tenants=["acme"], fallbacks=[MODEL])),
+    "remove_model": lambda a, c, made: a.remove_model(c, "second"),
+    "restore_model": lambda a, c, made: a.restore_model(c, "second"),
     "make_correction": lambda a, c, made: a.make_correction(c, tenant="acme", picos=-5, reason="goodwill"),
     "make_request_correction": lambda a, c, made: a.make_request_correction(
         c, request_id=settled_request(c, made), meter="output", tokens=-1, reason="garbled"
     ),
 }
 IN_2031 = 1_925_000_000_000_000  # in January, a month to export
-OPERATORS_OWN = {"publish_price"}
+OPERATORS_OWN = {"publish_price", "add_model", "set_model", "remove_model", "restore_model"}
+
+
+def priced(administration: Finance, connection: sa.Connection, model: str) -> Finance:
+    """Nobody may add a model that has no price; of this one nobody made any by name of an administrator."""
+    prices.publish(connection, subject=model, input=1, cached_input=1, output=1, multipliers={"premium": 1})
+    return administration
 
 
 def past_month(connection: sa.Connection, tenant_id: str) -> str:
@@ -187,7 +201,8 @@ def lines(database: Database, **which: Any) -> list[audit.AuditLine]:
 
 def test_every_administrative_write_has_its_line(database: Database, administration: Finance) -> None:
     there = {name for name, _ in inspect.getmembers(Finance, inspect.isfunction) if not name.startswith("_")}
-    assert there == set(WRITES) | READ_ONLY
+    assert there == set(WRITES) | READ_ONLY | OF_ALIASES
+    (administration._config.models_dir / "second").mkdir(parents=True)
     made: Made = {}
     latest: dict[str, Any] = {}  # what the log last said of each object
     for name, write in WRITES.items():
@@ -266,6 +281,14 @@ HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
     "webhook removed": ("DELETE", "webhooks/{webhook}", None),
     "export": ("POST", "exports", {"month": "2031-01"}),
     "export ended": ("DELETE", "exports/{export}", None),
+    "its price": ("POST", "prices", {"subject": "audited", "input": 7, "output": 9, "ahead": True}),
+    "model": ("POST", "models", {"name": "audited"}),
+    "model changed": ("PATCH", "models/audited", {"pinned": True}),
+    "model removed": ("DELETE", "models/audited", None),
+    "model restored": ("POST", "models/audited/restore", None),
+    "model removed again": ("DELETE", "models/audited", None),
+    "alias": ("PUT", "aliases/of-audited", {"models": [{"model": MODEL}]}),
+    "alias removed": ("DELETE", "aliases/of-audited", None),
     "adapter": ("POST", "adapters", 1),  # a form, with an adapter of this seed
     "another version": ("POST", "adapters", 2),
     "adapter promoted": ("POST", "adapters/{adapter}/promote", {"version": 2}),
@@ -288,6 +311,8 @@ def test_every_write_over_http_has_its_line(stack: Stack) -> None:
     operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="audited", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
     stack.write(lambda c: periods.ensure(c, {stack.tenants["acme"]: (IN_2031, IN_2031)}, IN_2031))
+    ignored = shutil.ignore_patterns("*.safetensors")
+    shutil.copytree(stack.model_dir, stack.config.models_dir / "audited", ignore=ignored)
     with httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30) as client:
         check_http(stack, client, operator.key.id)
 
@@ -296,6 +321,10 @@ def form_of(stack: Stack, seed: int) -> dict[str, Any]:
     base = BaseShape.from_config(json.loads((stack.model_dir / "config.json").read_bytes()))
     directory = write_random(stack.directory / f"audited{seed}", base, Recipe(seed, 1, ("k_proj",)))
     return {"files": files_of(directory), "data": {"name": "audited", "tenant": "audited"}}
+
+
+def is_name(part: str) -> bool:
+    return part.isdigit() or "audited" in part
 
 
 def check_http(stack: Stack, client: httpx.Client, operator: str) -> None:
@@ -308,7 +337,7 @@ def check_http(stack: Stack, client: httpx.Client, operator: str) -> None:
         if method != "get"
     }
     asked = {
-        (method, "/".join("{}" if part.startswith("{") or part.isdigit() else part for part in path.split("/")))
+        (method, "/".join("{}" if part.startswith("{") or is_name(part) else part for part in path.split("/")))
         for method, path, _body in HTTP_WRITES.values()
     }
     assert asked | NOT_WRITTEN_HERE == there
@@ -318,7 +347,7 @@ def check_http(stack: Stack, client: httpx.Client, operator: str) -> None:
         answer = client.request(method, path.format(**made), **sent)
         assert answer.is_success, f"{name}: {answer.text}"
         if answer.content:
-            made[name] = answer.json()["id"]
+            made[name] = answer.json().get("id")
         log = client.get("audit_log", params={"actor": operator}).json()["data"]
         assert log[0]["request_id"] == answer.headers["x-request-id"], name
     whole = client.get("audit_log", params={"actor": operator, "limit": 500}).json()

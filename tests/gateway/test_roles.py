@@ -25,7 +25,7 @@ MAY: dict[Role, set[str]] = {
     "owner": EVERYTHING,
     "operator": EVERYTHING - {"prices:write", "billing:write"},
     "finance": READING | {"money:write", "prices:write", "billing:write", "exports:write"},
-    "tenant_admin": (READING - {"prices:read", "engine:read"})
+    "tenant_admin": (READING - {"prices:read", "engine:read", "models:read"})
     | {f"{area}:write" for area in ("people", "keys", "money", "limits", "adapters", "exports", "alerts")},
     "read_only": READING,
 }

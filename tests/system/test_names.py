@@ -58,3 +58,13 @@ def test_a_transformers_model_loads_from_the_installed_wheel(tmp_path: Path) -> 
     zipfile.ZipFile(wheel).extractall(site)
     assert (site / "migrations" / "env.py").exists()
     assert str(site) in load(tmp_path, site)
+    installed = subprocess.run(
+        [sys.executable, "-m", "engine.models.packages", "laneway", str(tmp_path / "model")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert installed.returncode == 0, installed.stderr
+    assert (tmp_path / "model" / "model.safetensors").exists(), "the wheel carries laneway-tiny"

@@ -130,7 +130,8 @@ def test_serve_without_the_demo_has_no_tenants(serve: Any) -> None:
 
 
 def test_a_start_that_fails_says_why_and_leaves_nothing(make_serve: Callable[..., Any]) -> None:
-    serve = make_serve('[[models]]\nname = "absent"\npath = "nowhere"\n')
+    serve = make_serve()
+    (serve.directory / "laneway.toml").write_text('[[models]]\nname = "absent"\npath = "nowhere"\n')
     says = serve.refused("--fake")
     assert "nowhere" in says
     assert "Error: the gateway ended before it was ready (exit status 2)" in says

@@ -1,0 +1,81 @@
+"""What an operator may change of aliases: each the change and its audit line, together.
+
+It checks their names against what else has one, and their models against those that there are. It knows no HTTP and no
+terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import revision
+from billing.errors import AlreadyExists, NotFound
+from gateway import adapter_rows, alias_rows, model_rows
+from gateway.alias_rows import Alias
+from gateway.config import TargetSection
+from gateway.writes import Writes, tenant_of
+
+
+class AliasWrites(Writes):
+    """Every gateway follows within a second; requests in flight stay where they are."""
+
+    def set_alias(
+        self,
+        connection: sa.Connection,
+        name: str,
+        *,
+        models: Sequence[TargetSection],
+        cheapest: bool = False,
+        fallbacks: Sequence[str] = (),
+        tenants: Sequence[str] | None = None,
+        active: bool = True,
+    ) -> Alias:
+        """Make it, or put this in place of all that it was. Tenants by id or slug; None: all."""
+        revision.bump(connection)
+        self._check_unbound("aliases are")
+        wanted = Alias(
+            name=name,
+            models=tuple(models),
+            cheapest=cheapest,
+            fallbacks=tuple(fallbacks),
+            tenants=None if tenants is None else tuple(tenant_of(connection, one).id for one in tenants),
+            active=active,
+        )
+        alias_rows.check(wanted)
+        models_there = {model.name: model.active for model in model_rows.list_models(connection, self._config)}
+        if name in models_there:
+            raise AlreadyExists(f"{name!r} is the name of a base model", "name")
+        if any(row.name == name for row in adapter_rows.list_adapters(connection, active=True)):
+            raise AlreadyExists(f"{name!r} is the name of an adapter", "name")
+        for field, found in (("models", [target.model for target in models]), ("fallbacks", list(fallbacks))):
+            for model in found:
+                if not models_there.get(model):
+                    raise NotFound(f"there is no base model {model!r}", field)
+        before = alias_rows.get(connection, name)
+        after = alias_rows.put(connection, wanted)
+        if after != before:
+            self._record(connection, "alias.set", _object(name), before=before, after=after)
+        return after
+
+    def remove_alias(self, connection: sa.Connection, name: str) -> Alias:
+        """What laneway.toml says of the name holds again."""
+        revision.bump(connection)
+        self._check_unbound("aliases are")
+        before = alias_rows.remove(connection, name)
+        after = msgspec.structs.replace(before, active=False)
+        self._record(connection, "alias.remove", _object(name), before=before, after=after)
+        return after
+
+    def _names_for(self, connection: sa.Connection, owner: str | None) -> list[str]:
+        """Of aliases that mean something to this tenant (by id), or, of the operator's own, to anybody."""
+        slug = None if owner is None else tenant_of(connection, owner).slug
+        found = alias_rows.in_force(connection, self._config).values()
+        return [alias.name for alias in found if alias.active and (owner is None or alias.is_for(owner, slug))]
+
+
+def _object(name: str) -> str:
+    """As the audit log has room for it; the whole name is in what was before, or is now."""
+    return name[:80]

@@ -1,0 +1,92 @@
+"""`laneway aliases list|set|remove`: names that stand for models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from gateway import alias_rows
+from gateway.alias_rows import Alias
+from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
+from gateway.commands.database import read, write
+from gateway.config import TargetSection
+
+COLUMNS = ("name", "models", "cheapest", "fallbacks", "tenants", "active", "source")
+
+
+@click.group("aliases")
+def aliases_group() -> None:
+    """Names that stand for models: another name, a canary, or the cheapest of several."""
+
+
+@aliases_group.command("list")
+@json_option
+@pass_console
+def list_command(console: Console, as_json: bool) -> None:
+    """All that hold, by name: those that were set, and what laneway.toml says of other names."""
+    found = read(console, lambda c: alias_rows.in_force(c, console.config))
+    show_rows([_row(alias, as_json) for alias in found.values()], COLUMNS, as_json=as_json)
+
+
+@aliases_group.command("set")
+@click.argument("name")
+@click.argument("models", nargs=-1, required=True)
+@click.option("--cheapest", is_flag=True, help="Tenants that opted in get the cheapest that can serve the request.")
+@click.option("--fallback", "fallbacks", multiple=True, help="A model to try when the chosen one is saturated or away.")
+@click.option("--tenant", "tenants", multiple=True, help="Who may call it, a slug or an id; without it: all.")
+@click.option("--off", is_flag=True, help="Nobody may call it, also where laneway.toml has it.")
+@json_option
+@pass_console
+def set_command(
+    console: Console,
+    name: str,
+    models: tuple[str, ...],
+    cheapest: bool,
+    fallbacks: tuple[str, ...],
+    tenants: tuple[str, ...],
+    off: bool,
+    as_json: bool,
+) -> None:
+    """Let NAME stand for MODELS, each a name or NAME=WEIGHT, in place of all that it stood for. Gateways follow within
+    a second."""
+    targets = [_target(model) for model in models]
+    alias = write(
+        console,
+        lambda c: console.administration.set_alias(
+            c,
+            name,
+            models=targets,
+            cheapest=cheapest,
+            fallbacks=fallbacks,
+            tenants=tenants or None,
+            active=not off,
+        ),
+    )
+    show_row(_row(alias, as_json), as_json=as_json)
+
+
+@aliases_group.command("remove")
+@click.argument("name")
+@pass_console
+def remove_command(console: Console, name: str) -> None:
+    """What laneway.toml says of NAME holds again; else nobody may call it."""
+    write(console, lambda c: console.administration.remove_alias(c, name))
+    click.echo(f"{name} is removed")
+
+
+def _target(model: str) -> TargetSection:
+    name, _, weight = model.partition("=")
+    try:
+        return msgspec.convert({"model": name} | ({"weight": float(weight)} if weight else {}), TargetSection)
+    except ValueError as error:
+        fail(f"{model!r} is no model, and no MODEL=WEIGHT: {error}")
+
+
+def _row(alias: Alias, as_json: bool) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.to_builtins(alias)
+    if not as_json:
+        row["models"] = [f"{target.model}={target.weight:g}" for target in alias.models]
+        row["tenants"] = alias.tenants or "all"
+    return row
