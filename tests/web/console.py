@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gateway import keys
 BILLING = "[billing]\nreconcile_s = 5.0\ndevice_second_picos = 600_000_000\n"
 ROLES = ("owner", "operator", "finance", "tenant_admin", "read_only")
 COOKIE = "laneway_session"
+TINY = Path(__file__).resolve().parents[2] / "examples" / "models" / "laneway-tiny"
 
 
 @dataclass
@@ -26,11 +28,19 @@ class Console:
 
     @classmethod
     def started(
-        cls, directory: Path, model_dir: Path, *, fake: dict[str, Any] | None = None, **history: Any
+        cls,
+        directory: Path,
+        model_dir: Path,
+        *,
+        fake: dict[str, Any] | None = None,
+        engine_json: dict[str, Any] | None = None,
+        **history: Any,
     ) -> Console:
-        """SQLite: the pages' reads on PostgreSQL are the API's tests' part. `fake` overrides the engine's settings."""
+        """SQLite: the pages' reads on PostgreSQL are the API's tests' part. `fake` and `engine_json` override the
+        engine's settings."""
+        url = f"sqlite:///{directory}/laneway.db"
         settings = {"step_ms": 8.0, **(fake or {})}
-        stack = Stack(directory, f"sqlite:///{directory}/laneway.db", model_dir.resolve(), fake=settings, toml=BILLING)
+        stack = Stack(directory, url, model_dir.absolute(), fake=settings, engine_json=engine_json or {}, toml=BILLING)
         stack.prepare()
         History(stack, **history).write()
         console = cls(stack, {})
@@ -46,6 +56,11 @@ class Console:
             tenant_id = self.stack.tenants["hooli"] if role == "tenant_admin" else None
             made = keys.create(connection, tenant_id=tenant_id, name=f"the {role}", kind="admin", role=role)
             self.secrets[role] = made.secret
+
+    def more_models(self, *names: str) -> None:
+        """Further directories in the models' folder, each laneway-tiny's."""
+        for name in names:
+            shutil.copytree(TINY, self.stack.config.models_dir / name)
 
     def cookie(self, role: str) -> Any:
         if role not in self.cookies:

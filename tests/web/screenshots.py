@@ -1,6 +1,7 @@
-"""Pictures of every page of the console for its documentation: `python tests/web/screenshots.py [--only usage]`.
+"""Pictures of every page of the console for its documentation: `python tests/web/screenshots.py [--only usage live]`.
 
-By hand, not in CI: a gateway with weeks of history and an hour of busy traffic, live load meanwhile, every route of
+By hand, not in CI: a gateway with weeks of history and an hour of busy traffic, live load meanwhile on three models of
+which two fit on the device, every route of
 src/routes.ts light, dark and at a phone's width, as small PNGs in docs/img/console/.
 """
 
@@ -34,6 +35,10 @@ MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "model
 FOLDER = REPO / "docs" / "img" / "console"
 BYTES_MAX = 150_000
 CALLERS = 40
+MODELS = ("laneway-tiny", "laneway-tiny-next")  # beside the first
+MIB = 1024 * 1024
+ENGINE = {"weights_bytes": 640 * MIB, "weights_host_bytes": 1024 * MIB}
+FAKE = {"step_ms": 60.0, "pages": 1200, "weights_bytes": 256 * MIB, "weights_host_ms": 900.0}
 SETTLE_MS = 1_500  # charts draw, streams have had a second or two
 CHROMIUM = "/usr/bin/chromium"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -78,7 +83,8 @@ class Load:
         while not self.stopping.is_set():
             slug = random.choice(slugs)
             own = TENANTS[slug][5] if slug in TENANTS else ()
-            model = random.choice([MODEL, MODEL, *own])
+            # The last one is called seldom, so that the two that fit mostly stay.
+            model = MODELS[1] if random.random() < 0.01 else random.choice([MODEL, MODEL, MODELS[0], *own])
             words = " ".join(
                 random.choice(("a", "lane", "of", "tokens", "is", "wide")) for _ in range(random.randint(8, 700))
             )
@@ -93,8 +99,25 @@ class Load:
             await asyncio.sleep(random.uniform(0, 0.6))
 
 
+def add_models(console: Console) -> None:
+    """And names that stand for them."""
+    console.more_models(*MODELS)
+    for name in MODELS:
+        price = {"subject": name, "subject_kind": "model", "ahead": True, "input": 20_000, "output": 80_000}
+        console.api("POST", "/v1/admin/prices", json=price).raise_for_status()
+        model = {"name": name, "fallbacks": [MODEL], "tenants": ["hooli", "acme"] if name.endswith("next") else None}
+        console.api("POST", "/v1/admin/models", json=model).raise_for_status()
+    for alias, shares, rest in (
+        ("chat", {MODEL: 1, MODELS[0]: 1}, {"cheapest": True}),
+        ("tiny", {MODELS[0]: 95, MODELS[1]: 5}, {"fallbacks": [MODEL], "tenants": ["hooli"]}),
+    ):
+        models = [{"model": name, "weight": weight} for name, weight in shares.items()]
+        console.api("PUT", f"/v1/admin/aliases/{alias}", json={"models": models, **rest}).raise_for_status()
+
+
 def prepared(console: Console) -> dict[str, str]:
-    """A corrected, closed and exported month, and what the routes' parameters are."""
+    """A corrected, closed and exported month, several models, and what the routes' parameters are."""
+    add_models(console)
     found = {name: subject(console) for name, subject in SUBJECTS.items()}
     invoice = console.api("GET", f"/v1/admin/invoices/{found['invoice']}").json()
     month = invoice["period"]["month"]
@@ -112,13 +135,13 @@ def prepared(console: Console) -> dict[str, str]:
     return found
 
 
-def addresses(found: dict[str, str], only: str | None) -> dict[str, str]:
+def addresses(found: dict[str, str], only: list[str]) -> dict[str, str]:
     pages = {}
     for route in routes():
         name = "-".join(part.removeprefix("$") for part in route.path.split("/") if part) or "overview"
         pages[name] = route.at(None if route.parameter is None else found[route.parameter])
     pages |= {name: "/admin" + path.format(**found) for name, path in MORE.items()}
-    return {name: path for name, path in pages.items() if only is None or only in name}
+    return {name: path for name, path in pages.items() if not only or any(one in name for one in only)}
 
 
 def take(browser: Browser, console: Console, pages: dict[str, str]) -> None:
@@ -163,13 +186,15 @@ def small(page: Page, path: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="pages whose name has this in it")
+    parser.add_argument("--only", nargs="+", default=[], help="pages whose name has one of these in it")
     only = parser.parse_args().only
     if not (MODEL_DIR / "tokenizer.json").exists():
         sys.exit(f"There is no model at {MODEL_DIR}: `make run` puts the demo's there.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="laneway-console-") as directory:
-        console = Console.started(Path(directory), MODEL_DIR, fake={"step_ms": 60.0, "pages": 1200}, last_hour=200)
+        shown = Path(directory) / MODEL  # and not where this checkout is
+        shown.symlink_to(MODEL_DIR.resolve())
+        console = Console.started(Path(directory) / "run", shown, fake=FAKE, engine_json=ENGINE, last_hour=200)
         try:
             pages = addresses(prepared(console), only)
             with sync_playwright() as playwright, Load(console):

@@ -115,16 +115,18 @@ def call_as_hooli(page: Page) -> None:
 def test_a_tenants_call_is_made_beside_its_adapter_and_its_key_does_not_stay(
     console: Console, open_page: Callable[..., Page]
 ) -> None:
+    console.api("PUT", "/v1/admin/aliases/chat", json={"models": [{"model": MODEL}]}).raise_for_status()
     page = open_page("/admin/playground", dark=True)
     call_as_hooli(page)
     page.get_by_label("Prompt").fill("Say something.")
-    page.get_by_label("Model").select_option(MODEL)
+    page.get_by_label("Model").select_option("chat")
     page.get_by_label("Beside it").select_option("hooli-mail")
     page.get_by_label("max_tokens").fill("12")
     page.get_by_role("button", name="Send to both").click()
-    for name in (MODEL, "hooli-mail"):
+    for name, served in (("chat", MODEL), ("hooli-mail", "hooli-mail")):
         answer = page.get_by_label(f"Answer of {name}")
         answer.get_by_text("done: length").wait_for()
+        answer.locator("div", has_text="Served by").get_by_text(served, exact=True).wait_for()
         answer.get_by_text("USD").wait_for()
         request_id = answer.get_by_role("link", name="The request").get_attribute("href").rsplit("/", 1)[1]  # type: ignore[union-attr]
         one = console.api("GET", f"/v1/admin/requests/{request_id}").json()

@@ -343,6 +343,42 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/aliases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** ListAliases */
+        get: operations["V1AdminAliasesListAliases"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/aliases/{alias}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetAlias */
+        get: operations["V1AdminAliasesGetAlias"];
+        /** SetAlias */
+        put: operations["V1AdminAliasesSetAlias"];
+        post?: never;
+        /** RemoveAlias */
+        delete: operations["V1AdminAliasesRemoveAlias"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/audit": {
         parameters: {
             query?: never;
@@ -717,7 +753,44 @@ export interface paths {
         /** ListBaseModels */
         get: operations["V1AdminModelsListBaseModels"];
         put?: never;
+        /** AddModel */
+        post: operations["V1AdminModelsAddModel"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admin/models/{model}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** GetBaseModel */
+        get: operations["V1AdminModelsGetBaseModel"];
+        put?: never;
         post?: never;
+        /** RemoveModel */
+        delete: operations["V1AdminModelsRemoveModel"];
+        options?: never;
+        head?: never;
+        /** ChangeModel */
+        patch: operations["V1AdminModelsChangeModel"];
+        trace?: never;
+    };
+    "/v1/admin/models/{model}/restore": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** RestoreModel */
+        post: operations["V1AdminModelsRestoreModel"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1264,6 +1337,48 @@ export interface components {
             tenant_id: string | null;
             version: number;
         };
+        /** AddedModel */
+        AddedModel: {
+            context_tokens?: number | null;
+            /** @enum {null|string} */
+            dtype?: "float32" | "bfloat16" | "float16" | null;
+            fallbacks?: string[];
+            max_tokens_default?: number | null;
+            /** @example llama-3.1-8b */
+            name: string;
+            path?: string | null;
+            /** @default false */
+            pinned: boolean;
+            tenants?: string[] | null;
+        };
+        /** Alias */
+        Alias: {
+            /** @default true */
+            active: boolean;
+            /** @default false */
+            cheapest: boolean;
+            created_at?: number | null;
+            /** @default [] */
+            fallbacks: string[];
+            models: components["schemas"]["TargetSection"][];
+            name: string;
+            /**
+             * @default row
+             * @enum {string}
+             */
+            source: "configuration" | "row";
+            tenants?: string[] | null;
+        };
+        /** AliasSetting */
+        AliasSetting: {
+            /** @default true */
+            active: boolean;
+            /** @default false */
+            cheapest: boolean;
+            fallbacks?: string[];
+            models: components["schemas"]["TargetSection"][];
+            tenants?: string[] | null;
+        };
         /**
          * Alternative
          * @description An id by its text. `bytes` is exact where the text is not: a token may be a part of a character.
@@ -1447,6 +1562,13 @@ export interface components {
             ttl: ("1h" | "5m") | null;
             /** @enum {unknown} */
             type: "ephemeral";
+        };
+        /** ChangedModel */
+        ChangedModel: {
+            fallbacks?: string[];
+            max_tokens_default?: number | null;
+            pinned?: boolean;
+            tenants?: string[] | null;
         };
         /** ChatCompletion */
         ChatCompletion: {
@@ -2624,15 +2746,38 @@ export interface components {
         /** ModelView */
         ModelView: {
             adapters: number;
+            changed_at: number | null;
+            coming: boolean | null;
             context_tokens: number | null;
             digest: string | null;
-            dtype: string;
+            /** @enum {string} */
+            dtype: "float32" | "bfloat16" | "float16";
+            fallbacks: string[];
+            id: string | null;
             kv_tokens: number | null;
+            leaving: boolean | null;
+            loads: number | null;
             max_tokens_default: number;
             name: string;
+            /** @enum {string} */
+            origin: "config" | "added";
+            page_waste_bytes: number | null;
             pages: number | null;
+            path: string;
+            pinned: boolean;
+            pinned_there: boolean | null;
+            reason: string | null;
+            running: number | null;
+            /** @enum {string} */
+            state: "serving" | "loading" | "draining" | "refused" | "removed";
+            tenants: string[] | null;
             tokens_per_page: number | null;
             vocab_size: number | null;
+            wait_s: number | null;
+            waiting: number | null;
+            weights_bytes: number | null;
+            /** @enum {null|string} */
+            where: "device" | "host" | "disk" | null;
         };
         /** ModelsView */
         ModelsView: {
@@ -2645,6 +2790,7 @@ export interface components {
              * @constant
              */
             object: "list";
+            weights_bytes: number | null;
         };
         /** NewCorrection */
         NewCorrection: {
@@ -2717,6 +2863,8 @@ export interface components {
         };
         /** NewPrice */
         NewPrice: {
+            /** @default false */
+            ahead: boolean;
             cached_input?: number | null;
             /** @default USD */
             currency: string;
@@ -2832,6 +2980,17 @@ export interface components {
         /** Page[Version] */
         "Page_gateway.adapter_rows.Version_": {
             data: components["schemas"]["Version"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[Alias] */
+        "Page_gateway.alias_rows.Alias_": {
+            data: components["schemas"]["Alias"][];
             has_more: boolean;
             next_page: string | null;
             /**
@@ -3048,6 +3207,8 @@ export interface components {
         };
         /** PricePreview */
         PricePreview: {
+            /** @default false */
+            ahead: boolean;
             cached_input?: number | null;
             /** @default USD */
             currency: string;
@@ -3238,8 +3399,15 @@ export interface components {
             /** @enum {unknown} */
             role: "system";
         };
+        /** TargetSection */
+        TargetSection: {
+            model: string;
+            /** @default 1 */
+            weight: number;
+        };
         /** TenantChange */
         TenantChange: {
+            cheapest?: boolean | null;
             default_max_tokens?: number | null;
             name?: string | null;
             share_weight?: number | null;
@@ -3257,6 +3425,7 @@ export interface components {
         };
         /** TenantView */
         TenantView: {
+            cheapest: boolean;
             created_at: number;
             currency: string;
             default_max_tokens: number | null;
@@ -4605,6 +4774,174 @@ export interface operations {
             };
         };
     };
+    V1AdminAliasesListAliases: {
+        parameters: {
+            query?: {
+                limit?: number;
+                /** @description `next_page` of the page before */
+                page?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_gateway.alias_rows.Alias_"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAliasesGetAlias: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alias: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Alias"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAliasesSetAlias: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alias: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AliasSetting"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Alias"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminAliasesRemoveAlias: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                alias: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, nothing follows */
+            204: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
     V1AdminAuditAuditFindings: {
         parameters: {
             query?: never;
@@ -5845,6 +6182,216 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelsView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminModelsAddModel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AddedModel"];
+            };
+        };
+        responses: {
+            /** @description Document created, URL follows */
+            201: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminModelsGetBaseModel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminModelsRemoveModel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description It drains, or is removed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminModelsChangeModel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChangedModel"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelView"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description A refusal, with its reason */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    V1AdminModelsRestoreModel: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    "cache-control"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ModelView"];
                 };
             };
             /** @description A refusal, with its reason */

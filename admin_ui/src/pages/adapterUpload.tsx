@@ -38,8 +38,8 @@ export default function AdapterUpload() {
 
 function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) {
   const session = useSession();
-  const seesModels = useMay()("engine:read");
-  const models = useGet("/v1/admin/models", undefined, { enabled: seesModels }).data?.data;
+  const seesModels = useMay()("models:read");
+  const models = useGet("/v1/admin/models", undefined, { enabled: seesModels }).data?.data.filter((model) => model.state === "serving");
   const owner = useTenants().get(of?.tenant_id ?? "")?.slug ?? of?.tenant_id ?? "";
   const go = useGo();
   const form = useForm({ name: of?.name ?? "", base: of?.base_model ?? "", tenant: session.tenant?.slug ?? "", who: "none", shared: "", pinned: false, promote: of === null, notes: "" });
@@ -95,7 +95,7 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
       <PageHead title={of === null ? "Upload an adapter" : `A version of ${of.name}`} trail={<Link to="/adapters">Adapters</Link>} note="As peft saves it. It is checked first, against the base model, and nothing of the check stays." />
       <div className="upload">
         <Form form={form} verb={checked === null ? "Check the files" : "Upload"} save={save} onCancel={() => (going === null ? go(of === null ? "/adapters" : place("/adapters", of.id)) : stop.current?.abort())}>
-          {models !== undefined && models.length > 1 && of === null && <SelectField form={{ ...form, set: (name, value) => { setChecked(null); form.set(name, value); } }} name="base" label="Base model" options={[["", "the default one"], ...models.map((model) => model.name)]} />}
+          {models !== undefined && models.length > 1 && of === null && <SelectField form={{ ...form, set: (name, value) => { setChecked(null); form.set(name, value); } }} name="base" label="Base model" options={[["", "the one that the adapter names"], ...models.map((model) => model.name)]} />}
           <Drop files={files} take={take} />
           {going !== null && <Progress {...going} />}
           {checked !== null && going === null && <CheckedFacts of={checked} />}

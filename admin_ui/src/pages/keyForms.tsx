@@ -29,7 +29,7 @@ const MAX_TOKENS_HINT = "For a request that names none. Blank: the project's, th
 /** The base model that an example calls, where one may see it. */
 export function useExampleModel(): string | undefined {
   const may = useMay()("engine:read");
-  return useGet("/v1/admin/models", undefined, { enabled: may }).data?.data[0]?.name;
+  return useGet("/v1/admin/models", undefined, { enabled: may }).data?.data.find((model) => model.state === "serving")?.name;
 }
 
 function shownOf(made: Made, model: string | undefined): Shown {

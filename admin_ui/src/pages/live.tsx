@@ -4,6 +4,7 @@ import { Badge, Link, PageHead, Section, Skeleton, StatTile, Tiles, count, durat
 import type { EngineEvent } from "./liveArena";
 import { type Feed, Listening, grown, useFeed } from "./liveFeed";
 import { ArenaMap } from "./liveMap";
+import { LiveModels } from "./liveModels";
 import { Minutes } from "./liveMinutes";
 import { Adapters, Preemptions, Queues, Requests } from "./liveParts";
 import "./live.css";
@@ -68,11 +69,12 @@ function Away({ away, event }: { away: NonNullable<Feed["away"]>; event: EngineE
 }
 
 function Moment({ event, feed, old }: { event: EngineEvent; feed: Feed; old: boolean }) {
-  const view = useView({ tier: "", state: "", where: "" });
+  const view = useView({ tier: "", state: "", model: "", where: "" });
   return (
     <div className={old ? "live live-old" : "live"}>
       <Glance event={event} feed={feed} />
       <ArenaMap event={event} />
+      <LiveModels />
       <div className="live-two">
         <Section title="Queues by tier" note="Below its floor nobody takes a tier's pages."><Queues event={event} /></Section>
         <Minutes event={event} samples={feed.samples} />

@@ -56,8 +56,14 @@ export function layout(width: number, count: number): { cell: number; columns: n
   return { cell, columns, rows: Math.max(1, Math.ceil(count / columns)) };
 }
 
-function modelsOf(event: EngineEvent): string[] {
-  return [...new Set(event.arena.owners.flatMap((owner) => (owner.kind === "kv" && owner.model !== null ? [owner.model] : [])))].sort();
+/** Of a group's key, or of `model/NAME`: all that is of one model. */
+export function isOf(owner: Owner, key: string): boolean {
+  return key.startsWith("model/") ? owner.model === key.slice("model/".length) : groupKey(owner) === key;
+}
+
+/** Those that have pages, KV or cached. */
+export function modelsOf(event: EngineEvent): string[] {
+  return [...new Set(event.arena.owners.flatMap((owner) => (owner.model !== null && owner.pages > 0 ? [owner.model] : [])))].sort();
 }
 
 /** One colour for each owner of the event: a tier has its hue, its second model a paler one; neighbouring adapters

@@ -2,7 +2,7 @@
 // legend picks an owner out, and the table has the same numbers.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 import { bytes, count, useShade } from "../kit";
-import { type Colours, type EngineEvent, type Group, type Rgb, cells, coloursOf, groupKey, groupsOf, hex, layout, mix, nameOf, ownerWords } from "./liveArena";
+import { type Colours, type EngineEvent, type Group, type Rgb, cells, coloursOf, groupKey, groupsOf, hex, isOf, layout, mix, modelsOf, nameOf, ownerWords } from "./liveArena";
 
 /** The colours of this event in the theme that is seen. */
 export function useColours(event: EngineEvent): Colours {
@@ -25,6 +25,7 @@ export function ArenaMap({ event }: { event: EngineEvent }) {
       </figcaption>
       {asTable ? <OwnerTable event={event} /> : <MapCanvas event={event} colours={colours} only={only} />}
       <Legend groups={groups} pages={arena.pages} only={only} onOnly={setOnly} />
+      <ByModel event={event} only={only} onOnly={setOnly} />
     </figure>
   );
 }
@@ -42,6 +43,30 @@ function Legend({ groups, pages, only, onOnly }: { groups: readonly Group[]; pag
           </button>
         </li>
       ))}
+    </ul>
+  );
+}
+
+/** With several models: each one's pages, KV and cached, of all tiers; pressed, it alone keeps its colours. */
+function ByModel({ event, only, onOnly }: { event: EngineEvent; only: string | null; onOnly: (key: string | null) => void }) {
+  const models = modelsOf(event);
+  if (models.length < 2) return null;
+  return (
+    <ul className="arena-legend arena-models" aria-label="Pages by model; press one to pick it out">
+      <li className="faint">By model</li>
+      {models.map((model) => {
+        const key = `model/${model}`;
+        const held = event.arena.owners.filter((owner) => isOf(owner, key)).reduce((sum, owner) => sum + owner.pages, 0);
+        return (
+          <li key={model}>
+            <button type="button" aria-pressed={only === key} onClick={() => onOnly(only === key ? null : key)}>
+              <span>{model}</span>
+              <b className="num">{share(held, event.arena.pages)}</b>
+              <span className="faint num">{count(held)}</span>
+            </button>
+          </li>
+        );
+      })}
     </ul>
   );
 }
@@ -82,7 +107,7 @@ function MapCanvas({ event, colours, only }: { event: EngineEvent; colours: Colo
   const cursor = at === null || at >= drawn.length ? null : at;
   useEffect(() => {
     if (canvas.current === null || width === 0) return;
-    const shown = only === null ? colours.owners : colours.owners.map((one, index) => (groupKey(arena.owners[index]!) === only ? one : mix(one, colours.surface, 0.82)));
+    const shown = only === null ? colours.owners : colours.owners.map((one, index) => (isOf(arena.owners[index]!, only) ? one : mix(one, colours.surface, 0.82)));
     draw(canvas.current, drawn, grid, shown, colours, cursor);
   }, [drawn, width, colours, only, cursor]); // eslint-disable-line
   const point = ({ nativeEvent: { offsetX, offsetY } }: PointerEvent) => {

@@ -7,7 +7,7 @@ import type { Preemption } from "./liveFeed";
 
 type Request = components["schemas"]["LiveRequest"];
 type Adapter = components["schemas"]["LiveAdapter"];
-export type LiveView = View<{ tier: string; state: string; where: string }>;
+export type LiveView = View<{ tier: string; state: string; model: string; where: string }>;
 
 const FEW = 12;
 const ADAPTERS_FEW = 8;
@@ -57,7 +57,7 @@ const REQUESTS: readonly Column<Request>[] = [
   { id: "state", header: "State", cell: (one) => <Badge tone={STATES[one.state]}>{one.state}</Badge>, csv: (one) => one.state },
   { id: "tier", header: "Tier", cell: (one) => one.tier, csv: (one) => one.tier },
   { id: "tenant", header: "Tenant", cell: (one) => (one.tenant === null ? <span className="faint">not known yet</span> : <Link to={place("/tenants", one.tenant)}>{one.tenant}</Link>), csv: (one) => one.tenant },
-  { id: "model", header: "Model or adapter", cell: (one) => (one.adapter === null ? one.model : <b>{nameOf(one.adapter)}</b>), csv: (one) => one.adapter ?? one.model },
+  { id: "model", header: "Model or adapter", cell: (one) => (one.adapter === null ? one.model : <><b>{nameOf(one.adapter)}</b> <span className="faint">of {one.model}</span></>), csv: (one) => one.adapter ?? one.model },
   { id: "prompt", header: "Prompt", end: true, cell: (one) => <span className="num">{count(one.prompt_tokens)}</span>, csv: (one) => one.prompt_tokens },
   { id: "made", header: "Made", end: true, cell: (one) => <span className="num">{count(one.completion_tokens)}</span>, csv: (one) => one.completion_tokens },
   { id: "age", header: "Age", end: true, cell: (one) => <span className="num">{duration(one.age_s)}</span>, csv: (one) => one.age_s },
@@ -69,13 +69,15 @@ function RequestLink({ id }: { id: string }) {
 
 export function Requests({ event, view }: { event: EngineEvent; view: LiveView }) {
   const [all, setAll] = useState(false);
-  const { tier, state } = view.values;
-  const found = event.requests.filter((one) => (tier === "" || one.tier === tier) && (state === "" || one.state === state));
+  const { tier, state, model } = view.values;
+  const models = [...new Set([...event.requests.map((one) => one.model), ...(model === "" ? [] : [model])])].sort();
+  const found = event.requests.filter((one) => (tier === "" || one.tier === tier) && (state === "" || one.state === state) && (model === "" || one.model === model));
   const shown = all ? found : found.slice(0, FEW);
   const filters = (
     <>
       <SelectFilter label="Tier" view={view} name="tier" options={[["", "Any"], ...event.tiers.map((one) => one.tier)]} />
       <SelectFilter label="State" view={view} name="state" options={[["", "Any"], ...Object.keys(STATES)]} />
+      {models.length > 1 && <SelectFilter label="Model" view={view} name="model" options={[["", "Any"], ...models]} />}
     </>
   );
   return (

@@ -1,44 +1,56 @@
-// One base model: what the engine makes of it, what its tokens cost now and next in each tier, and a new price.
+// One base model: where it is and who uses it, what its tokens cost now and next in each tier, and what can be done to it.
 import { useState } from "react";
-import { useGet, useMay } from "../api";
-import { Badge, type Column, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, Time, useParam, wholeList } from "../kit";
-import type { Model } from "./models";
+import { api, useGet, useMay, useWrite } from "../api";
+import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, StatTile, Tiles, Time, bytes, count, toast, useParam, wholeList } from "../kit";
+import { useAliases } from "./aliasParts";
+import { ChangeModelForm, useModelChange } from "./modelForms";
+import { InOrder, MODELS, MayCall, type Model, ModelState, Origin, Pinned, WeightsBudget, coldSaid, useModels, whereSaid } from "./modelParts";
 import { PriceForm } from "./priceForm";
-import { METERS, METERS_SAID, type Price, type Standing, perMillion, plainTier, usePrices } from "./prices";
+import { METERS, METERS_SAID, type Price, type Standing as PriceStanding, perMillion, plainTier, usePrices } from "./prices";
 
 export default function ModelPage() {
   const name = useParam("model");
-  const found = useGet("/v1/admin/models", undefined, { everyMs: 10_000 });
+  const found = useModels();
   return (
     <Loaded of={found} lines={8}>
       {(answer) => {
         const model = answer.data.find((one) => one.name === name);
-        return model === undefined ? <><PageHead title={name} trail={<Link to="/models">Models</Link>} /><EmptyState title="There is no such base model"><p>laneway.toml names them under [[models]].</p></EmptyState></> : <Whole of={model} />;
+        return model === undefined ? (
+          <><PageHead title={name} trail={<Link to="/models">Models</Link>} /><EmptyState title="There is no such base model"><p>laneway.toml names them under [[models]]; others are added on <Link to="/models">Models</Link>.</p></EmptyState></>
+        ) : (
+          <>
+            <Whole of={model} models={answer.data} />
+            {model.where !== null && <Section title="Beside the others"><WeightsBudget of={answer} /></Section>}
+          </>
+        );
       }}
     </Loaded>
   );
 }
 
-function Whole({ of: model }: { of: Model }) {
+type Open = "price" | "change" | "pin" | "remove" | "restore" | null;
+
+function Whole({ of: model, models }: { of: Model; models: readonly Model[] }) {
   const may = useMay();
-  const [publishing, setPublishing] = useState(false);
+  const [open, setOpen] = useState<Open>(null);
+  const close = () => setOpen(null);
   const { standing, versions } = usePrices(model.name);
+  const active = model.state !== "removed" && model.state !== "draining";
   return (
     <>
-      <PageHead title={model.name} trail={<Link to="/models">Models</Link>} note={<>base model, <code>{model.dtype}</code></>}>
-        {may("prices:write") && <button type="button" className="button button-main" onClick={() => setPublishing(true)}>Publish a price</button>}
+      <PageHead title={model.name} trail={<Link to="/models">Models</Link>} note={<>base model, <code>{model.dtype}</code>, <Origin of={model} /></>}>
+        {may("models:write") && active && (
+          <>
+            <button type="button" className="button" onClick={() => setOpen("remove")}>Remove</button>
+            <button type="button" className="button" onClick={() => setOpen("pin")}>{model.pinned ? "Unpin" : "Pin"}</button>
+            <button type="button" className="button" onClick={() => setOpen("change")}>Change</button>
+          </>
+        )}
+        {may("models:write") && !active && <button type="button" className="button button-main" onClick={() => setOpen("restore")}>Restore</button>}
+        {may("prices:write") && <button type="button" className={active ? "button button-main" : "button"} onClick={() => setOpen("price")}>Publish a price</button>}
       </PageHead>
-      <Facts
-        facts={[
-          ["Context", <><Count value={model.context_tokens} /> tokens</>],
-          ["Tokens a page", <Count value={model.tokens_per_page} />],
-          ["With the whole arena", <><Count value={model.kv_tokens} /> tokens in <Count value={model.pages} /> pages</>],
-          ["Vocabulary", <Count value={model.vocab_size} />],
-          ["Default max_tokens", <Count value={model.max_tokens_default} />],
-          ["Adapters", <Link to="/adapters" query={{ search: model.name }}>{model.adapters} may be called</Link>],
-          ["Digest", model.digest === null ? <span className="faint">unknown until an engine connects</span> : <Id value={model.digest} />],
-        ]}
-      />
+      <Standing of={model} />
+      <About of={model} />
       {may("prices:read") && (
         <>
           {standing.length === 0 && <Section title="Price"><EmptyState title="It has no price"><p>Without one its requests are refused.</p></EmptyState></Section>}
@@ -48,14 +60,93 @@ function Whole({ of: model }: { of: Model }) {
           </Section>
         </>
       )}
-      <Dialog open={publishing} onClose={() => setPublishing(false)} title={`A price of ${model.name}`} note="Per million tokens. First it is seen what it would have made of a month's usage." keep wide>
-        <PriceForm model={model.name} standing={standing} onDone={() => setPublishing(false)} />
+      <Dialog open={open === "price"} onClose={close} title={`A price of ${model.name}`} note="Per million tokens. First it is seen what it would have made of a month's usage." keep wide>
+        <PriceForm model={model.name} standing={standing} onDone={close} />
       </Dialog>
+      <Dialog open={open === "change"} onClose={close} title={`Change ${model.name}`} keep><ChangeModelForm of={model} models={models} onDone={close} /></Dialog>
+      <Deeds of={model} open={open} close={close} />
     </>
   );
 }
 
-function Prices({ of: { currency, now, next } }: { of: Standing }) {
+function Deeds({ of: model, open, close }: { of: Model; open: Open; close: () => void }) {
+  const path = { model: model.name };
+  const pin = useModelChange(model.name);
+  const remove = useWrite(() => api.delete("/v1/admin/models/{model}", { path }), MODELS);
+  const restore = useWrite(() => api.post("/v1/admin/models/{model}/restore", { path }), MODELS);
+  return (
+    <>
+      <ConfirmDialog open={open === "pin"} onClose={close} title={model.pinned ? `Unpin ${model.name}?` : `Pin ${model.name}?`} verb={model.pinned ? "Unpin" : "Pin"} tone="plain" deed={() => pin.mutateAsync({ pinned: !model.pinned })}>
+        {model.pinned ? "Its weights leave the device again when others are asked for and there is no room." : "Its weights stay on the device while nobody calls it, which others cannot use meanwhile."}
+      </ConfirmDialog>
+      <ConfirmDialog
+        open={open === "remove"}
+        onClose={close}
+        title={`Remove ${model.name}?`}
+        verb="Remove"
+        name={model.name}
+        deed={async () => {
+          const left = await remove.mutateAsync();
+          toast(left.state === "draining" ? `${model.name} drains: what runs on it ends first.` : `${model.name} is removed.`);
+        }}
+      >
+        {model.running !== null && model.running + (model.waiting ?? 0) > 0 ? <>The <b className="num">{count(model.running + (model.waiting ?? 0))}</b> requests that run or wait on it end as they would have.</> : "Nothing runs on it now; what still comes before ends as it would have."} From
+        now on whoever calls it{model.adapters > 0 && <>, or one of its <b className="num">{count(model.adapters)}</b> adapters,</>} gets 404, its weights leave the device, and it can be restored.
+      </ConfirmDialog>
+      <ConfirmDialog
+        open={open === "restore"}
+        onClose={close}
+        title={`Restore ${model.name}?`}
+        verb="Restore"
+        tone="plain"
+        deed={async () => {
+          await restore.mutateAsync();
+          toast(`${model.name} is served again.`);
+        }}
+      >
+        It is served as it was when it was removed, and its adapters with it, once the engine has checked its files: within seconds for most, in five minutes at most.
+      </ConfirmDialog>
+    </>
+  );
+}
+
+/** What is read first: whether it serves, where its weights are, and who uses it. */
+function Standing({ of: model }: { of: Model }) {
+  const moving = model.coming === true || model.leaving === true;
+  return (
+    <Tiles>
+      <StatTile label="State" value={<ModelState of={model} />} note={coldSaid(model) ?? (model.where === "device" && model.state === "serving" ? "a request can begin at once" : undefined)} />
+      <StatTile label="Weights" value={model.weights_bytes === null ? "–" : bytes(model.weights_bytes)} tone={moving ? "warn" : "plain"} note={<>{model.where === null ? "where is not known now" : whereSaid(model)} <Pinned of={model} /></>} />
+      <StatTile label="Running" value={model.running === null ? "–" : count(model.running)} note={model.waiting === null ? undefined : `${count(model.waiting)} wait`} tone={(model.waiting ?? 0) > 0 ? "warn" : "plain"} />
+      <StatTile label="Loads" value={model.loads === null ? "–" : count(model.loads)} note="of its weights, since the engine started" />
+    </Tiles>
+  );
+}
+
+function About({ of: model }: { of: Model }) {
+  const aliases = useAliases().filter((alias) => [...alias.models.map((target) => target.model), ...alias.fallbacks].includes(model.name));
+  return (
+    <Section title="About it">
+      <Facts
+        facts={[
+          ["May call it", <MayCall tenants={model.tenants} />],
+          ["Fallbacks", <InOrder models={model.fallbacks} />],
+          ["Aliases", aliases.length === 0 ? <span className="faint">none</span> : <Link to="/aliases">{aliases.map((alias) => alias.name).join(", ")}</Link>],
+          ["Adapters", <Link to="/adapters" query={{ search: model.name }}>{model.adapters} may be called</Link>],
+          ["Context", <><Count value={model.context_tokens} /> tokens</>],
+          ["Default max_tokens", <Count value={model.max_tokens_default} />],
+          ["Tokens a page", <><Count value={model.tokens_per_page} />{model.page_waste_bytes !== null && <span className="faint">, {model.page_waste_bytes === 0 ? "nothing of a page is unused" : `${bytes(model.page_waste_bytes)} of each page unused`}</span>}</>],
+          ["With the whole arena", <><Count value={model.kv_tokens} /> tokens in <Count value={model.pages} /> pages</>],
+          ["Vocabulary", <Count value={model.vocab_size} />],
+          ["Directory", <code>{model.path}</code>],
+          ["Digest", model.digest === null ? <span className="faint">unknown until an engine connects</span> : <Id value={model.digest} />],
+        ]}
+      />
+    </Section>
+  );
+}
+
+function Prices({ of: { currency, now, next } }: { of: PriceStanding }) {
   const order = useGet("/v1/admin/tiers").data?.data.map((tier) => tier.name) ?? [];
   const priced = new Set([...Object.keys(now?.tiers ?? {}), ...Object.keys(next?.tiers ?? {})]);
   const tiers = [...new Set([...order.filter((tier) => priced.has(tier)), ...priced])];

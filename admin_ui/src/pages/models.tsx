@@ -1,9 +1,11 @@
-// Base models: what the engine makes of each, and what its tokens cost.
-import { type AnswerOf, useGet } from "../api";
-import { type Column, Count, DataTable, EmptyState, Link, PageHead, Problem, Skeleton, Time, place, wholeList } from "../kit";
+// Base models: which are served, where the weights of each are, who uses it, and what its tokens cost.
+import { useState } from "react";
+import { useMay } from "../api";
+import { Badge, type Column, Count, DataTable, Dialog, EmptyState, Link, PageHead, Problem, Section, Skeleton, Time, bytes, count, place, wholeList } from "../kit";
+import { AddModelForm } from "./modelForms";
+import { InOrder, MayCall, type Model, ModelState, ModelWhere, WeightsBudget, coldSaid, useModels } from "./modelParts";
 import { perMillion, plainTier, usePrices } from "./prices";
-
-export type Model = AnswerOf<"/v1/admin/models">["data"][number];
+import "./models.css";
 
 /** Input, cached input and output per million tokens. */
 function PriceNow({ of: model }: { of: Model }) {
@@ -15,8 +17,8 @@ function PriceNow({ of: model }: { of: Model }) {
       {standing.map(({ currency, now, next }) => {
         const unit = now?.tiers[plainTier(now)];
         return (
-          <span key={currency} className="num">
-            {unit !== undefined && now !== null && <>{perMillion(unit.input)} · {perMillion(unit.cached_input)} · {perMillion(unit.output)} {currency} <span className="faint">in {plainTier(now)}</span></>}
+          <span key={currency} className="num" title={now === null ? undefined : `in ${plainTier(now)}`}>
+            {unit !== undefined && now !== null && <>{perMillion(unit.input)} · {perMillion(unit.cached_input)} · {perMillion(unit.output)} <span className="unit">{currency}</span></>}
             {next !== null && <span className="warn-word"> another <Time at={next.effective_from} /></span>}
           </span>
         );
@@ -25,28 +27,75 @@ function PriceNow({ of: model }: { of: Model }) {
   );
 }
 
+function Requests({ of: model }: { of: Model }) {
+  if (model.running === null || model.waiting === null) return <span className="faint">–</span>;
+  return (
+    <div className="two-lines">
+      <span className="num"><b>{count(model.running)}</b> run, {model.waiting > 0 ? <b>{count(model.waiting)}</b> : "0"} wait</span>
+      {coldSaid(model) !== null && <span className="faint num">{coldSaid(model)}</span>}
+    </div>
+  );
+}
+
+function Pages({ of: model }: { of: Model }) {
+  return (
+    <div className="two-lines">
+      <Count value={model.tokens_per_page} />
+      {model.page_waste_bytes !== null && model.page_waste_bytes > 0 && <span className="faint num">{bytes(model.page_waste_bytes)} unused</span>}
+    </div>
+  );
+}
+
+const NAME: Column<Model> = { id: "name", header: "Model", cell: (model) => <span className="two-lines model-name"><b>{model.name}</b><span className="faint"><code>{model.dtype}</code>{model.origin === "added" && ", added"}</span></span>, csv: (model) => model.name };
 const COLUMNS: readonly Column<Model>[] = [
-  { id: "name", header: "Model", cell: (model) => <b>{model.name}</b>, csv: (model) => model.name },
-  { id: "dtype", header: "Type", cell: (model) => <code>{model.dtype}</code>, csv: (model) => model.dtype },
-  { id: "context", header: "Context", end: true, cell: (model) => <Count value={model.context_tokens} />, csv: (model) => model.context_tokens },
-  { id: "page", header: "Tokens a page", end: true, cell: (model) => <Count value={model.tokens_per_page} />, csv: (model) => model.tokens_per_page },
+  NAME,
+  { id: "state", header: "State", cell: (model) => <ModelState of={model} />, csv: (model) => model.state },
+  { id: "where", header: "Weights", cell: (model) => <ModelWhere of={model} />, csv: (model) => model.where },
+  { id: "bytes", header: "Bytes of weights", hidden: true, cell: () => null, csv: (model) => model.weights_bytes },
+  { id: "loads", header: "Loads", hidden: true, cell: () => null, csv: (model) => model.loads },
+  { id: "requests", header: "Requests", cell: (model) => <Requests of={model} />, csv: (model) => model.running },
+  { id: "waiting", header: "Waiting", hidden: true, cell: () => null, csv: (model) => model.waiting },
+  { id: "page", header: "Tokens a page", end: true, wide: true, cell: (model) => <Pages of={model} />, csv: (model) => model.tokens_per_page },
+  { id: "context", header: "Context", end: true, wide: true, cell: (model) => <Count value={model.context_tokens} />, csv: (model) => model.context_tokens },
   { id: "adapters", header: "Adapters", end: true, cell: (model) => <Link to="/adapters" query={{ search: model.name }} className="num">{model.adapters}</Link>, csv: (model) => model.adapters },
-  { id: "price", header: "Input · cached · output, per million tokens", cell: (model) => <PriceNow of={model} /> },
+  { id: "tenants", header: "May call it", cell: (model) => <div className="two-lines"><MayCall tenants={model.tenants} />{model.fallbacks.length > 0 && <span className="faint">else <InOrder models={model.fallbacks} /></span>}</div>, csv: (model) => model.tenants?.join(" ") ?? "*" },
+  { id: "fallbacks", header: "Fallbacks", hidden: true, cell: () => null, csv: (model) => model.fallbacks.join(" ") },
+  { id: "price", header: "Input · cached · output", cell: (model) => <PriceNow of={model} /> },
+];
+const REMOVED: readonly Column<Model>[] = [
+  NAME,
+  { id: "state", header: "State", cell: () => <Badge>removed</Badge> },
+  { id: "changed", header: "Since", cell: (model) => <Time at={model.changed_at} /> },
+  { id: "path", header: "Directory", wide: true, cell: (model) => <code>{model.path}</code> },
 ];
 
 export default function Models() {
-  const found = useGet("/v1/admin/models", undefined, { everyMs: 10_000 });
+  const found = useModels();
+  const may = useMay()("models:write");
+  const [adding, setAdding] = useState(false);
+  const answer = found.data;
   return (
     <>
-      <PageHead title="Models" note="The base models that are served, as laneway.toml names them." />
-      {found.data === undefined ? (
+      <PageHead title="Models" note="Base models in one engine. Weights come to the device when they are asked for, and leave it for others.">
+        {may && <button type="button" className="button button-main" onClick={() => setAdding(true)}>Add a model</button>}
+      </PageHead>
+      {answer === undefined ? (
         found.error === null ? <Skeleton lines={5} /> : <Problem error={found.error} again={() => void found.refetch()} />
       ) : (
         <>
-          {found.data.engine_away !== null && <div className="problem" role="status"><p>The engine is away: {found.data.engine_away} What it made of its models is as it last said.</p></div>}
-          <DataTable label="Models" list={wholeList(found.data.data)} columns={COLUMNS} id={(model) => model.name} to={(model) => place("/models", model.name)} csv empty={<EmptyState title="No model" />} />
+          {answer.engine_away !== null && <div className="problem" role="status"><p>The engine is away: {answer.engine_away} What it made of its models is as it last said.</p></div>}
+          <WeightsBudget of={answer} />
+          <DataTable label="Models" list={wholeList(answer.data.filter((one) => one.state !== "removed"))} columns={COLUMNS} id={(model) => model.name} to={(model) => place("/models", model.name)} csv empty={<EmptyState title="No model" />} />
+          {answer.data.some((one) => one.state === "removed") && (
+            <Section title="Removed" note="Nobody may call them. Each can be restored on its page.">
+              <DataTable label="Removed models" list={wholeList(answer.data.filter((one) => one.state === "removed"))} columns={REMOVED} id={(model) => model.name} to={(model) => place("/models", model.name)} empty={<EmptyState title="None" />} />
+            </Section>
+          )}
         </>
       )}
+      <Dialog open={adding} onClose={() => setAdding(false)} title="Add a model" note="A directory of the models' folder, on every host of a gateway or an engine. It serves once the engine has checked its files." keep wide>
+        <AddModelForm models={answer?.data ?? []} onDone={() => setAdding(false)} />
+      </Dialog>
     </>
   );
 }

@@ -1,4 +1,4 @@
-// The playground: a tenant's own call, as its keys would make it, to a base model and an adapter side by side.
+// The playground: a tenant's own call, as its keys would make it, to models, adapters or aliases side by side.
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { type ApiError, apiError, useSession } from "../api";
@@ -127,6 +127,7 @@ function Answer({ name, run }: { name: string; run: Run }) {
       <div className="answer-head"><h2>{name}</h2><span className="faint" role="status">{SAYS[run.state]}{run.finish !== null && run.state === "done" ? `: ${run.finish}` : ""}</span></div>
       {run.error !== null ? <Problem error={run.error} /> : <p className="answer-text">{run.text === "" ? <span className="faint">{run.state === "idle" ? "Nothing was sent yet." : "…"}</span> : run.text}</p>}
       <dl className="answer-facts num">
+        <div><dt>Served by</dt><dd>{run.model ?? "–"}</dd></div>
         <div><dt>First token</dt><dd>{run.ttft_s === null ? "–" : duration(run.ttft_s)}</dd></div>
         <div><dt>Tokens a second</dt><dd>{run.tokens_s === null ? "–" : run.tokens_s.toFixed(1)}</dd></div>
         <div><dt>Prompt</dt><dd>{run.prompt_tokens === null && settled === null ? "–" : count(settled?.prompt_tokens ?? run.prompt_tokens ?? 0)}</dd></div>

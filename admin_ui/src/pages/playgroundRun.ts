@@ -10,6 +10,8 @@ export interface Run {
   error: ApiError | null;
   finish: string | null;
   tier: string | null;
+  /** Who served it, as the answer says: behind an alias, or in the place of one that was saturated. */
+  model: string | null;
   request_id: string | null;
   /** From sending to the first text, as seen here. */
   ttft_s: number | null;
@@ -23,12 +25,13 @@ export interface Run {
 
 interface Chunk {
   id: string;
+  model?: string;
   service_tier?: string | null;
   choices: { delta: { content?: string | null }; finish_reason: string | null }[];
   usage?: { prompt_tokens: number; completion_tokens: number } | null;
 }
 
-export const IDLE: Run = { text: "", state: "idle", error: null, finish: null, tier: null, request_id: null, ttft_s: null, tokens_s: null, prompt_tokens: null, completion_tokens: null, settled: null };
+export const IDLE: Run = { text: "", state: "idle", error: null, finish: null, tier: null, model: null, request_id: null, ttft_s: null, tokens_s: null, prompt_tokens: null, completion_tokens: null, settled: null };
 const SETTLED_TRIES = 8;
 const SETTLED_MS = 250;
 
@@ -55,7 +58,7 @@ export function useRun() {
           text += piece;
         }
         const finish = chunk.choices[0]?.finish_reason ?? null;
-        change({ text, request_id, state: text === "" ? "waiting" : "answering", ...(finish === null ? {} : { finish }), ...(chunk.service_tier == null ? {} : { tier: chunk.service_tier }), ...(first === 0 ? {} : { ttft_s: (first - sent) / 1000 }), ...counted(chunk.usage ?? null, first, last) });
+        change({ text, request_id, state: text === "" ? "waiting" : "answering", ...(finish === null ? {} : { finish }), ...(chunk.service_tier == null ? {} : { tier: chunk.service_tier }), ...(chunk.model === undefined ? {} : { model: chunk.model }), ...(first === 0 ? {} : { ttft_s: (first - sent) / 1000 }), ...counted(chunk.usage ?? null, first, last) });
       }
       change({ state: "done" });
     } catch (error) {

@@ -28,7 +28,8 @@ function multipliersSaid(standing: Standing | undefined): string {
   return Object.entries(price.tiers).map(([tier, unit]) => `${tier} ${unit.input / plain.input}`).join(", ");
 }
 
-export function PriceForm({ model, standing, onDone }: { model: string; standing: readonly Standing[]; onDone: () => void }) {
+/** `ahead`: the model is not there yet, and nobody has used it: there is nothing to preview. */
+export function PriceForm({ model, standing, ahead = false, onDone }: { model: string; standing: readonly Standing[]; ahead?: boolean; onDone: () => void }) {
   const first = standing[0];
   const plain = first?.now?.tiers[plainTier(first.now)];
   const tiers = useGet("/v1/admin/tiers").data?.data ?? [];
@@ -46,10 +47,11 @@ export function PriceForm({ model, standing, onDone }: { model: string; standing
   const { values } = form;
   // What was seen holds for these values alone.
   const asked = JSON.stringify([values.currency, values.input, values.cached_input, values.output, values.multipliers, values.month]);
-  const ready = seen?.of === asked;
+  const ready = ahead || seen?.of === asked;
   const body = () => ({
     subject: model,
     subject_kind: "model" as const,
+    ahead,
     currency: values.currency.trim(),
     input: perTokenOf(values.input, "input"),
     cached_input: values.cached_input.trim() === "" ? null : perTokenOf(values.cached_input, "cached_input"),
@@ -81,9 +83,9 @@ export function PriceForm({ model, standing, onDone }: { model: string; standing
       </div>
       <div className="field-row">
         <TextField form={form} name="effective_from" label="In force from, UTC" type="datetime-local" optional hint="Blank: at once. Holds that were taken keep the price they were taken at." />
-        <TextField form={form} name="month" label="Month of the preview" optional placeholder="2026-01" hint="Blank: the last whole one." />
+        {!ahead && <TextField form={form} name="month" label="Month of the preview" optional placeholder="2026-01" hint="Blank: the last whole one." />}
       </div>
-      {ready && <Seen of={seen.preview} />}
+      {ready && seen !== null && <Seen of={seen.preview} />}
     </Form>
   );
 }

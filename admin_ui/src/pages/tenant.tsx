@@ -72,6 +72,7 @@ function About({ tenant }: { tenant: Tenant }) {
         ["Currency", tenant.currency],
         ["Time zone", tenant.time_zone],
         ["Default max_tokens", tenant.default_max_tokens === null ? <span className="faint">the model's</span> : <Count value={tenant.default_max_tokens} />],
+        ["Of an alias", tenant.cheapest ? <>the cheapest model that can serve, where the alias allows it</> : <span className="faint">a model by weight, as everybody</span>],
         ["Created", <Time at={tenant.created_at} absolute />],
       ]}
     />

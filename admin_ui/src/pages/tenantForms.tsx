@@ -1,6 +1,6 @@
 // The forms of tenants and their projects.
 import { type AnswerOf, type RowOf, api, useGet, useMay, useWrite } from "../api";
-import { Form, type FormState, SelectField, TextField, numberOf, toast, useForm } from "../kit";
+import { CheckField, Form, type FormState, SelectField, TextField, numberOf, toast, useForm } from "../kit";
 
 const TENANTS = ["/v1/admin/tenants", "/v1/admin/audit_log"];
 const PROJECTS = ["/v1/admin/projects", "/v1/admin/audit_log"];
@@ -10,6 +10,7 @@ type Project = RowOf<"/v1/admin/projects">;
 const MAX_TOKENS_HINT = "For a request that names none, where its key and project have none. Blank: the model's.";
 const WEIGHT_HINT = "Of two tenants that wait in a tier, one with twice the weight is served twice as much.";
 const ZONE_HINT = "An IANA name, as Europe/Berlin: days and months of its budgets begin at midnight there.";
+const CHEAPEST_HINT = "Of an alias that allows it, the cheapest model that can serve a request does, whatever the weights.";
 const TIER_HINT = "The highest that its keys may have.";
 
 /** Of either form here: what a field of a tier needs of it. */
@@ -68,6 +69,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
     time_zone: tenant.time_zone,
     share_weight: String(tenant.share_weight),
     default_max_tokens: tenant.default_max_tokens === null ? "" : String(tenant.default_max_tokens),
+    cheapest: tenant.cheapest,
   });
   const change = useTenantChange(tenant.id);
   return (
@@ -82,6 +84,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
           time_zone: values.time_zone.trim(),
           share_weight: numberOf(values.share_weight, "share_weight"),
           default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+          cheapest: values.cheapest,
         });
         toast("Saved.");
         onDone();
@@ -96,6 +99,7 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
         <TextField form={form} name="share_weight" label="Share weight" type="number" hint={WEIGHT_HINT} />
       </div>
       <TextField form={form} name="default_max_tokens" label="Default max_tokens" type="number" unit="tokens" optional hint={MAX_TOKENS_HINT} />
+      <CheckField form={form} name="cheapest" label="The cheapest model, where an alias allows it" hint={CHEAPEST_HINT} />
     </Form>
   );
 }

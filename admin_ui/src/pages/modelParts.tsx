@@ -1,0 +1,122 @@
+// What is said of a base model in several places: its state, where its weights are, who may call it, and the device's
+// weights as one bar.
+import { type AnswerOf, useGet } from "../api";
+import { Badge, Link, Time, type Tone, bytes, duration, place } from "../kit";
+import { TenantName } from "./names";
+import { type Part, ShareBar } from "./shares";
+
+export type ModelsAnswer = AnswerOf<"/v1/admin/models">;
+export type Model = ModelsAnswer["data"][number];
+export const MODELS = ["/v1/admin/models", "/v1/admin/audit_log", "/v1/models"];
+const LIVE_MS = 2_000;
+const FEW = 3;
+
+/** Base models, asked again while the page is looked at. */
+export function useModels(enabled = true) {
+  return useGet("/v1/admin/models", undefined, { enabled, everyMs: LIVE_MS });
+}
+
+const STATES: Record<Model["state"], readonly [Tone, string]> = {
+  serving: ["good", "serving"],
+  loading: ["accent", "loading"],
+  draining: ["warn", "draining"],
+  refused: ["bad", "refused"],
+  removed: ["plain", "removed"],
+};
+
+export function ModelState({ of: model }: { of: Model }) {
+  const [tone, said] = STATES[model.state];
+  return (
+    <div className="two-lines">
+      <Badge tone={tone}>{said}</Badge>
+      {model.reason !== null && <span className="state-reason">{model.reason}</span>}
+    </div>
+  );
+}
+
+const WHERE = { device: "on the device", host: "in host memory", disk: "on disk" } as const;
+
+export function whereSaid(model: Model): string {
+  if (model.where === null) return "not known now";
+  if (model.coming) return `coming, from ${model.where === "disk" ? "disk" : "host memory"}`;
+  return model.leaving && model.where === "device" ? "on the device, leaving" : WHERE[model.where];
+}
+
+/** As it is to be; the engine may have had no room for it. */
+export function Pinned({ of: model }: { of: Model }) {
+  if (!model.pinned) return null;
+  return model.pinned_there === false ? <Badge tone="warn">pinned, but without room</Badge> : <Badge tone="accent">pinned</Badge>;
+}
+
+export function ModelWhere({ of: model }: { of: Model }) {
+  if (model.where === null) return <span className="faint">–</span>;
+  const tone = model.coming || model.leaving ? "warn" : model.where === "device" ? "good" : model.where === "host" ? "accent" : "plain";
+  return (
+    <div className="two-lines">
+      <span className="row"><Badge tone={tone}>{whereSaid(model)}</Badge><Pinned of={model} /></span>
+      <span className="faint num">{model.weights_bytes === null ? "size unknown" : bytes(model.weights_bytes)}{model.loads !== null && model.loads > 0 && `, came ${model.loads === 1 ? "once" : `${model.loads} times`}`}</span>
+    </div>
+  );
+}
+
+/** Who may call it: null is everybody. */
+export function MayCall({ tenants }: { tenants: readonly string[] | null }) {
+  if (tenants === null) return <>every tenant</>;
+  return <span>{tenants.slice(0, FEW).map((id, index) => <span key={id}>{index > 0 && ", "}<TenantName id={id} /></span>)}{tenants.length > FEW && ` and ${tenants.length - FEW} more`}</span>;
+}
+
+/** Models in order, as links. */
+export function InOrder({ models, none = "none" }: { models: readonly string[]; none?: string }) {
+  if (models.length === 0) return <span className="faint">{none}</span>;
+  return <span>{models.map((name, index) => <span key={name}>{index > 0 && ", then "}<Link to={place("/models", name)}>{name}</Link></span>)}</span>;
+}
+
+export function Origin({ of: model }: { of: Model }) {
+  return (
+    <>
+      {model.origin === "config" ? "laneway.toml" : "added while it served"}
+      {model.changed_at !== null && <>, changed <Time at={model.changed_at} /></>}
+    </>
+  );
+}
+
+/** A colour for each model, by its place among all: the same on every page. */
+export function hues(models: readonly Model[]): ReadonlyMap<string, number> {
+  return new Map(models.map((model, index) => [model.name, index % 8]));
+}
+
+/** Until a request that comes now could begin: said of those whose weights are not on the device. */
+export function coldSaid(model: Model): string | null {
+  return model.wait_s === null || model.wait_s <= 0 ? null : `ready in ${duration(model.wait_s)}`;
+}
+
+/** The device's weights: who takes which share of the budget, who comes and leaves, and who is elsewhere. */
+export function WeightsBudget({ of: answer }: { of: ModelsAnswer }) {
+  const colour = hues(answer.data);
+  if (answer.weights_bytes === null) return null;
+  const there = answer.data.filter((model) => model.where === "device" || model.coming === true);
+  const away = answer.data.filter((model) => !there.includes(model) && (model.state === "serving" || model.state === "draining"));
+  const held = there.reduce((sum, model) => sum + (model.weights_bytes ?? 0), 0);
+  const limit = answer.weights_bytes;
+  const parts: Part[] = there.map((model) => ({
+    key: model.name,
+    value: model.weights_bytes ?? 0,
+    hue: colour.get(model.name) ?? 0,
+    moving: model.coming === true || model.leaving === true,
+    note: <>{bytes(model.weights_bytes ?? 0)}{model.pinned && ", pinned"}{model.coming ? ", coming" : model.leaving ? ", leaving" : ""}</>,
+  }));
+  return (
+    <section className="panel weights" aria-label="Weights on the device">
+      <div className="weights-head">
+        <h2>Weights on the device</h2>
+        <span className="note num">{limit === 0 ? `${bytes(held)} in all; no limit is set, so all models stay` : `${bytes(held)} of ${bytes(limit)}, ${bytes(Math.max(0, limit - held))} to be had`}</span>
+      </div>
+      <ShareBar label="Weights on the device" parts={parts} {...(limit === 0 ? {} : { whole: limit })} />
+      {away.length > 0 && (
+        <p className="note">
+          Elsewhere: {away.map((model, index) => <span key={model.name}>{index > 0 && "; "}<Link to={place("/models", model.name)}>{model.name}</Link> {whereSaid(model)}{model.weights_bytes !== null && `, ${bytes(model.weights_bytes)}`}{coldSaid(model) !== null && `, ${coldSaid(model)}`}</span>)}.
+        </p>
+      )}
+    </section>
+  );
+}
