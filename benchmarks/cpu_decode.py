@@ -10,12 +10,10 @@ rows to benchmarks/results/cpu_decode.csv.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +27,7 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 import transformers  # noqa: E402
 
-from adapters.spec import BaseShape  # noqa: E402
-from adapters.store import AdapterStore  # noqa: E402
+from benchmarks import example_adapters  # noqa: E402
 from benchmarks.rows import append_rows  # noqa: E402
 from engine.arena import Arena  # noqa: E402
 from engine.config import EngineConfig, ModelConfig  # noqa: E402
@@ -51,20 +48,8 @@ class Bench:
         self.runner: TorchRunner = build_runner(EngineConfig(models=(model,), threads=threads))
         self.oracle = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
         self.vocab = self.runner.models["demo"].vocab_size
-        self.adapters = self._load_adapters(directory)
+        self.adapters = example_adapters.load(self.runner, "demo", directory)
         self._seed = 0
-
-    def _load_adapters(self, directory: Path) -> list[str]:
-        shape = BaseShape.from_config(json.loads((directory / "config.json").read_bytes()))
-        digests = []
-        with tempfile.TemporaryDirectory() as scratch:
-            store = AdapterStore(Path(scratch))
-            for config in sorted((REPO / "examples" / "adapters").glob("*/adapter_config.json")):
-                stored = store.add_directory(config.parent, shape)
-                self.runner.load_adapter(stored.digest, "demo", str(stored.path))
-                self.runner.adapters.bring(stored.digest)
-                digests.append(stored.digest)
-        return digests
 
     def prompt(self, tokens: int) -> list[int]:
         """Random ids, new ones each time: nothing is found in the prefix cache by accident."""

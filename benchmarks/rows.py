@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -46,3 +47,12 @@ def stamp() -> tuple[str, str]:
     """Now, and the commit that is checked out."""
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=REPO, check=False)
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), git.stdout.strip()
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -21,7 +21,9 @@ import msgspec
 
 from benchmarks.rows import append_rows
 from engine.arena import Arena
+from engine.config import FakeConfig
 from engine.fake import FakeAdapters
+from engine.fake_weights import FakeWeights
 from engine.inbox import Inbox, Progress, Stop
 from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo, Sampling, Submit
 from engine.scheduler import ModelLimits, Scheduler, StepOutcome
@@ -42,6 +44,8 @@ class InstantRunner:
 
     def __init__(self) -> None:
         self.adapters = FakeAdapters(pages_each=1)
+        self.weights = FakeWeights(FakeConfig(), time.monotonic)
+        self.page_waste = dict[str, int]()
 
     def begin(self, step: Step) -> Done:
         return Done(StepResult([1000 if chunk.sample else None for chunk in step.chunks]))

@@ -1,35 +1,35 @@
 """Premium TTFT under a flood of batch: the anchor's workload on one GPU, or a small one on a CPU, in one run.
 
-    python -m benchmarks.serving.flood [--quick] [--premium 500] [--cpu] [--noisy] [--points FILE]
+    python -m benchmarks.serving.flood [--quick] [--premium 500] [--cpu] [--models 2] [--noisy] [--points FILE]
     python -m benchmarks.serving.flood --plot FILE [--image FILE]
 
 Llama-3.1-8B's shape with random weights in bfloat16, 32 adapters of rank 16 on all seven linear modules, 8,192 pages of
 16 tokens for KV, at most 256 sequences and 2,048 tokens a step. Premium: Poisson, 4 a second, 512 tokens in, 64 out.
 Batch: 512 always outstanding, 512 in, 512 out. First premium alone, then under the flood; the real loop, scheduler and
 runner, without a socket (benchmarks/serving/gateway.py). TTFT counts from when a request was due. `--cpu`: SmolLM2-135M
-with loads that a CPU keeps up with. `--noisy`, on the CPU: ten tenants of one tier, one of them at ten times its share.
+with loads that a CPU keeps up with. `--models 2`: premium on one model and batch on another, in the one arena, each
+with half of the adapters. `--noisy`, on the CPU: ten tenants of one tier, one of them at ten times its share.
 
-Appends a row to benchmarks/results/serving_flood.csv (`--noisy`: serving_noisy.csv), but not with `--quick`, and writes
-each request's TTFT to `--points`, which `--plot` draws.
+Appends a row to benchmarks/results/serving_flood.csv (`--models`: serving_flood_models.csv, `--noisy`:
+serving_noisy.csv), but not with `--quick`, and writes each request's TTFT to `--points`, which `--plot` draws.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
-import platform
 import sys
-import tempfile
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from benchmarks.rows import REPO, RESULTS, append_rows, append_table
+from benchmarks.rows import REPO, RESULTS, append_rows, append_table, cpu_name
 from benchmarks.serving.gateway import Measured, Phase, Request, Traffic, drive
 from engine.__main__ import ServedRunner
 from engine.config import EngineConfig, ModelConfig
@@ -60,6 +60,7 @@ AIMS = {
     "batch_out_tok_s": (">=", 3785.0),
 }
 COUNTS = ("batch_out_tok_s", "preemptions")  # whole numbers in the row
+WATCH_S = 1.0  # with several models: who preempted whom is seen, the last 256 times each
 CPU_TTFT_TIMES_MAX = 2.0  # p95 under the flood over p95 alone
 NOISY_TTFT_MOVED_MAX, NOISY_HITS_LOST_MAX = 0.20, 0.02
 NOISY_TIMES, TENANTS = 10.0, 10
@@ -71,11 +72,12 @@ class Bench:
 
     config: EngineConfig
     runner: ServedRunner
-    adapters: list[str]
+    adapters: Mapping[str, list[str]]  # by model
     machine: str
     premium: Traffic
     batch: Traffic
     lead_s: float
+    watch_s: float = 0.0
 
 
 def tiers(arguments: argparse.Namespace) -> tuple[Tier, Tier]:
@@ -122,16 +124,37 @@ def gpu_bench(arguments: argparse.Namespace) -> Bench:
 
     from benchmarks.serving import llama
 
-    config = llama.gpu_config(tiers(arguments), ARENA_GIB, RANK, step_tokens=2048, sequences=256)
+    config = llama.gpu_config(
+        tiers(arguments), ARENA_GIB, RANK, step_tokens=2048, sequences=256, models=arguments.models
+    )
     config = msgspec.structs.replace(config, host_pool_bytes=int(arguments.host_pool_gib * 2**30))
+    began = time.monotonic()
     runner = llama.build(config)
-    adapters = llama.add_adapters(runner.adapters, llama.base(), ADAPTERS, [RANK])
-    taken = limit_kv(runner, adapters, KV_PAGES)
+    print(f"built and captured in {time.monotonic() - began:.1f} s", flush=True)
+    names, each = [model.name for model in config.models], ADAPTERS // arguments.models
+    adapters = {
+        name: llama.add_adapters(runner.adapters, llama.base(), each, [RANK], model=name, first=index * each)
+        for index, name in enumerate(names)
+    }
+    taken = limit_kv(runner, [digest for own in adapters.values() for digest in own], arguments.kv_pages)
     machine = torch.cuda.get_device_name()
     print(f"{machine}, torch {torch.__version__}: {KV_PAGES} pages for KV, {taken} for {ADAPTERS} adapters")
-    premium = Traffic("premium", "premium", prompt_tokens=512, new_tokens=64, rate=4.0)
-    batch = Traffic("batch", "batch", prompt_tokens=512, new_tokens=512, outstanding=512)
-    return Bench(config, runner, adapters, machine, premium, batch, lead_s=arguments.lead_s or 20.0)
+    premium = Traffic("premium", "premium", prompt_tokens=512, new_tokens=64, rate=4.0, models=(names[0],))
+    batch = Traffic("batch", "batch", prompt_tokens=512, new_tokens=512, outstanding=512, models=(names[-1],))
+    return bench_of(config, runner, adapters, machine, premium, batch, arguments.lead_s or 20.0)
+
+
+def bench_of(
+    config: EngineConfig,
+    runner: ServedRunner,
+    adapters: Mapping[str, list[str]],
+    machine: str,
+    premium: Traffic,
+    batch: Traffic,
+    lead_s: float,
+) -> Bench:
+    watch_s = WATCH_S if len(config.models) > 1 else 0.0
+    return Bench(config, runner, adapters, machine, premium, batch, lead_s, watch_s)
 
 
 def cpu_bench(arguments: argparse.Namespace) -> Bench:
@@ -140,12 +163,18 @@ def cpu_bench(arguments: argparse.Namespace) -> Bench:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
-    from adapters.spec import BaseShape
-    from adapters.store import AdapterStore
+    from benchmarks import example_adapters
     from engine.runner import build_runner
 
+    names = ["demo", "second"][: arguments.models]
+    # The same directory again is another model all the same: with a digest of its own it shares nothing.
+    paths = [arguments.model, arguments.second or arguments.model]
+    digests = [None, "2" * 64]
     config = EngineConfig(
-        models=(ModelConfig(name="demo", path=str(arguments.model)),),
+        models=tuple(
+            ModelConfig(name=name, path=str(path), digest=digest)
+            for name, path, digest in zip(names, paths, digests, strict=False)
+        ),
         tiers=tiers(arguments),
         host_pool_bytes=int(arguments.host_pool_gib * 2**30),
         step_tokens_max=128,
@@ -153,39 +182,27 @@ def cpu_bench(arguments: argparse.Namespace) -> Bench:
         sequences_max=8,
     )
     runner = build_runner(config)
-    shape = BaseShape.from_config(json.loads((arguments.model / "config.json").read_bytes()))
-    adapters = []
-    with tempfile.TemporaryDirectory() as scratch:
-        store = AdapterStore(Path(scratch))
-        for file in sorted((REPO / "examples" / "adapters").glob("*/adapter_config.json")):
-            stored = store.add_directory(file.parent, shape)
-            runner.load_adapter(stored.digest, "demo", str(stored.path))
-            runner.adapters.bring(stored.digest)
-            adapters.append(stored.digest)
+    adapters = {"demo": example_adapters.load(runner, "demo", arguments.model)}
+    if arguments.second:
+        adapters["second"] = example_adapters.load(runner, "second", arguments.second)
+    known = [digest for own in adapters.values() for digest in own]
     pages = CPU_NOISY_PAGES if arguments.noisy else CPU_PAGES
-    limit_kv(runner, adapters, pages)
+    limit_kv(runner, known, pages)
     machine = f"{cpu_name()}, {os.cpu_count()} cores"
-    print(f"{machine}, torch {torch.__version__}: {pages} pages for KV, {len(adapters)} adapters")
-    premium = Traffic("premium", "premium", prompt_tokens=64, new_tokens=8, rate=0.5)
-    batch = Traffic("batch", "batch", prompt_tokens=64, new_tokens=64, outstanding=16)
-    return Bench(config, runner, adapters, machine, premium, batch, lead_s=arguments.lead_s or 10.0)
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    print(f"{machine}, torch {torch.__version__}: {pages} pages for KV, {len(known)} adapters")
+    premium = Traffic("premium", "premium", prompt_tokens=64, new_tokens=8, rate=0.5, models=(names[0],))
+    batch = Traffic("batch", "batch", prompt_tokens=64, new_tokens=64, outstanding=16, models=(names[-1],))
+    return bench_of(config, runner, adapters, machine, premium, batch, arguments.lead_s or 10.0)
 
 
 def flood_phases(bench: Bench, requests: int) -> list[Phase]:
-    warm = Traffic("warm", "premium", bench.premium.prompt_tokens, 4, rate=WARM_RATE)
+    models = dict.fromkeys((bench.premium.models, bench.batch.models))
+    known = sum(map(len, bench.adapters.values()))
+    warm = [Traffic("warm", "premium", bench.premium.prompt_tokens, 4, rate=WARM_RATE, models=own) for own in models]
     return [
-        Phase("warm", (warm,), min(WARM_REQUESTS, 2 * len(bench.adapters))),
-        Phase("alone", (bench.premium,), requests),
-        Phase("flood", (bench.premium, bench.batch), requests, bench.lead_s),
+        *(Phase("warm", (traffic,), max(2, min(WARM_REQUESTS, 2 * known) // len(warm))) for traffic in warm),
+        Phase("alone", (bench.premium,), requests, watch_s=bench.watch_s),
+        Phase("flood", (bench.premium, bench.batch), requests, bench.lead_s, watch_s=bench.watch_s),
     ]
 
 
@@ -206,6 +223,17 @@ def figures(alone: Measured, flood: Measured) -> dict[str, float]:
     found["batch_out_tok_s"] = flood.tokens_per_s("batch")
     found["preemptions"] = sum(request.usage.preemptions for request in flood.requests)
     return found
+
+
+def preempted_by(measured: Measured) -> dict[tuple[str, str, str], int]:
+    """(tier, tier that caused it, what became of the KV) → how often it was seen, with its lead."""
+    seen = {
+        (snapshot.epoch, one.number): (one.tier, one.caused_by, one.kind)
+        for at, snapshot in measured.watched
+        for one in snapshot.preemptions
+        if at - one.age_s >= measured.began_s - measured.phase.lead_s
+    }
+    return dict(Counter(seen.values()))
 
 
 def check(halves: Sequence[Measured], name: str, *, refusals: bool) -> None:
@@ -279,17 +307,43 @@ def write_points(halves: Sequence[Measured], file: Path) -> None:
 
 
 def measure_flood(bench: Bench, arguments: argparse.Namespace) -> None:
-    halves = drive(bench.config, bench.runner, bench.adapters, flood_phases(bench, arguments.premium), arguments.seed)[
-        1:
-    ]
+    phases = flood_phases(bench, arguments.premium)
+    halves = drive(bench.config, bench.runner, bench.adapters, phases, arguments.seed)[-2:]
     check(halves, "premium", refusals=False)
     found = figures(*halves)
     report(found, halves, bench.machine)
     if arguments.points:
         write_points(halves, arguments.points)
-    if not arguments.quick:
+    if arguments.models > 1:
+        report_models(found, halves, bench, arguments)
+    elif not arguments.quick:
         shown = {name: f"{value:.0f}" if name in COUNTS else f"{value:.1f}" for name, value in found.items()}
         append_table([{"gpu": bench.machine, "engine": "laneway"} | shown], RESULTS / "serving_flood.csv")
+
+
+def report_models(
+    found: dict[str, float], halves: Sequence[Measured], bench: Bench, arguments: argparse.Namespace
+) -> None:
+    """The figures, p95 and who preempted whom."""
+    flood = halves[-1]
+    for half in halves:
+        ttft = [request.ttft_ms for request in half.of("premium")]
+        found[f"premium_ttft_{half.phase.name}_p95_ms"] = percentile(ttft, 95)
+    found["premium_ttft_p99_flood_over_alone"] = found["premium_ttft_flood_p99_ms"] / found["premium_ttft_alone_p99_ms"]
+    for (tier, cause, kind), count in sorted(preempted_by(flood).items()):
+        found[f"{tier}_preempted_by_{cause}_{kind}"] = float(count)
+    for model in bench.config.models:
+        found[f"steps_{model.name}"] = float(sum(step.model == model.name for step in flood.steps))
+    premium, batch = bench.premium, bench.batch
+    workload = (
+        f"premium on {premium.models[0]} ({premium.prompt_tokens}+{premium.new_tokens}, {premium.rate:g}/s), batch on "
+        f"{batch.models[0]} ({batch.prompt_tokens}+{batch.new_tokens}, {batch.outstanding} outstanding), "
+        f"{arguments.premium} premium a half"
+    )
+    if arguments.quick:
+        print(workload + ": " + "; ".join(f"{name} {value:.4g}" for name, value in found.items()))
+    else:
+        append_rows("serving_flood_models", found, bench.machine, workload, arguments.note)
 
 
 def noisy_phases(bench: Bench, requests: int, rate: float) -> list[Phase]:
@@ -325,7 +379,7 @@ def noisy_figures(halves: Sequence[Measured]) -> dict[str, float]:
 
 def measure_noisy(bench: Bench, arguments: argparse.Namespace) -> None:
     phases = noisy_phases(bench, arguments.premium, arguments.rate)
-    halves = drive(bench.config, bench.runner, [], phases, arguments.seed)[1:]
+    halves = drive(bench.config, bench.runner, {}, phases, arguments.seed)[1:]
     check(halves, "quiet", refusals=True)
     found = noisy_figures(halves)
     moved = found["quiet_ttft_noisy_p95_ms"] / found["quiet_ttft_fair_p95_ms"] - 1
@@ -351,6 +405,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="appends no row: for tuning")
     parser.add_argument("--lead-s", type=float, default=0.0, help="seconds of flood before premium begins")
     parser.add_argument("--host-pool-gib", type=float, default=0.0, help="host memory for pages of the preempted")
+    parser.add_argument("--kv-pages", type=int, default=KV_PAGES, help="on a GPU: pages that requests may have")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--premium-floor", type=float, default=0.30)
     parser.add_argument("--ttft-base-ms", type=float, default=0.0, help="premium's target")
@@ -360,12 +415,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-inter-token-ms", type=float, default=0.0)
     parser.add_argument("--cpu", action="store_true", help="the demo model on this CPU")
     parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="its directory")
+    parser.add_argument("--models", type=int, default=1, choices=(1, 2), help="2: batch has a model of its own")
+    parser.add_argument("--second", type=Path, help="with --cpu --models 2: its directory; --model's again without it")
     parser.add_argument("--noisy", action="store_true", help="ten tenants in one tier, on this CPU")
     parser.add_argument("--rate", type=float, default=3.0, help="with --noisy: requests a second of all ten together")
     parser.add_argument("--points", type=Path, help="write each request's TTFT there")
     parser.add_argument("--plot", type=Path, help="draw such a file, and measure nothing")
     parser.add_argument("--image", type=Path, default=REPO / "docs" / "img" / "flood_ttft.png")
-    parser.add_argument("--note", default="", help="with --noisy: stands in the rows")
+    parser.add_argument("--note", default="", help="with --noisy and --models: stands in the rows")
     arguments = parser.parse_args(argv)
     arguments.cpu |= arguments.noisy
     arguments.premium = arguments.premium or (QUICK if arguments.quick else REQUESTS)

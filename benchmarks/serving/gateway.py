@@ -1,19 +1,23 @@
-"""A gateway without a socket: it submits requests to the engine's loop when they are due and notes when ids come.
+"""A gateway that measures: it submits requests to one or several engines when they are due and notes when ids come.
 
-The loop is the real one behind its real inbox, on the thread that calls `drive`; what submits has a thread of its own,
-as the engine's I/O thread is. Nothing is decoded before the end, so that measuring costs the loop next to nothing.
+`drive` has no socket: the loop is the real one behind its real inbox, on the thread that calls it; what submits has a
+thread of its own, as the engine's I/O thread is. Nothing is decoded before the end, so that measuring costs the loop
+next to nothing. Engines with a process of their own are benchmarks/serving/processes.py's.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import heapq
 import queue
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from engine.__main__ import ServedRunner, build_scheduler
 from engine.config import EngineConfig
@@ -26,9 +30,11 @@ from engine.protocol import (
     Hello,
     Refused,
     Sampling,
+    Snapshot,
     Submit,
     Tokens,
     Usage,
+    Watch,
     decode_from_engine,
 )
 from engine.server import Outgoing
@@ -40,6 +46,11 @@ STALL_S_MAX = 120.0
 RING_IDS, RING_STRIDE = 65_537, 509
 FIRST_ID = 1000
 GATEWAY, EPOCH = 0, "benchmark"
+# Of the models of one traffic, the first the likeliest.
+ZIPF = 1.0
+# After a phase of so many seconds, for what is not answered yet.
+LATE_S_MAX = 60.0
+LOST = -1  # stands for a handle: the engine went away
 
 
 @dataclass(frozen=True)
@@ -54,17 +65,43 @@ class Traffic:
     outstanding: int = 0
     share: str = "share"
     prefix_tokens: int = 0  # of the prompt, the same in all of a share
+    models: tuple[str, ...] = ()  # drawn by Zipf's law; none: the engine's first
+    asks_where: bool = False  # as each request comes: where its model is
 
 
 @dataclass(frozen=True)
 class Phase:
     """`requests` of the first traffic, which has a rate and begins `lead_s` after the others; these go on until all of
-    those have ended."""
+    those have ended. Or `seconds` of all traffic after `lead_s` of it, and then until what has a rate and came within
+    these seconds has ended."""
 
     name: str
     traffic: tuple[Traffic, ...]
-    requests: int
+    requests: int = 0
     lead_s: float = 0.0
+    seconds: float = 0.0
+    watch_s: float = 0.0  # between two looks at the engine; 0: none
+
+
+class Line(Protocol):
+    """To one engine, of the process that has this epoch."""
+
+    epoch: str
+
+    def take(self, frame: Submit | Abort | Watch) -> None: ...
+
+
+class InboxLine:
+    """To a loop in this process."""
+
+    epoch = EPOCH
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    def take(self, frame: Submit | Abort | Watch) -> None:
+        size = 5 * len(frame.prompt_ids) if isinstance(frame, Submit) else 0
+        self._inbox.receive(GATEWAY, frame, time.monotonic(), size)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +111,14 @@ class Request:
     token_s: list[float] = field(default_factory=list)  # when each id was handed out
     usage: Usage = field(default_factory=Usage)
     refused: str = ""
+    model: str = ""
+    error: str = ""  # that it ended with
+    found: str = ""  # where its model was when it came: "device", "host", "disk"
+
+    @property
+    def failed(self) -> str:
+        """Why, if it did."""
+        return self.refused or self.error
 
     @property
     def ttft_ms(self) -> float:
@@ -84,55 +129,86 @@ class Request:
         return [1000 * (b - a) for a, b in zip(self.token_s, self.token_s[1:], strict=False)]
 
 
+@dataclass(frozen=True, slots=True)
+class Took:
+    """The time between the ids of one step and those of the next, which was this one."""
+
+    seconds: float
+    model: str
+    switched: bool  # the step before was of another model
+
+
 @dataclass
 class Measured:
-    """One phase. The window goes from when the first traffic began until its last request was due."""
+    """One phase. The window goes from when the first traffic began until its last request was due, or over the phase's
+    seconds."""
 
     phase: Phase
     began_s: float = 0.0
     ended_s: float = 0.0
     requests: list[Request] = field(default_factory=list)
-    step_s: list[float] = field(default_factory=list)  # between the ids of one step and those of the next
+    steps: list[Took] = field(default_factory=list)
+    watched: list[tuple[float, Snapshot]] = field(default_factory=list)
 
-    def of(self, traffic: str) -> list[Request]:
+    @property
+    def step_s(self) -> list[float]:
+        return [step.seconds for step in self.steps]
+
+    def of(self, traffic: str, model: str = "") -> list[Request]:
         """Those that were due within the window and gave an id."""
         own = (request for request in self.requests if request.traffic.name == traffic and request.token_s)
+        if model:
+            own = (request for request in own if request.model == model)
         return [request for request in own if self.began_s <= request.due_s <= self.ended_s]
 
-    def tokens_per_s(self, traffic: str) -> float:
-        """Handed out within the window, also for requests that were due before or ended after it."""
-        own = (request for request in self.requests if request.traffic.name == traffic)
+    def failures(self) -> Counter[str]:
+        """Why requests failed."""
+        return Counter(request.failed for request in self.requests if request.failed)
+
+    def tokens_per_s(self, traffic: str = "") -> float:
+        """Handed out within the window, also for requests that were due before or ended after it; without a name, of
+        all traffic."""
+        own = (request for request in self.requests if traffic in ("", request.traffic.name))
         tokens = sum(self.began_s <= at <= self.ended_s for request in own for at in request.token_s)
         return tokens / (self.ended_s - self.began_s)
 
 
 class Gateway:
-    """Submits on a thread of its own; `send` is for the loop's."""
+    """Submits on a thread of its own; `send` and `arrived` are for the engines'."""
 
-    def __init__(self, inbox: Inbox, model: str, adapters: Sequence[str], vocab: int, seed: int) -> None:
-        self._inbox = inbox
-        self._model = model
+    def __init__(self, lines: Mapping[str, Line], adapters: Mapping[str, Sequence[str]], vocab: int, seed: int) -> None:
+        """`lines` and `adapters` by model; models of one engine have the same line."""
+        self._lines = lines
         self._adapters = adapters
         self._seed = seed
         dice = random.Random(seed)
         ids = range(min(FIRST_ID, vocab // 2), vocab)
         self._ring = [dice.choice(ids) for _ in range(RING_IDS)] * 2
-        self._frames: list[tuple[float, bytes]] = []
+        self._frames: dict[Line, list[tuple[float, bytes]]] = {line: [] for line in lines.values()}
+        # For whom each engine was asked what it sees, in that order; None: for the phase.
+        self._asked: dict[Line, list[Request | None]] = {line: [] for line in lines.values()}
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._live: dict[int, Request] = {}
         self._requests: dict[int, Request] = {}
         self._measured: list[Measured] = []
         self._ended_at = 0.0  # the last request, or when there was none
 
-    def send(self, batch: list[Outgoing]) -> None:
-        now = time.monotonic()
+    def send(self, line: Line, batch: list[Outgoing]) -> None:
         for outgoing in batch:
-            self._frames.append((now, outgoing.data))
-            for handle in outgoing.ended:
-                self._ended.put(handle)
+            self.arrived(line, outgoing.data, outgoing.ended)
+
+    def arrived(self, line: Line, data: bytes, ended: Sequence[int]) -> None:
+        """Frames, and the handles whose ending is among them."""
+        self._frames[line].append((time.monotonic(), data))
+        for handle in ended:
+            self._ended.put(handle)
+
+    def lost(self) -> None:
+        """An engine went away."""
+        self._ended.put(LOST)
 
     def run(self, phases: Sequence[Phase]) -> None:
-        """Raises TimeoutError when the engine is stuck."""
+        """Raises TimeoutError when the engine is stuck, ConnectionError when it went away."""
         for phase in phases:
             measured = Measured(phase)
             self._measured.append(measured)
@@ -143,36 +219,61 @@ class Gateway:
         first, rest = phase.traffic[0], phase.traffic[1:]
         began = time.monotonic()
         measured.began_s = began + phase.lead_s
-        for traffic in rest:
+        measured.ended_s = measured.began_s + phase.seconds
+        for traffic in phase.traffic if phase.seconds else rest:
             for _ in range(traffic.outstanding):
                 self._submit(measured, traffic, began)
-        arrivals = []
-        for order, traffic in enumerate(phase.traffic):
-            if traffic.rate:
-                dice = random.Random(f"{self._seed} {phase.name} {traffic.name} {traffic.share}")
-                start = measured.began_s if traffic is first else began
-                times = _poisson(dice, traffic.rate, start)
-                arrivals.append((next(times), order, traffic, times))
-        heapq.heapify(arrivals)
-        left, unanswered = phase.requests, set[Request]()
-        while left or unanswered:
-            for request in self._wait(arrivals[0][0] if arrivals else time.monotonic() + STALL_S_MAX):
+        arrivals = self._arrivals(measured, began)
+        left, unanswered, look_s = phase.requests, set[Request](), began
+        while left or unanswered or (phase.seconds and time.monotonic() < measured.ended_s):
+            if phase.watch_s and time.monotonic() >= look_s:
+                self._watch()
+                look_s = time.monotonic() + phase.watch_s
+            soonest = [arrivals[0][0]] if arrivals else []
+            soonest += [look_s] if phase.watch_s else []
+            soonest += [measured.ended_s] if phase.seconds and time.monotonic() < measured.ended_s else []
+            for request in self._wait(min(soonest, default=time.monotonic() + STALL_S_MAX)):
                 unanswered.discard(request)
                 if request.traffic.outstanding:
                     self._submit(measured, request.traffic, time.monotonic())
             while arrivals and arrivals[0][0] <= time.monotonic():
                 due, order, traffic, times = heapq.heappop(arrivals)
+                if phase.seconds and due > measured.ended_s:
+                    continue
                 request = self._submit(measured, traffic, due)
-                if traffic is first:
-                    unanswered.add(request)
+                if traffic is first and not phase.seconds:
                     measured.ended_s = due
                     left -= 1
-                if left or traffic is not first:
+                if traffic is first or (phase.seconds and due >= measured.began_s):
+                    unanswered.add(request)
+                if left or phase.seconds or traffic is not first:
                     heapq.heappush(arrivals, (next(times), order, traffic, times))
-        for handle in list(self._live):
-            self._inbox.receive(GATEWAY, Abort(handle), time.monotonic(), 0)
+            if phase.seconds and time.monotonic() > measured.ended_s + LATE_S_MAX:
+                break
+        if phase.watch_s:
+            self._watch()
+        for handle, request in list(self._live.items()):
+            self._lines[request.model].take(Abort(handle))
         while self._live:
             self._wait(time.monotonic() + STALL_S_MAX)
+
+    def _arrivals(self, measured: Measured, began: float) -> list[tuple[float, int, Traffic, Iterator[float]]]:
+        """A heap of the next due time of each traffic that has a rate, and those after it."""
+        phase = measured.phase
+        arrivals = []
+        for order, traffic in enumerate(phase.traffic):
+            if traffic.rate:
+                dice = random.Random(f"{self._seed} {phase.name} {traffic.name} {traffic.share}")
+                start = measured.began_s if traffic is phase.traffic[0] and not phase.seconds else began
+                times = _poisson(dice, traffic.rate, start)
+                arrivals.append((next(times), order, traffic, times))
+        heapq.heapify(arrivals)
+        return arrivals
+
+    def _watch(self) -> None:
+        for line, asked in self._asked.items():
+            asked.append(None)
+            line.take(Watch(0))  # all preemptions that it remembers: each has a number
 
     def _wait(self, until_s: float) -> list[Request]:
         """Those that ended since; waits for one until `until_s`."""
@@ -186,6 +287,8 @@ class Gateway:
         except queue.Empty:
             pass
         now = time.monotonic()
+        if LOST in ended:
+            raise ConnectionError("an engine went away")
         if ended:
             self._ended_at = now
         elif self._live and now - self._ended_at > STALL_S_MAX:
@@ -194,17 +297,21 @@ class Gateway:
 
     def _submit(self, measured: Measured, traffic: Traffic, due_s: float) -> Request:
         handle = len(self._requests)
-        request = self._requests[handle] = Request(traffic, due_s)
+        request = self._requests[handle] = Request(traffic, due_s, model=self.model_of(handle, traffic))
         if not self._live:
             self._ended_at = time.monotonic()
         self._live[handle] = request
         measured.requests.append(request)
+        line, adapters = self._lines[request.model], self._adapters.get(request.model)
+        if traffic.asks_where:
+            self._asked[line].append(request)
+            line.take(Watch())
         frame = Submit(
             handle,
             f"req_{handle}",
-            EPOCH,
-            self._model,
-            self._adapters[handle % len(self._adapters)] if self._adapters else None,
+            line.epoch,
+            request.model,
+            adapters[handle % len(adapters)] if adapters else None,
             traffic.share,
             traffic.tier,
             traffic.share,
@@ -213,8 +320,16 @@ class Gateway:
             Sampling(temperature=0.0),
             [],
         )
-        self._inbox.receive(GATEWAY, frame, time.monotonic(), 5 * traffic.prompt_tokens)
+        line.take(frame)
         return request
+
+    def model_of(self, handle: int, traffic: Traffic) -> str:
+        """The same for one seed, whatever engines do."""
+        models = traffic.models or (next(iter(self._lines)),)
+        if len(models) == 1:
+            return models[0]
+        weights = [1 / (1 + rank) ** ZIPF for rank in range(len(models))]
+        return random.Random(f"{self._seed} {handle}").choices(models, weights)[0]
 
     def _prompt(self, handle: int, traffic: Traffic) -> list[int]:
         """The prefix of its share, then ids that no other has: nothing else is found in the prefix cache."""
@@ -226,38 +341,61 @@ class Gateway:
         return [self._ring[dice.randrange(RING_IDS)] for _ in range(traffic.prefix_tokens)] + own
 
     def measured(self) -> list[Measured]:
-        """Once the loop has ended."""
-        reader = FrameReader()
-        last: tuple[int, float] | None = None
-        for at, data in self._frames:
-            for body in reader.feed(data):
-                frame = decode_from_engine(body)
-                if isinstance(frame, Tokens):
-                    for handle in frame.handles:
-                        self._requests[handle].token_s.append(at)
-                    if last is not None and frame.step == last[0] + 1:
-                        own = next(m for m in reversed(self._measured) if at >= m.began_s - m.phase.lead_s)
-                        own.step_s.append(at - last[1])
-                    last = frame.step, at
-                elif isinstance(frame, Finished):
-                    self._requests[frame.handle].usage = frame.usage
-                elif isinstance(frame, Refused):
-                    self._requests[frame.handle].refused = frame.message
+        """Once the engines have nothing more to say."""
+        for line, frames in self._frames.items():
+            reader, asked = FrameReader(), iter(self._asked[line])
+            last: tuple[int, float, str] | None = None
+            for at, data in frames:
+                for body in reader.feed(data):
+                    frame = decode_from_engine(body)
+                    if isinstance(frame, Tokens):
+                        last = self._note_step(frame, at, last)
+                    elif isinstance(frame, Finished):
+                        request = self._requests[frame.handle]
+                        request.usage = frame.usage
+                        request.error = frame.message if frame.reason == "error" else ""
+                    elif isinstance(frame, Refused):
+                        self._requests[frame.handle].refused = frame.message
+                    elif isinstance(frame, Snapshot):
+                        self._note_snapshot(frame, at, next(asked))
         return self._measured
+
+    def _note_step(self, frame: Tokens, at: float, last: tuple[int, float, str] | None) -> tuple[int, float, str]:
+        """`last`: number, time and model of the step before."""
+        for handle in frame.handles:
+            self._requests[handle].token_s.append(at)
+        model = self._requests[frame.handles[0]].model
+        if last is not None and frame.step == last[0] + 1:
+            self._phase_at(at).steps.append(Took(at - last[1], model, model != last[2]))
+        return frame.step, at, model
+
+    def _note_snapshot(self, seen: Snapshot, at: float, request: Request | None) -> None:
+        self._phase_at(at).watched.append((at, seen))
+        if request is not None:
+            request.found = next((place.where for place in seen.models if place.name == request.model), "")
+
+    def _phase_at(self, at: float) -> Measured:
+        return next(m for m in reversed(self._measured) if at >= m.began_s - m.phase.lead_s)
 
 
 def drive(
-    config: EngineConfig, runner: ServedRunner, adapters: Sequence[str], phases: Sequence[Phase], seed: int
+    config: EngineConfig,
+    runner: ServedRunner,
+    adapters: Mapping[str, Sequence[str]],
+    phases: Sequence[Phase],
+    seed: int,
 ) -> list[Measured]:
-    """All phases, one after another, over one engine. Raises whatever the loop or the gateway failed with."""
-    (info,) = runner.models.values()
+    """All phases, one after another, over one engine; `adapters` by model. Raises whatever the loop or the gateway
+    failed with."""
+    infos = list(runner.models.values())
     inbox, failed = Inbox(), list[Exception]()
-    gateway = Gateway(inbox, info.name, adapters, info.vocab_size, seed)
-    hello = Hello(PROTOCOL_VERSION, EPOCH, [info], [tier.name for tier in config.tiers])
+    line = InboxLine(inbox)
+    vocab = min(info.vocab_size for info in infos)
+    gateway = Gateway({info.name: line for info in infos}, adapters, vocab, seed)
+    hello = Hello(PROTOCOL_VERSION, EPOCH, infos, [tier.name for tier in config.tiers])
     scheduler = build_scheduler(config, runner)
-    worker = Worker(
-        hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=Progress(), send=gateway.send
-    )
+    send = functools.partial(gateway.send, line)
+    worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=Progress(), send=send)
 
     def submit() -> None:
         try:

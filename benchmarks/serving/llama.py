@@ -21,12 +21,13 @@ from adapters.spec import BaseShape
 from adapters.table import MODULES
 from adapters.weights import HostAdapter, layout_of
 from benchmarks.rows import RESULTS, append_table
+from benchmarks.serving import shapes
 from engine.config import EngineConfig, ModelConfig
 from engine.gpu.build import build_gpu_runner
 from engine.gpu.runner import GpuRunner
 from engine.tiers import Tier
 
-SHAPE = Path(__file__).with_name("llama-3.1-8b.json")
+SHAPE = shapes.LLAMA_8B
 MODEL = "llama-3.1-8b"
 
 
@@ -59,10 +60,15 @@ def median_seconds(run: Callable[[], object]) -> float:
 
 
 def gpu_config(
-    tiers: Sequence[Tier], arena_gib: float, rank_max: int, step_tokens: int, sequences: int
+    tiers: Sequence[Tier], arena_gib: float, rank_max: int, step_tokens: int, sequences: int, models: int = 1
 ) -> EngineConfig:
+    """`models` of the one shape: MODEL, and others with names and digests of their own."""
+    more = [f"{MODEL}-{index}" for index in range(2, models + 1)]
     return EngineConfig(
-        models=(ModelConfig(name=MODEL, dtype="bfloat16", dummy=True),),
+        models=(
+            ModelConfig(name=MODEL, dtype="bfloat16", dummy=True),
+            *(ModelConfig(name=name, digest=shapes.digest_of(name), dtype="bfloat16", dummy=True) for name in more),
+        ),
         tiers=tuple(tiers),
         arena_bytes=int(arena_gib * 2**30),
         step_tokens_max=step_tokens,
@@ -77,9 +83,9 @@ def build(config: EngineConfig, *, with_lora: bool = True) -> GpuRunner:
     """With random weights in the model's shape, kernels compiled and graphs captured."""
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "config.json").write_bytes(SHAPE.read_bytes())
-        model = msgspec.structs.replace(config.models[0], path=scratch)
-        runner = build_gpu_runner(msgspec.structs.replace(config, models=(model,)), capture=False)
-        runner.capture(with_lora=with_lora)
+        models = tuple(msgspec.structs.replace(model, path=scratch) for model in config.models)
+        runner = build_gpu_runner(msgspec.structs.replace(config, models=models), with_lora=with_lora)
+        runner.capture(list(runner.models), with_lora=with_lora)
         return runner
 
 
@@ -87,12 +93,14 @@ def base() -> BaseShape:
     return BaseShape.from_config(json.loads(SHAPE.read_bytes()))
 
 
-def add_adapters(pool: TilePool, base: BaseShape, count: int, ranks: list[int]) -> list[str]:
+def add_adapters(
+    pool: TilePool, base: BaseShape, count: int, ranks: list[int], *, model: str = MODEL, first: int = 0
+) -> list[str]:
     """Adapters in host memory, ranks dealt in turn. Those of one rank share one slab: in the arena each has its own."""
     hosts = {rank: random_adapter(base, rank) for rank in dict.fromkeys(ranks)}
-    digests = [f"{index:064x}" for index in range(count)]
+    digests = [f"{index:064x}" for index in range(first, first + count)]
     for index, digest in enumerate(digests):
-        pool.add(digest, MODEL, hosts[ranks[index % len(ranks)]])
+        pool.add(digest, model, hosts[ranks[index % len(ranks)]])
     return digests
 
 

@@ -78,10 +78,10 @@ def compare(runner: GpuRunner, running: list[Chunk], chunk: Chunk) -> dict[str, 
         "captured_ms": median_ms(partial(run, mixed)),
         "decodes_then_captured_chunk_ms": median_ms(partial(run, decodes, alone)),
     }
-    graphs, model._mixed = model._mixed, None
+    model.eager = True
     found["eager_ms"] = median_ms(partial(run, mixed))
     found["decodes_then_eager_chunk_ms"] = median_ms(partial(run, decodes, alone))
-    model._mixed = graphs
+    model.eager = False
     return found
 
 

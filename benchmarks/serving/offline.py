@@ -109,7 +109,7 @@ def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> 
             flight.append((step, runner.begin(step)))
         host_end = time.perf_counter()
         if not flight:
-            if scheduler.awaits_adapter:  # none is in the arena yet
+            if scheduler.awaits:  # none is in the arena yet
                 continue
             break
         step, pending = flight.popleft()

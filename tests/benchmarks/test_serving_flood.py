@@ -37,8 +37,8 @@ def halves() -> list[Measured]:
     config, runner = engine()
     premium = Traffic("premium", "premium", prompt_tokens=48, new_tokens=5, rate=40.0)
     batch = Traffic("batch", "batch", prompt_tokens=48, new_tokens=30, outstanding=12)
-    bench = flood.Bench(config, runner, ADAPTERS, "fake", premium, batch, lead_s=0.2)
-    return drive(config, runner, ADAPTERS, flood.flood_phases(bench, 30), seed=1)
+    bench = flood.Bench(config, runner, {"m": ADAPTERS}, "fake", premium, batch, lead_s=0.2)
+    return drive(config, runner, {"m": ADAPTERS}, flood.flood_phases(bench, 30), seed=1)
 
 
 def test_each_half_measures_as_many_as_were_asked_for(halves: list[Measured]) -> None:
@@ -117,7 +117,7 @@ def test_a_tenant_shares_a_prefix_with_itself_alone() -> None:
     config, runner = engine(pages=256)
     quiet = Traffic("quiet", "premium", 48, 2, rate=50.0, share="quiet", prefix_tokens=32)
     noisy = Traffic("noisy", "premium", 48, 2, rate=50.0, share="noisy", prefix_tokens=32)
-    _, beside = drive(config, runner, [], [Phase("warm", (quiet,), 2), Phase("beside", (quiet, noisy), 10)], seed=1)
+    _, beside = drive(config, runner, {}, [Phase("warm", (quiet,), 2), Phase("beside", (quiet, noisy), 10)], seed=1)
     assert all(request.usage.cached_tokens == 32 for request in beside.of("quiet"))
     first, *rest = sorted(
         (request for request in beside.requests if request.traffic is noisy and request.token_s),
@@ -130,8 +130,8 @@ def test_a_tenant_shares_a_prefix_with_itself_alone() -> None:
 def test_a_quiet_tenant_is_measured_beside_a_neighbour_at_its_share_and_at_ten_times_that() -> None:
     config, runner = engine(pages=256)
     unused = Traffic("premium", "premium", 1, 1)
-    bench = flood.Bench(config, runner, [], "fake", unused, unused, lead_s=0.05)
-    halves = drive(config, runner, [], flood.noisy_phases(bench, 36, rate=40.0), seed=1)[1:]
+    bench = flood.Bench(config, runner, {}, "fake", unused, unused, lead_s=0.05)
+    halves = drive(config, runner, {}, flood.noisy_phases(bench, 36, rate=40.0), seed=1)[1:]
     flood.check(halves, "quiet", refusals=True)
     alone, fair, noisy = (sum(r.traffic.name == "noisy" for r in half.requests) for half in halves)
     assert alone == 0
