@@ -21,6 +21,8 @@ LINKS = [
         REPO / "deploy/README.md",
         *sorted((REPO / "docs").rglob("*.md")),
         REPO / "examples/adapters/README.md",
+        REPO / "examples/models/README.md",
+        REPO / "examples/models/laneway-tiny/README.md",
     ]
     for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())
 ]
