@@ -106,7 +106,8 @@ def test_an_ended_session_comes_back_to_where_one_was(console: Console, open_pag
     form.get_by_label("Slug").fill("typed-before")
     form.get_by_label("Tier").select_option("batch")
     page.context.clear_cookies()
-    form.get_by_role("button", name="Create tenant").click()
+    # Whatever the page asks for by itself may find out first, and then the way in lies over the form already.
+    form.get_by_role("button", name="Create tenant").dispatch_event("click")
     again = page.get_by_role("dialog", name="Your session has ended")
     again.get_by_label("Admin key").fill(console.secrets["owner"])
     again.get_by_role("button", name="Sign in").click()
