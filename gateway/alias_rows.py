@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from billing import clock
 from billing.errors import InvalidValue, NotFound
-from gateway.config import NAME, AliasSection, Config, TargetSection
+from gateway.config import Config
+from gateway.sections import NAME, AliasSection, TargetSection
 from gateway.tables import model_aliases
 
 ALIASES_MAX = 1000

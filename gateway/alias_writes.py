@@ -15,7 +15,7 @@ from billing import revision
 from billing.errors import AlreadyExists, NotFound
 from gateway import adapter_rows, alias_rows, model_rows
 from gateway.alias_rows import Alias
-from gateway.config import TargetSection
+from gateway.sections import TargetSection
 from gateway.writes import Writes, tenant_of
 
 

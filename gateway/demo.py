@@ -27,9 +27,10 @@ from gateway import adapter_rows, keys, supervisor
 from gateway.adapter_rows import Registration
 from gateway.administration import Actor, Administration
 from gateway.commands.database import upgrade
-from gateway.config import OWN_MODEL, Config, write_private
+from gateway.config import Config, write_private
 from gateway.model_rows import configured
 from gateway.packaged import install_models, missing
+from gateway.sections import OWN_MODEL
 from gateway.staging import Base, Staged, base_named, stage_directory
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "adapters"

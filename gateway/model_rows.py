@@ -20,7 +20,8 @@ from billing.ids import new_id
 from billing.tables import tenants as tenants_table
 from gateway import alias_rows
 from gateway.adapter_rows import EVERYONE
-from gateway.config import NAME, Config, ModelSection
+from gateway.config import Config
+from gateway.sections import NAME, ModelSection
 from gateway.tables import base_models
 
 PATH_CHARS_MAX = 256

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway.config import Config, ModelSection
+from gateway.config import Config
+from gateway.sections import ModelSection
 from gateway.supervisor import CannotStart
 
 

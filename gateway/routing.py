@@ -20,9 +20,10 @@ from billing.prices import PriceVersion, UnitPrices
 from gateway import alias_rows
 from gateway.alias_rows import Alias
 from gateway.callers import Caller
-from gateway.config import Config, TargetSection
+from gateway.config import Config
 from gateway.errors import ModelNotFound
 from gateway.registry import OWNER, Registry, Target
+from gateway.sections import TargetSection
 from gateway.wire import ModelCard
 
 PARTS = 2**52  # a double tells halves of them apart

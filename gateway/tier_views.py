@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from gateway.config import TierSection
 from gateway.first_tokens import Summary, late_s
+from gateway.sections import TierSection
 
 Window = Literal["5m", "1h", "24h"]
 WINDOWS_S: dict[Window, int] = {"5m": 300, "1h": 3600, "24h": 86_400}

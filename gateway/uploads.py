@@ -25,10 +25,11 @@ from adapters.header import AdapterRefused
 from adapters.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, Incoming
 from billing.ids import new_id
 from gateway import errors
-from gateway.config import AdaptersSection, Config
+from gateway.config import Config
 from gateway.form import Fields, Form
 from gateway.metrics import Metrics
 from gateway.model_rows import BaseModel
+from gateway.sections import AdaptersSection
 from gateway.staging import Base, Staged, base_for
 
 FIELDS = ("name", "base", "tenant", "shared", "pinned", "notes", "promote")

@@ -11,7 +11,7 @@ from gateway import alias_rows
 from gateway.alias_rows import Alias
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.config import TargetSection
+from gateway.sections import TargetSection
 
 COLUMNS = ("name", "models", "cheapest", "fallbacks", "tenants", "active", "source")
 

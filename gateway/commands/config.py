@@ -8,6 +8,7 @@ import click
 
 from gateway import config as configuration
 from gateway.commands.console import Console, fail, pass_console, show_row
+from gateway.sections import safe_url
 
 
 @click.group("config")
@@ -29,6 +30,6 @@ def check(console: Console, file: Path | None, as_json: bool) -> None:
         show_row(configuration.as_dict(config), as_json=True)
         return
     click.echo(f"{configuration.locate(file or console.file) or 'the defaults'}: ok")
-    click.echo(f"  gateway  {config.gateway.host}:{config.gateway.port}, {configuration.safe_url(config.database_url)}")
+    click.echo(f"  gateway  {config.gateway.host}:{config.gateway.port}, {safe_url(config.database_url)}")
     click.echo(f"  models   {', '.join(model.name for model in config.models)}")
     click.echo(f"  tiers    {', '.join(tier.name for tier in config.tiers)}")

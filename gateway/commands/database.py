@@ -15,9 +15,10 @@ from adapters.header import AdapterRefused
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
 from gateway.commands.console import Console, fail, pass_console
-from gateway.config import Config, safe_url
+from gateway.config import Config
 from gateway.keys import KeyRefused
 from gateway.model_rows import BaseModel, active_models, configured
+from gateway.sections import safe_url
 
 T = TypeVar("T")
 REFUSALS = (BillingRefused, KeyRefused, AdapterRefused)

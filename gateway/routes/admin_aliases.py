@@ -11,9 +11,9 @@ from msgspec import Meta
 from gateway import alias_rows
 from gateway.administration import Administration
 from gateway.alias_rows import Alias
-from gateway.config import Name, TargetSection
 from gateway.errors import InvalidRequest, NotFound
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit
+from gateway.sections import Name, TargetSection
 from gateway.services import Services
 from gateway.views import Page, page
 

@@ -14,13 +14,13 @@ from engine.client import EngineUnavailable
 from engine.protocol import Snapshot
 from gateway import errors, model_rows
 from gateway.administration import Administration
-from gateway.config import NAME
 from gateway.live_views import adapter_places
 from gateway.model_changes import ModelChanges
 from gateway.model_rows import PATH, BaseModel, Dtype, ModelChange
 from gateway.model_views import ModelsView, ModelView, Standing, model_view
 from gateway.model_writes import CONTEXT_TOKENS_MAX, NewModel
 from gateway.routes.following import follow
+from gateway.sections import NAME
 from gateway.services import Services
 
 AWAY_RETRY_S = 5.0

@@ -14,8 +14,8 @@ from many_models import BARE, SMALL, ManyModels, billed, named_in, post, section
 from test_cli import Laneway
 
 from gateway import keys
-from gateway.config import TargetSection
 from gateway.routing import choose
+from gateway.sections import TargetSection
 
 SMALL_TOO_MUCH = 60  # with any prompt, for the small one's context
 ROUTES = ("chat/completions", "completions", "messages")

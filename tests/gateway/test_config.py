@@ -12,6 +12,7 @@ import pytest
 
 from gateway import config as configuration
 from gateway.config import Config, ConfigError
+from gateway.sections import ModelSection, TierSection, safe_url
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -160,8 +161,8 @@ def test_the_shipped_file_documents_every_setting_at_its_default() -> None:
         if isinstance(fields, dict):
             assert data[section] == fields, f"[{section}] of laneway.toml is not the default"
     assert configuration.parse(text.encode(), REPO, "laneway.toml", {}) == configuration.parse(b"", REPO, "", {})
-    assert set(data["tiers"][0]) == set(configuration.TierSection.__struct_fields__)
-    for field in configuration.ModelSection.__struct_fields__:
+    assert set(data["tiers"][0]) == set(TierSection.__struct_fields__)
+    for field in ModelSection.__struct_fields__:
         assert field in text
 
 
@@ -172,7 +173,7 @@ def test_a_tier_has_the_fields_and_limits_of_the_engines_own() -> None:
         _, components = msgspec.json.schema_components([kind])
         return components[kind.__name__]["properties"]
 
-    assert described(configuration.TierSection) == described(Tier)
+    assert described(TierSection) == described(Tier)
 
 
 def test_targets_as_short_as_the_strictest_step_are_kept() -> None:
@@ -268,7 +269,7 @@ def test_the_address_that_clients_are_given(host: str, url: str) -> None:
     ],
 )
 def test_a_password_is_never_shown(url: str, shown: str) -> None:
-    assert configuration.safe_url(url) == shown
+    assert safe_url(url) == shown
 
 
 def test_the_server_secret_is_made_once_and_private(tmp_path: Path) -> None:

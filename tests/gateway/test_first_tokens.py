@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway import first_tokens
-from gateway.config import TierSection
 from gateway.first_tokens import BUCKET_MAX, MINUTE, FirstTokens, Summary, bound_ms, bucket, summaries
+from gateway.sections import TierSection
 from gateway.tables import first_token_minutes
 from migrations.upgrade import upgrade
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from gateway.config import TargetSection
 from gateway.routing import choose
+from gateway.sections import TargetSection
 
 REQUESTS = 10_000
 
