@@ -10,12 +10,12 @@ import collections
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.gauges import Gauges, ModelCounts
 from engine.residency import AdapterCounts
 
 FIRST_TOKEN_BUCKETS_S = (
@@ -49,37 +49,6 @@ class Histogram:
     def cumulative(self) -> list[tuple[str, float]]:
         labels = [*(str(bound) for bound in self.bounds), "+Inf"]
         return list(zip(labels, (float(n) for n in itertools.accumulate(self.counts)), strict=True))
-
-
-@dataclass(slots=True, frozen=True)
-class Gauges:
-    """The state at one moment, read from the scheduler."""
-
-    running: int
-    waiting: dict[str, int]  # by tier
-    pages_total: int
-    pages_free: int
-    pages_cached: int
-    pages_adapters: int
-    cache_queries: int  # prompt tokens looked up in the prefix cache, and of them found
-    cache_hits: int
-    preemptions: int
-    tokens_overrun: int  # made after the ending of their request, and the device's seconds for them
-    overrun_s: float
-    tokens_swapped: int
-    adapters_resident: list[str]
-    adapters: AdapterCounts
-    models: ModelCounts
-
-
-@dataclass(slots=True, frozen=True)
-class ModelCounts:
-    """Of the models that are served. Since the start, or since each was added."""
-
-    hits: dict[str, int]  # requests that came, by where their model's weights were: device, host, disk
-    resident: dict[str, bool]
-    evicted: dict[str, int]
-    failures: int  # loads that failed, of all there ever were
 
 
 class EngineMetrics(Collector):

@@ -9,15 +9,17 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from engine.config import ModelConfig
+from engine.gauges import read_gauges
 from engine.inbox import Call, Command, GatewayGone, Inbox, Progress, Received, Stop
 from engine.loading import AdapterChanges
-from engine.metrics import EngineMetrics, Gauges, ModelCounts
+from engine.metrics import EngineMetrics
 from engine.models_changes import ModelChanges
+from engine.outbox import Outbox
 from engine.protocol import (
     Abort,
     AdapterState,
@@ -40,7 +42,6 @@ from engine.protocol import (
     UnloadModel,
     Usage,
     Watch,
-    encode,
 )
 from engine.scheduler import Ended, Scheduler, StepOutcome
 from engine.server import Outgoing
@@ -65,14 +66,6 @@ class BadRequest(Exception):
     def __init__(self, code: RefusalCode, message: str) -> None:
         super().__init__(message)
         self.code: RefusalCode = code
-
-
-@dataclass(slots=True)
-class _Mail:
-    """What one round of the loop has for one gateway: of each step its ids, then its endings."""
-
-    frames: list[bytes] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)
 
 
 class _NotBegun(Pending):
@@ -117,15 +110,15 @@ class Worker:
         self._runner = runner
         self._inbox = inbox
         self._progress = progress
-        self._send = send
+        self._outbox = Outbox(send)
         self._clock = clock
         self._metrics = EngineMetrics([model.name for model in hello.models], hello.tiers)
         self._changes = AdapterChanges(
-            runner, scheduler.remove_adapter, scheduler.reads, scheduler.pin_adapter, inbox, self._answer_adapter
+            runner, scheduler.remove_adapter, scheduler.reads, scheduler.pin_adapter, inbox, self._answer_change
         )
         self._tell_models = tell_models
         self._models = ModelChanges(
-            runner, scheduler, hello.models, hello.refused, configs, inbox, self._answer_model, self._models_changed,
+            runner, scheduler, hello.models, hello.refused, configs, inbox, self._answer_change, self._models_changed,
             self._forget_model,
         )  # fmt: skip
         self._in_flight: deque[_Flight] = deque()  # oldest first
@@ -133,7 +126,6 @@ class Worker:
         self._gateways: set[int] = set()
         self._unrecorded = Unrecorded()
         self._last_token_at: dict[Sequence, float] = {}
-        self._mail: dict[int, _Mail] = {}
         self._checked = False  # the books, since the last step
         self._coming_since: float | None = None  # nothing can be computed before an adapter or weights have come
         self._stopping = False
@@ -156,7 +148,7 @@ class Worker:
                 self._checked = True
             self._models.forget_unused()
             self._note_progress()
-            self._post()
+            self._outbox.post()
 
     def _patience(self) -> float | None:
         """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
@@ -295,9 +287,9 @@ class Worker:
             case UnloadModel():
                 self._models.unload(gateway, frame)
             case Status():
-                self._mail_for(gateway).frames.append(encode(self._report()))
+                self._outbox.add(gateway, self._report())
             case Watch():
-                self._mail_for(gateway).frames.append(encode(self._snapshot(frame.preempted)))
+                self._outbox.add(gateway, self._snapshot(frame.preempted))
 
     def _submit(self, gateway: int, frame: Submit, at: float) -> None:
         try:
@@ -317,9 +309,7 @@ class Worker:
             self._metrics.request_errors += 1
             _log.exception("submit.failed", extra={"fields": {"request_id": frame.request_id}})
             message = f"internal error: {type(error).__name__}"
-            mail = self._mail_for(gateway)
-            mail.frames.append(encode(Finished(frame.handle, "error", Usage(len(frame.prompt_ids)), message)))
-            mail.ended.append(frame.handle)
+            self._outbox.end(gateway, Finished(frame.handle, "error", Usage(len(frame.prompt_ids)), message))
             return
         self._refuse(gateway, answer)
 
@@ -334,9 +324,7 @@ class Worker:
 
     def _refuse(self, gateway: int, answer: Refused) -> None:
         self._metrics.refused[answer.code] += 1
-        mail = self._mail_for(gateway)
-        mail.frames.append(encode(answer))
-        mail.ended.append(answer.handle)
+        self._outbox.end(gateway, answer)
 
     def _sequence(self, gateway: int, frame: Submit, at: float) -> Sequence:
         """Raises BadRequest for what the scheduler does not look at."""
@@ -373,7 +361,7 @@ class Worker:
             self._end(ended)
         for request_id, tokens in self._unrecorded.gone(gateway):
             self._lose(request_id, tokens)
-        self._mail.pop(gateway, None)
+        self._outbox.drop(gateway)
         lost = self._metrics.tokens_lost - lost_before
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
 
@@ -419,7 +407,7 @@ class Worker:
         for gateway, found in cached.items():
             frames[gateway] = msgspec.structs.replace(frames[gateway], cached=found)
         for gateway, frame in frames.items():
-            self._mail_for(gateway).frames.append(encode(frame))
+            self._outbox.add(gateway, frame)
         for ended in outcome.ended:
             self._end(ended)
 
@@ -428,9 +416,7 @@ class Worker:
         usage = self._close(sequence, ended.reason)
         if sequence.gateway in self._gateways:
             message = ended.message[:MESSAGE_CHARS_MAX]
-            mail = self._mail_for(sequence.gateway)
-            mail.frames.append(encode(Finished(sequence.handle, ended.reason, usage, message)))
-            mail.ended.append(sequence.handle)
+            self._outbox.end(sequence.gateway, Finished(sequence.handle, ended.reason, usage, message))
             self._unrecorded.ended(sequence.gateway, sequence.handle, sequence.request_id, len(sequence.output_ids))
         else:
             self._lose(sequence.request_id, len(sequence.output_ids))
@@ -468,13 +454,8 @@ class Worker:
             swapped_tokens=sequence.swapped_tokens,
         )
 
-    def _answer_adapter(self, gateway: int, state: AdapterState) -> None:
-        short = msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX])
-        self._mail_for(gateway).frames.append(encode(short))
-
-    def _answer_model(self, gateway: int, state: ModelState) -> None:
-        short = msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX])
-        self._mail_for(gateway).frames.append(encode(short))
+    def _answer_change(self, gateway: int, state: AdapterState | ModelState) -> None:
+        self._outbox.add(gateway, msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX]))
 
     def _models_changed(self, models: Models) -> None:
         for model in models.models:
@@ -484,19 +465,6 @@ class Worker:
     def _forget_model(self, model: str) -> None:
         self._changes.forget_model(model)
         self._metrics.forget_model(model)
-
-    def _mail_for(self, gateway: int) -> _Mail:
-        mail = self._mail.get(gateway)
-        if mail is None:
-            mail = self._mail[gateway] = _Mail()
-        return mail
-
-    def _post(self) -> None:
-        """Hand what this round produced to the I/O thread, all gateways at once."""
-        if self._mail:
-            batch = [Outgoing(gateway, b"".join(mail.frames), mail.ended) for gateway, mail in self._mail.items()]
-            self._mail = {}
-            self._send(batch)
 
     def _snapshot(self, preempted: int | None) -> Snapshot:
         # Not above: numpy starts threads, and those of a process must begin when its signals are blocked.
@@ -513,9 +481,10 @@ class Worker:
         )
 
     def _report(self) -> StatusReport:
-        gauges = self._gauges()
-        self._metrics.observe_loads(self._scheduler.residency.take_loads())
-        self._metrics.observe_model_loads(self._scheduler.hosting.take_loads())
+        metrics, scheduler = self._metrics, self._scheduler
+        metrics.observe_loads(scheduler.residency.take_loads())
+        metrics.observe_model_loads(scheduler.hosting.take_loads())
+        gauges = read_gauges(scheduler, self._runner.adapters.resident())
         return StatusReport(
             epoch=self._hello.epoch,
             step=self._progress.step,
@@ -526,33 +495,8 @@ class Worker:
             pages_cached=gauges.pages_cached,
             pages_adapters=gauges.pages_adapters,
             adapters_resident=gauges.adapters_resident,
-            tokens_made=self._scheduler.tokens_made,
-            metrics=self._metrics.render(gauges),
-            tokens_overrun=self._scheduler.tokens_overrun,
-            tokens_lost=self._metrics.tokens_lost,
-        )
-
-    def _gauges(self) -> Gauges:
-        scheduler, hosting = self._scheduler, self._scheduler.hosting
-        return Gauges(
-            running=scheduler.running,
-            waiting=scheduler.waiting(),
-            pages_total=scheduler.arena.pages,
-            pages_free=scheduler.arena.free(),
-            pages_cached=scheduler.prefix.idle_pages(),
-            pages_adapters=scheduler.arena.adapter_pages(),
-            cache_queries=scheduler.prefix.queries,
-            cache_hits=scheduler.prefix.hits,
-            preemptions=scheduler.preemptions,
+            tokens_made=scheduler.tokens_made,
+            metrics=metrics.render(gauges),
             tokens_overrun=scheduler.tokens_overrun,
-            overrun_s=scheduler.overrun_s,
-            tokens_swapped=scheduler.swap.tokens,
-            adapters_resident=self._runner.adapters.resident(),
-            adapters=scheduler.residency.counts(),
-            models=ModelCounts(
-                hits=dict(hosting.hits),
-                resident={name: hosted.on_device for name, hosted in hosting.models.items()},
-                evicted={name: hosted.evictions for name, hosted in hosting.models.items()},
-                failures=hosting.failures,
-            ),
+            tokens_lost=metrics.tokens_lost,
         )
