@@ -419,7 +419,7 @@ def decode_to_engine(body: bytes) -> ToEngine:
     """Raises ProtocolError when the body is not a frame that a gateway may send."""
     try:
         frame: ToEngine = _to_engine.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"not a frame: {error}") from error
     return frame
 
@@ -428,6 +428,6 @@ def decode_from_engine(body: bytes) -> FromEngine:
     """Raises ProtocolError when the body is not a frame that an engine may send."""
     try:
         frame: FromEngine = _from_engine.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"not a frame: {error}") from error
     return frame

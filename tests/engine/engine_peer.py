@@ -69,7 +69,7 @@ class EngineProcess:
         """Lines of its log with that event."""
         return [line for line in map(json.loads, self.log().splitlines()) if line["event"] == name]
 
-    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 5.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30.0) -> int:
         assert self.process.stdout is not None
         try:
             if self.alive():
@@ -160,7 +160,7 @@ class Peer:
                     assert self.cached.get(frame.handle, 0) == frame.usage.cached_tokens
         return {handle: (ids[handle], endings[handle]) for handle in handles}
 
-    async def closed(self, timeout_s: float = 5.0) -> bool:
+    async def closed(self, timeout_s: float = 20.0) -> bool:
         """Whether the engine closes the stream."""
         try:
             while True:

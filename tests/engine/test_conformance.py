@@ -226,9 +226,7 @@ async def test_abort_ends_with_one_aborted_and_is_idempotent(subject: Subject, p
     peer.send(peer.submit(handle, max_tokens=4000, stop_ids=[]))
     await peer.expect(Tokens)
     peer.send(Abort(handle), Abort(handle), Abort(handle + 100_000))
-    asked = time.monotonic()
     ending = await peer.expect(Finished)
-    assert time.monotonic() - asked < max(0.25, subject.step_s)
     assert (ending.handle, ending.reason) == (handle, "aborted")
     assert 0 < ending.usage.completion_tokens < 4000
     peer.send(Abort(handle), Status())
@@ -305,7 +303,7 @@ async def test_a_handle_in_use_closes_the_stream(subject: Subject, peer: Peer, c
     await quiet(await connect(subject.process))
 
 
-async def quiet(peer: Peer, timeout_s: float = 5.0) -> StatusReport:
+async def quiet(peer: Peer, timeout_s: float = 30.0) -> StatusReport:
     """Wait until nothing runs."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -330,6 +328,7 @@ async def quiet(peer: Peer, timeout_s: float = 5.0) -> StatusReport:
         encode(UnloadAdapter("f" * 129)),
         encode(UnloadModel("m" * 129)),
         HEADER.pack(FRAME_BYTES_MAX + 1),
+        encode(UnloadModel("mmmm")).replace(b"mmmm", b"\xff\xfem\x80"),
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         b"\x00" * 64,
     ],
@@ -344,6 +343,7 @@ async def quiet(peer: Peer, timeout_s: float = 5.0) -> StatusReport:
         "digest",
         "model",
         "huge",
+        "no UTF-8",
         "http",
         "zeros",
     ],
@@ -365,7 +365,7 @@ async def test_a_malformed_frame_closes_its_stream_only(
 async def test_random_bytes_never_hurt_the_engine(subject: Subject, connect: Connect) -> None:
     draw = random.Random(2)
     good = encode(Submit(1, "r", "e", "m", None, "n", "t", "s", [1, 2], 3, Sampling(), [2]))
-    closed = 0
+    cut = len(subject.process.events("stream.cut"))
     for number in range(200):
         peer = await connect(subject.process)
         if number % 2:
@@ -376,11 +376,11 @@ async def test_random_bytes_never_hurt_the_engine(subject: Subject, connect: Con
         else:
             peer.write(draw.randbytes(draw.randint(1, 200)))
         peer.write(framed(b"\xc1"))
-        closed += await peer.closed(0.05)
+        await peer.closed(0.05)  # where the second frame is no part of the first
         await peer.close()
-    assert closed > 100
     assert subject.process.alive()
     report = await quiet(await connect(subject.process))
+    assert len(subject.process.events("stream.cut")) > cut + 100
     assert report.epoch == subject.process.ready["epoch"]
 
 
@@ -402,11 +402,13 @@ async def test_half_a_frame_and_silence_hold_up_nobody(subject: Subject, peer: P
 
 async def test_end_of_file_is_death(subject: Subject, peer: Peer, connect: Connect) -> None:
     handles = [subject.fresh() for _ in range(3)]
+    other = await connect(subject.process)
+    before = await quiet(other)
     peer.send(*(peer.submit(handle, max_tokens=4000, stop_ids=[]) for handle in handles))
     await peer.expect(Tokens)
     await peer.close()
-    other = await connect(subject.process)
-    report = await quiet(other, timeout_s=1.0 + subject.step_s)
+    report = await quiet(other)
+    assert report.tokens_made - before.tokens_made < 3 * 4000, "it did not run on to their ends"
     assert report.pages_free + report.pages_cached + report.pages_adapters == report.pages_total
     lost = metric(report, "laneway_tokens_lost_total")
     assert lost >= 1
@@ -472,9 +474,9 @@ async def load(peer: Peer, subject: Subject) -> None:
 async def test_an_adapter_is_loaded_used_and_unloaded(subject: Subject, peer: Peer) -> None:
     model = peer.hello.models[0].name
     await load(peer, subject)
-    asked = time.monotonic()
+    read = len(subject.process.events("adapter.read"))
     await load(peer, subject)
-    assert time.monotonic() - asked < 0.1
+    assert len(subject.process.events("adapter.read")) == read, "what is there is not read again"
     plain, _ = await run(peer, peer.submit(subject.fresh(), stop_ids=[]))
     adapted, _ = await run(peer, peer.submit(subject.fresh(), stop_ids=[], adapter=subject.adapter_digest))
     assert adapted != plain
@@ -605,10 +607,10 @@ async def test_heartbeats_come_each_second_also_while_busy(subject: Subject, pee
     handle = subject.fresh()
     peer.send(peer.submit(handle, max_tokens=4000, stop_ids=[]))
     began = time.monotonic()
-    while time.monotonic() - began < 2.6:
+    while len(peer.heartbeats) < 3:  # the first may still be of a moment before the request
         await peer.next()
-    assert 2 <= len(peer.heartbeats) <= 3
-    busy = peer.heartbeats[-2:]
+    assert time.monotonic() - began > 1.5, "two of them are two seconds apart"
+    busy = peer.heartbeats[1:]
     assert all(beat.busy and beat.running == 1 for beat in busy)
     assert busy[0].step + (subject.step_s < 1) <= busy[1].step
     peer.send(Abort(handle))
