@@ -28,6 +28,7 @@ from migrations.upgrade import upgrade
 MODEL = "smollm2-135m-instruct"
 TIERS = {"acme": "premium", "globex": "standard", "initech": "batch"}
 START_S_MAX = 60.0
+PATIENCE_S = 30.0  # longer than a machine stands still; a green test waits for none of it
 T = TypeVar("T")
 
 
@@ -164,7 +165,7 @@ class Stack:
                 assert gateway is not None
                 assert gateway.poll() is None, self.log_file.read_text()
             try:
-                answer = httpx.get(f"{url or self.url}/health/ready", timeout=5)
+                answer = httpx.get(f"{url or self.url}/health/ready", timeout=10)
             except httpx.TransportError:
                 pass
             else:
@@ -181,13 +182,13 @@ class Stack:
                 process.terminate()
         for process in processes:
             if process is not None:
-                process.wait(10)
+                process.wait(PATIENCE_S)
         self.database.close()
 
     def kill_engine(self) -> None:
         assert self.engine is not None
         os.kill(self.engine.pid, signal.SIGKILL)
-        self.engine.wait(5)
+        self.engine.wait(PATIENCE_S)
 
     # ---- speaking to it
 
@@ -291,7 +292,7 @@ def events(text: str) -> list[Any]:
     return found
 
 
-def eventually(check: Callable[[], bool], timeout_s: float = 5.0) -> float:
+def eventually(check: Callable[[], bool], timeout_s: float = PATIENCE_S) -> float:
     """Wait until `check()`; return the seconds it took."""
     began = time.monotonic()
     while not check():
@@ -300,7 +301,7 @@ def eventually(check: Callable[[], bool], timeout_s: float = 5.0) -> float:
     return time.monotonic() - began
 
 
-async def eventually_async(check: Callable[[], bool], timeout_s: float = 5.0) -> float:
+async def eventually_async(check: Callable[[], bool], timeout_s: float = PATIENCE_S) -> float:
     began = time.monotonic()
     while not check():
         assert time.monotonic() - began < timeout_s, "it did not happen in time"

@@ -41,7 +41,7 @@ async def client_of(socket: Path, *, ready: bool = True, **settings: Any) -> Asy
     await client.start()
     try:
         if ready:
-            await client.wait_ready(5.0)
+            await client.wait_ready(30.0)
         yield client
     finally:
         await client.close()
@@ -77,7 +77,7 @@ async def collect(generation: Generation) -> tuple[list[int], Ending]:
     return ids, ending
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - there is no event for what is awaited here
             await asyncio.sleep(0.005)
@@ -211,15 +211,14 @@ async def test_the_engine_killed_mid_stream(start_engine: Start) -> None:
         hooks.append((hello.epoch, client.ready))
         await client.load_adapter(DIGEST, "fake-model", "/nowhere")
 
-    async with client_of(engine.socket, ready=False) as client:
+    async with client_of(engine.socket, ready=False, silence_s=60.0) as client:
         client.on_connect = hook
-        first = await client.wait_ready(5.0)
+        first = await client.wait_ready(30.0)
         generations = [submit(client, max_tokens=5000, adapter=DIGEST) for _ in range(3)]
         await until(lambda: all(generation.received for generation in generations))
-        killed = time.monotonic()
         engine.stop(signal.SIGKILL)
-        results = await asyncio.gather(*map(collect, generations))
-        assert time.monotonic() - killed < 1.0
+        async with asyncio.timeout(30.0):  # long before it would be lost for its silence
+            results = await asyncio.gather(*map(collect, generations))
         for generation, (ids, ending) in zip(generations, results, strict=True):
             assert len(ids) == generation.received
             assert isinstance(ending, EngineLost)
@@ -230,7 +229,7 @@ async def test_the_engine_killed_mid_stream(start_engine: Start) -> None:
             with pytest.raises(EngineUnavailable):
                 attempt()
         engine.start()
-        second = await client.wait_ready(5.0)
+        second = await client.wait_ready(30.0)
         assert second.epoch != first.epoch
         assert hooks == [(first.epoch, False), (second.epoch, False)]
         _, ending = await collect(submit(client, adapter=DIGEST))
@@ -245,13 +244,13 @@ async def test_started_before_the_engine(start_engine: Start, socket_dir: Path) 
         with pytest.raises(EngineUnavailable):
             await client.wait_ready(0.2)
         engine.start()
-        await client.wait_ready(3.0)
+        await client.wait_ready(30.0)
 
 
 async def test_a_frozen_engine_is_lost_after_the_silence(start_engine: Start) -> None:
     engine = start_engine()
-    async with client_of(engine.socket, silence_s=1.5) as client:
-        await asyncio.sleep(2.5)
+    async with client_of(engine.socket, silence_s=2.5) as client:
+        await asyncio.sleep(3.5)
         assert client.ready, "heartbeats keep an idle stream"
         assert client.last_heartbeat is not None
         assert not client.last_heartbeat.busy
@@ -259,12 +258,12 @@ async def test_a_frozen_engine_is_lost_after_the_silence(start_engine: Start) ->
         await until(lambda: generation.received > 0)
         os.kill(engine.pid, signal.SIGSTOP)
         try:
-            _, ending = await asyncio.wait_for(collect(generation), 4.0)
+            _, ending = await asyncio.wait_for(collect(generation), 30.0)
             assert isinstance(ending, EngineLost)
-            assert "1.5 s" in ending.message
+            assert "2.5 s" in ending.message
         finally:
             os.kill(engine.pid, signal.SIGCONT)
-        await client.wait_ready(5.0)
+        await client.wait_ready(30.0)
         _, again = await collect(submit(client))
         assert isinstance(again, Finished)
 
@@ -400,7 +399,7 @@ def test_under_the_gateway_s_event_loop(start_engine: Start) -> None:
             _, gone = await collect(lost)
             assert isinstance(gone, EngineLost)
             await asyncio.to_thread(engine.start)
-            await client.wait_ready(5.0)
+            await client.wait_ready(30.0)
             _, ending = await collect(submit(client))
             assert isinstance(ending, Finished)
 

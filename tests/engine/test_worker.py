@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -38,6 +39,7 @@ from engine.protocol import (
     Tokens,
     UnloadAdapter,
     UnloadModel,
+    Usage,
     encode,
 )
 from engine.server import OUTBOX_BYTES_MAX, STREAMS_MAX
@@ -68,6 +70,15 @@ def sample(report: StatusReport, name: str) -> float:
 async def status(peer: Peer) -> StatusReport:
     peer.send(Status())
     return await peer.expect(StatusReport)
+
+
+async def stalled(peer: Peer) -> None:
+    """Until the step of the only request there is has begun, and hangs: a heartbeat says so."""
+    deadline = time.monotonic() + 30
+    while not (peer.heartbeats and peer.heartbeats[-1].busy):
+        assert time.monotonic() < deadline
+        with contextlib.suppress(TimeoutError):
+            await peer.next(0.05)
 
 
 # ---- faults in a step
@@ -118,7 +129,7 @@ async def test_a_lost_device_ends_the_process(start_engine: Start, connect: Conn
     peer.send(peer.submit(1, max_tokens=4000))
     await peer.expect(Tokens)
     peer.send(peer.submit(2, prompt_ids=[LOSES_DEVICE]))
-    assert await asyncio.to_thread(engine.process.wait, 5) == 1
+    assert await asyncio.to_thread(engine.process.wait, 30) == 1
     assert "the device was made to be lost" in str(engine.events("engine.failed"))
 
 
@@ -154,10 +165,10 @@ async def test_a_full_queue_refuses_with_when_to_try_again(start_engine: Start, 
 
 
 async def test_more_requests_than_the_inbox_holds_all_end(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine({"faults": FAULTS | {"stall_s": 2.0}})
+    engine = start_engine({"faults": FAULTS | {"stall_s": 3.0}})
     peer, other = await connect(engine), await connect(engine)
     peer.send(peer.submit(1, prompt_ids=[STALLS]))
-    await asyncio.sleep(0.2)
+    await stalled(peer)
     big = "x" * 4_000_000
     handles = range(2, 2 + INBOX_BYTES_MAX // len(big) + 8)
     for handle in handles:
@@ -195,7 +206,7 @@ async def test_a_gateway_that_does_not_read_is_cut(start_engine: Start, connect:
     for _ in range((OUTBOX_BYTES_MAX + 2_000_000) // size // 100 + 1):
         deaf.write(request * 100)
         await asyncio.sleep(0)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     while not engine.events("stream.cut"):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
@@ -210,7 +221,8 @@ async def test_one_stream_too_many_is_closed(start_engine: Start, connect: Conne
     with pytest.raises(EOFError):
         await Peer.connect(engine.socket)
     await peers[0].close()
-    await asyncio.sleep(0.1)
+    while not engine.events("stream.lost"):  # noqa: ASYNC110 - another process's
+        await asyncio.sleep(0.01)
     peer = await connect(engine)
     peer.send(peer.submit(1))
     await peer.until_ended(1)
@@ -228,7 +240,7 @@ async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(
     peer.send(Recorded([1, 3, 99]))  # the third has not ended, and nobody ever heard of the last
     await status(peer)  # it was read: what lies unread when a stream breaks under a write is gone
     await peer.close()
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 30
     while not engine.events("gateway.gone") or (report := await status(other)).running:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -258,19 +270,18 @@ def load(number: int) -> LoadAdapter:
 
 
 async def test_reading_an_adapter_holds_up_nobody(start_engine: Start, connect: Connect) -> None:
-    engine = start_engine({"load_ms": 400.0})
+    engine = start_engine({"load_ms": 1500.0})
     peer, other = await connect(engine), await connect(engine)
     peer.send(load(1), UnloadAdapter(f"{1:064x}"))
     other.send(load(1), other.submit(1, max_tokens=50, stop_ids=[]))
-    began = time.monotonic()
-    assert (await other.until_ended(1))[1][1].reason == "length"
-    assert time.monotonic() - began < 0.4
+    while not isinstance(frame := await other.next(), Finished):
+        assert isinstance(frame, Tokens), "its own request ends before the adapter is there"
+    assert frame.reason == "length"
     unload = await peer.expect(AdapterState)
     assert (unload.state, unload.message) == ("failed", "it is being loaded")
     assert (await peer.expect(AdapterState)).state == "loaded"
     assert (await other.expect(AdapterState)).state == "loaded"
-    assert time.monotonic() - began < 0.7, "read once, for both"
-    assert len(engine.events("adapter.read")) == 1
+    assert len(engine.events("adapter.read")) == 1, "read once, for both"
 
 
 async def test_too_many_changes_of_adapters_at_once(start_engine: Start, connect: Connect) -> None:
@@ -322,8 +333,7 @@ async def test_who_waits_for_a_slow_disk_alone_is_not_stuck(
     peer.send(peer.submit(2, model="two", max_tokens=8, stop_ids=[]))
     ids, ending = (await peer.until_ended(2))[2]
     assert (len(ids), ending.reason) == (8, "length")
-    assert 2.3 <= time.monotonic() - began < 4
-    assert ending.usage.queue_s >= 2.3
+    assert time.monotonic() - began >= ending.usage.queue_s >= 2.3
     waited = [beat for beat in peer.heartbeats if beat.waiting]
     assert waited
     assert not any(beat.busy for beat in waited)
@@ -405,7 +415,7 @@ async def test_a_pinned_model_comes_before_anybody_asks_and_stays(start_engine: 
     assert not any(info.pinned for info in (await connect(engine)).hello.models)
     peer.send(model("two", path="", pinned=True))
     assert (await peer.expect(ModelState)).message == ""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while b'laneway_model_resident{model="two"} 1.0' not in (await status(peer)).metrics:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -417,16 +427,22 @@ async def test_a_pinned_model_comes_before_anybody_asks_and_stays(start_engine: 
 async def test_the_fake_takes_its_time_and_stops_when_told(start_engine: Start, connect: Connect) -> None:
     fake = {"step_ms": 10.0, "prefill_ms_per_1k_tokens": 100.0, "stop_after": 5}
     peer = await connect(start_engine(fake, step_tokens_max=2048))
-    began = time.monotonic()
-    peer.send(peer.submit(1, prompt_ids=[300] * 1000, max_tokens=50))
-    ids, ending = (await peer.until_ended(1))[1]
-    took = time.monotonic() - began
-    assert ending.reason == "stop"
-    assert len(ids) == 5
-    assert ids[-1] == 2
-    assert 0.15 <= took < 0.30
-    assert 0.11 <= ending.usage.ttft_s < 0.16
-    assert 0.149 <= ending.usage.device_s <= took
+    tries = []
+    for handle in range(10, 30):  # a busy machine lets some of them take longer, and not every one
+        began = time.monotonic()
+        peer.send(peer.submit(handle, prompt_ids=[300] * 1000, max_tokens=50, namespace=f"{handle}"))
+        ids, ending = (await peer.until_ended(handle))[handle]
+        tries.append((time.monotonic() - began, ending.usage.ttft_s))
+        assert ending.reason == "stop"
+        assert len(ids) == 5
+        assert ids[-1] == 2
+        assert tries[-1][0] >= 0.15
+        assert tries[-1][1] >= 0.11
+        assert 0.149 <= ending.usage.device_s <= tries[-1][0]
+        if tries[-1] < (0.30, 0.16):
+            break
+    assert min(took for took, _ in tries) < 0.30
+    assert min(ttft_s for _, ttft_s in tries) < 0.16
     peer.send(peer.submit(2, max_tokens=50, stop_ids=[]))
     assert len((await peer.until_ended(2))[2][0]) == 50
 
@@ -451,13 +467,17 @@ async def test_preempted_requests_give_the_same_ids(
     for frame in requests(1):
         peer.send(frame)
         alone.append((await peer.until_ended(frame.handle))[frame.handle][0])
-    together = requests(11)
-    for frame in together:  # the lower tiers are running when a higher one comes
-        peer.send(frame)
-        await asyncio.sleep(0.02)
-    results = await peer.until_ended(*(frame.handle for frame in together))
-    assert [results[frame.handle][0] for frame in together] == alone
-    preempted = [results[frame.handle][1].usage for frame in together]
+    preempted: list[Usage] = []
+    for first in range(11, 111, 10):  # until the lower tiers were still running when a higher one came
+        together = requests(first)
+        for frame in together:
+            peer.send(frame)
+            await asyncio.sleep(0.02)
+        results = await peer.until_ended(*(frame.handle for frame in together))
+        assert [results[frame.handle][0] for frame in together] == alone
+        preempted += [results[frame.handle][1].usage for frame in together]
+        if any(usage.preemptions for usage in preempted):
+            break
     assert sum(usage.preemptions for usage in preempted) > 0
     assert sample(await status(peer), "vllm:num_preemptions_total") == sum(usage.preemptions for usage in preempted)
     recomputed, swapped = (sum(getattr(u, f"{how}_tokens") for u in preempted) for how in ("recomputed", "swapped"))
@@ -500,15 +520,18 @@ def maps(pid: int) -> str:
 async def test_idle_it_sleeps(start_engine: Start, connect: Connect) -> None:
     engine = start_engine()
     await connect(engine)
-    await asyncio.sleep(2.0)  # its books are looked over once, after a second
+    await asyncio.sleep(2.0)  # its books are looked over once, after a second of idleness
 
     def cpu_ticks() -> int:
         fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
-    before = cpu_ticks()
-    await asyncio.sleep(1.5)
-    assert cpu_ticks() - before <= 2, "hundredths of a second in one and a half"
+    found = []
+    while not found or (found[-1] > 2 and len(found) < 5):  # who comes late to the machine may find it still starting
+        before = cpu_ticks()
+        await asyncio.sleep(1.5)
+        found.append(cpu_ticks() - before)
+    assert found[-1] <= 2, "hundredths of a second in one and a half"
 
 
 # ---- start and stop
@@ -528,15 +551,14 @@ async def test_sigterm_ends_what_runs_and_says_so(start_engine: Start, connect: 
     peer = await connect(engine)
     peer.send(peer.submit(1, max_tokens=4000))
     await peer.expect(Tokens)
-    began = time.monotonic()
     engine.process.terminate()
     _, ending = (await peer.until_ended(1))[1]
     assert ending.reason == "error"
     assert ending.message == "the engine is shutting down"
     assert ending.usage.completion_tokens > 0
     assert await peer.closed()
-    assert await asyncio.to_thread(engine.process.wait, 5) == 0
-    assert time.monotonic() - began < 1.0
+    assert await asyncio.to_thread(engine.process.wait, 30) == 0
+    assert not engine.events("engine.stop_forced"), "it stopped by itself, in good time"
 
 
 @STEPS_AHEAD
@@ -544,11 +566,9 @@ async def test_sigterm_in_a_step_that_hangs(start_engine: Start, connect: Connec
     engine = start_engine({"faults": FAULTS | {"stall_s": 60.0}, "steps_ahead": steps_ahead})
     peer = await connect(engine)
     peer.send(peer.submit(1, prompt_ids=[STALLS]))
-    await asyncio.sleep(0.3)
-    began = time.monotonic()
+    await stalled(peer)
     engine.process.terminate()
-    assert await asyncio.to_thread(engine.process.wait, 5) == 1
-    assert time.monotonic() - began < 2.0
+    assert await asyncio.to_thread(engine.process.wait, 30) == 1, "long before the step is over"
     assert engine.events("engine.stop_forced")
 
 
@@ -564,7 +584,7 @@ async def test_a_dead_engine_s_socket_is_replaced(start_engine: Start, connect: 
 
 def run_engine(*arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "engine", *arguments]
-    return subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=20)
+    return subprocess.run(argv, cwd=REPO, capture_output=True, text=True, timeout=60)
 
 
 async def test_a_living_engine_s_socket_is_not_taken(start_engine: Start, connect: Connect) -> None:
@@ -616,7 +636,7 @@ async def test_an_engine_does_not_outlive_its_parent(
     parent.wait()
     assert parent.stdout is not None
     parent.stdout.close()
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + 30
     while state(pid) != "Z":
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
