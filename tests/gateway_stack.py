@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -234,6 +235,20 @@ class Stack:
             lambda connection: keys.create(connection, tenant_id=self.tenants[tenant], name="more", **fields)
         )
 
+    def known(self) -> None:
+        """Until every gateway knows what was written before now: each has forgotten a key that was good."""
+        probe = self.new_key("acme")
+        headers = {"Authorization": f"Bearer {probe.secret}"}
+
+        def answers(url: str, status: int) -> bool:
+            return httpx.get(f"{url}/v1/models", headers=headers, timeout=30).status_code == status
+
+        for url in self.urls:
+            eventually(lambda url=url: answers(url, 200))  # type: ignore[misc]
+        self.write(lambda connection: keys.revoke(connection, probe.key.id))
+        for url in self.urls:
+            eventually(lambda url=url: answers(url, 401))  # type: ignore[misc]
+
     def budget(self, key: keys.Key, unit: budgets.Unit, limit: int) -> budgets.Budget:
         assert key.tenant_id is not None
         tenant_id = key.tenant_id
@@ -290,6 +305,24 @@ def events(text: str) -> list[Any]:
         elif block:
             found.append(json.loads(block.removeprefix("data: ")))
     return found
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """That process stands still meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def promptly(attempt: Callable[[], float], within: float, tries: int = 5) -> None:
+    """Some attempt comes to less than `within`: a machine that stands still spoils some, a fault of ours all."""
+    found: list[float] = []
+    while not found or (found[-1] >= within and len(found) < tries):
+        found.append(attempt())
+    assert min(found) < within, found
 
 
 def eventually(check: Callable[[], bool], timeout_s: float = PATIENCE_S) -> float:

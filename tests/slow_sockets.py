@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 from gateway_stack import Stack, body
 
 BYTE_EVERY_S = 1.0
@@ -16,15 +16,20 @@ BYTE_EVERY_S = 1.0
 
 def ask(stack: Stack, tenant: str, *, close: bool = False, **fields: Any) -> socket.socket:
     """A connection on which a stream was asked for. `close`: it is to end with the answer."""
-    asked = json.dumps(body(stream=True, **fields)).encode()
+    return send(stack, tenant, {"stream": True, **fields}, "Connection: close\r\n" if close else "")
+
+
+def send(stack: Stack, tenant: str, fields: dict[str, Any], headers: str = "") -> socket.socket:
+    """A connection on which a chat answer was asked for, as httpx would, with further lines of `headers`."""
+    content = httpx.Request("POST", stack.url, json=body(**fields)).content
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {stack.keys[tenant]}\r\n"
-        f"Content-Length: {len(asked)}\r\nConnection: {'close' if close else 'keep-alive'}\r\n\r\n"
+        f"Content-Length: {len(content)}\r\n{headers}\r\n"
     )
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     connection.connect(("127.0.0.1", stack.port))
-    connection.sendall(head.encode() + asked)
+    connection.sendall(head.encode() + content)
     return connection
 
 

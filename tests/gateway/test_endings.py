@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack, body, events, eventually
+from gateway_stack import PATIENCE_S, Stack, body, events, eventually, promptly, stopped
+from slow_sockets import send
 
 from engine.tokenizer import Tokenizer
 from gateway import keys
@@ -64,25 +65,18 @@ def tokens_in(lines: Iterator[str], count: int) -> int:
 
 
 def leave_early(stack: Stack, **fields: Any) -> Callable[[], dict[str, Any]]:
-    """Ask for a whole answer and leave after 0.3 s. What is returned gives the request's log line, once it is there."""
-    before = len(stack.log_lines("request"))
+    """Ask for a whole answer and leave once its hold is there. What is returned gives the request's log line, once it
+    is there."""
+    before, holds = len(stack.log_lines("request")), stack.holds()
 
     def line() -> dict[str, Any]:
         eventually(lambda: len(stack.log_lines("request")) > before)
         return stack.log_lines("request")[before]
 
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{stack.url}/v1/chat/completions", headers=stack.headers(), json=body(**fields), timeout=0.3)
+    with send(stack, "acme", fields):
+        eventually(lambda: stack.holds() == holds + 1)
+        time.sleep(0.1)
     return line
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def used(stack: Stack, request_id: str) -> sa.Row[Any]:
@@ -93,31 +87,37 @@ def used(stack: Stack, request_id: str) -> sa.Row[Any]:
 
 
 def test_a_client_that_leaves_its_stream(slow: Stack) -> None:
-    with streaming(slow) as (answer, lines):
-        request_id = answer.headers["x-request-id"]
-        seen = tokens_in(lines, 5)
-    took = eventually(lambda: slow.usage(request_id) is not None)
-    row = used(slow, request_id)
-    assert row.ending == "client_left"
-    assert seen <= row.completion_tokens <= seen + 15
-    assert row.prompt_tokens > 0
-    assert row.discarded_tokens <= 2
-    assert took < SETTLED_WITHIN_S
-    assert slow.open_holds() == 0
-    line = slow.request_line(request_id)
-    assert (line["ending"], line["completion_tokens"]) == ("client_left", row.completion_tokens)
+    def leave() -> float:
+        with streaming(slow) as (answer, lines):
+            request_id = answer.headers["x-request-id"]
+            seen = tokens_in(lines, 5)
+        took = eventually(lambda: slow.usage(request_id) is not None)
+        row = used(slow, request_id)
+        assert row.ending == "client_left"
+        assert seen <= row.completion_tokens < 500
+        assert row.prompt_tokens > 0
+        assert row.discarded_tokens <= 2
+        assert slow.open_holds() == 0
+        line = slow.request_line(request_id)
+        assert (line["ending"], line["completion_tokens"]) == ("client_left", row.completion_tokens)
+        return max(took / SETTLED_WITHIN_S, (row.completion_tokens - seen) / 16)
+
+    promptly(leave, 1.0)
 
 
 def test_a_client_that_leaves_before_a_whole_answer(slow: Stack) -> None:
-    before = slow.holds()
-    request = leave_early(slow, max_tokens=500)
-    took = eventually(lambda: slow.open_holds() == 0)
-    assert slow.holds() == before + 1
-    assert took < SETTLED_WITHIN_S
-    line = request()
-    assert (line["ending"], line["status"]) == ("client_left", 499)
-    row = used(slow, line["request_id"])
-    assert 0 < row.completion_tokens < 40
+    def leave() -> float:
+        before = slow.holds()
+        request = leave_early(slow, max_tokens=500)
+        took = eventually(lambda: slow.open_holds() == 0)
+        assert slow.holds() == before + 1
+        line = request()
+        assert (line["ending"], line["status"]) == ("client_left", 499)
+        row = used(slow, line["request_id"])
+        assert 0 < row.completion_tokens < 500
+        return max(took / SETTLED_WITHIN_S, row.completion_tokens / 40)
+
+    promptly(leave, 1.0)
 
 
 def test_a_client_that_leaves_before_the_first_token_pays_nothing(slow: Stack) -> None:
@@ -138,10 +138,10 @@ def test_a_stream_in_the_queue_is_kept_alive(slow: Stack) -> None:
         stack.enter_context(stopped(slow.engine.pid))
         began = time.monotonic()
         answer = stack.enter_context(
-            httpx.stream("POST", url, headers=slow.headers(), json=body(stream=True), timeout=10)
+            httpx.stream("POST", url, headers=slow.headers(), json=body(stream=True), timeout=PATIENCE_S)
         )
         assert answer.status_code == 200
-        assert 0.25 < time.monotonic() - began < 2
+        assert 0.25 < time.monotonic() - began < 8, "not after the shipped ten seconds"
         lines = answer.iter_lines()
         assert [next(lines), next(lines), next(lines)] == [": keep-alive", "", ": keep-alive"]
         os.kill(slow.engine.pid, signal.SIGCONT)
@@ -209,7 +209,7 @@ def test_an_engine_killed_in_the_middle(slow: Stack) -> None:
     assert row.ending == "engine_lost"
     assert row.completion_tokens >= 10
     assert row.completion_tokens <= 10 + len(rest)
-    other.join(10)
+    other.join()
     assert whole[0].status_code == 503
     assert whole[0].headers["x-should-retry"] == "true"
     assert int(whole[0].headers["retry-after"]) >= 1
@@ -271,16 +271,18 @@ def test_a_database_that_only_reads(make_stack: Callable[..., Stack], postgres_u
     with admin.connect() as connection, streaming(stack, max_tokens=50) as (answer, lines):
         request_id = answer.headers["x-request-id"]
         tokens_in(lines, 3)
-        only_reads("on")
-        refused = stack.chat()
+        assert stack.engine is not None
+        with stopped(stack.engine.pid):  # it runs on when the database only reads
+            only_reads("on")
+            refused = stack.chat()
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "budget_unavailable")
         assert [line for line in lines if line.startswith("data")][-1] == "data: [DONE]"
         time.sleep(2)  # while it is tried again
         assert stack.usage(request_id) is None
         only_reads("off")
-        eventually(lambda: stack.usage(request_id) is not None, timeout_s=15)
+        eventually(lambda: stack.usage(request_id) is not None)
     assert used(stack, request_id).completion_tokens == 50
-    eventually(lambda: stack.open_holds() == 0, timeout_s=15)
+    eventually(lambda: stack.open_holds() == 0)
 
 
 def test_a_gateway_that_is_told_to_stop(make_stack: Callable[..., Stack]) -> None:
@@ -289,11 +291,9 @@ def test_a_gateway_that_is_told_to_stop(make_stack: Callable[..., Stack]) -> Non
     with streaming(stack, max_tokens=1000) as (answer, lines):
         request_id = answer.headers["x-request-id"]
         tokens_in(lines, 3)
-        began = time.monotonic()
         stack.gateway.terminate()
         rest = [line for line in lines if line.startswith("data")]
-    assert stack.gateway.wait(5) == 0
-    assert time.monotonic() - began < 3
+    assert stack.gateway.wait(PATIENCE_S) == 0
     assert json.loads(rest[-1][6:])["error"]["code"] == "engine_unavailable"
     row = used(stack, request_id)
     assert row.ending == "shutdown"
@@ -315,7 +315,7 @@ def test_a_gateway_that_is_told_to_stop_beside_an_engine_that_stands_still(make_
         tokens_in(lines, 3)
         with stopped(stack.engine.pid):
             stack.gateway.terminate()
-            assert stack.gateway.wait(10) == 0
+            assert stack.gateway.wait(PATIENCE_S) == 0
     row = used(stack, request_id)
     assert row.ending == "shutdown"
     assert row.completion_tokens >= 3

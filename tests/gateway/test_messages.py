@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -184,7 +183,7 @@ def test_every_refusal_has_its_shape(stack: Stack, method: str, path: str, statu
 def test_a_spent_budget_is_not_retried(stack: Stack) -> None:
     made = stack.new_key("acme")
     stack.budget(made.key, "tokens", 1)
-    time.sleep(0.3)
+    stack.known()
     with (
         anthropic.Anthropic(base_url=stack.url, api_key=made.secret) as client,
         pytest.raises(anthropic.RateLimitError) as spent,

@@ -18,7 +18,7 @@ def get(stack: Stack, path: str, secret: str) -> httpx.Response:
 
 def test_usage_is_the_keys_own(stack: Stack) -> None:
     made = stack.new_key("acme")
-    time.sleep(0.3)
+    stack.known()
     nothing = get(stack, "/v1/usage", made.secret).json()
     assert (nothing["requests"], nothing["completion_tokens"], nothing["cost_picos"]) == (0, 0, {})
     stack.keys["own"] = made.secret
@@ -83,7 +83,7 @@ def test_budgets_of_the_key_its_project_and_its_tenant(stack: Stack) -> None:
             kind="soft",
         )
     )
-    time.sleep(0.3)
+    stack.known()
     stack.keys["bounded"] = made.secret
     answer = stack.chat("bounded")
     row = stack.usage(answer.headers["x-request-id"])

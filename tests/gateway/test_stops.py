@@ -63,7 +63,7 @@ def test_nothing_is_held_back_that_is_decided(text: str, stops: list[str]) -> No
 
 def test_a_long_repetitive_stop_is_cheap() -> None:
     scanner = StopScanner(["a" * 511 + "b"] * 4)
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(2000):
         scanner.push("a")
-    assert time.perf_counter() - began < 1.0
+    assert time.thread_time() - began < 1.0
