@@ -178,6 +178,10 @@ class CpuWeights(WeightsTable):
             moves.append(WeightsMove(name, "disk", job.seconds, job.error))
         return moves
 
+    @property
+    def reclaims(self) -> bool:
+        return bool(self._going)
+
     def _load_s(self, model: CpuModel) -> float:
         read, seconds = (sum(column) for column in zip(*self._loads, strict=True)) if self._loads else (0, 0.0)
         rate = read / seconds if read and seconds else FIRST_BYTES_PER_S

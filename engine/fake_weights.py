@@ -121,6 +121,10 @@ class FakeWeights(WeightsTable):
             moved.append(WeightsMove(model, coming.source, coming.due - coming.began, error))
         return moved
 
+    @property
+    def reclaims(self) -> bool:
+        return False
+
     # ---- host memory
 
     def _take_in(self) -> None:

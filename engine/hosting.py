@@ -21,6 +21,10 @@ LOADS_WORTH = 4.0
 # One that leaves for another of its tier has this part of its stay to finish what runs; then that is preempted.
 LEAVING_PART = 0.5
 NOWHERE: frozenset[str] = frozenset()
+# Who waits has its model's load given up for higher tiers so many times; then it comes, and stays as long as it took.
+LOADS_GIVEN_UP_MAX = 2
+# A model that a higher tier holds is told to be held as long again as it was, up to this.
+HELD_S_MAX = 600.0
 # Loads whose seconds are kept until somebody takes them.
 LOADS_MAX = 10_000
 
@@ -69,6 +73,8 @@ class Hosting:
       first that `keep` values least. One with requests of lower tiers alone goes at once: they wait again. One with
       requests of the asking tier stays for its residence; then it leaves: nobody joins, who cannot be preempted runs to
       the end, the others for LEAVING_PART of that time.
+    - A load for lower tiers is given up when its bytes are wanted, or more than half of it is to come. After
+      LOADS_GIVEN_UP_MAX times it comes, and stays for as long as it took.
     - Nobody goes in vain: room is made only where it suffices.
 
     So of n models of a tier that want the bytes of one, each comes within n · (1 + LEAVING_PART) stays and n loads,
@@ -155,10 +161,12 @@ class Hosting:
 
     # ---- requests
 
-    def asked(self, model: str) -> None:
-        """A request has come, and is in `live`."""
+    def asked(self, model: str, rank: int) -> None:
+        """A request of that tier has come, and is in `live`."""
         hosted, now = self.models[model], self._clock()
         hosted.use(now)
+        if self._live[model][rank] == 1:
+            hosted.busy[rank] = now
         hosted.failed = False
         where = "device" if hosted.on_device and not hosted.leaving else self._away(model)
         self.hits[where] += 1
@@ -183,7 +191,10 @@ class Hosting:
 
     @property
     def brings(self) -> bool:
-        """Weights are on their way, or are to be, for no request: `poll` and `turn` go on with it."""
+        """Weights are on their way, or are to be, for no request, or bytes of those that went are not free yet: `poll`
+        and `turn` go on with it."""
+        if self._table is not None and self._table.reclaims:
+            return True
         return any(hosted.coming or self._unasked(hosted) for hosted in map(self.models.__getitem__, self._cold))
 
     # ---- before each step
@@ -243,13 +254,31 @@ class Hosting:
         return self._free() + may < self.models[asker.model].bytes
 
     def _serve_first(self, first: _Asker, table: WeightsTable) -> None:
-        coming = [model for model in self._cold if self.models[model].coming]
-        for model in coming:
-            if self._rank(model) > first.rank:  # nobody waits for it, or a lower tier
-                table.drop(model)
-                self.models[model].coming = False
-        if not any(self.models[model].coming for model in coming):
+        coming = [hosted for hosted in map(self.models.__getitem__, self._cold) if hosted.coming]
+        for hosted in coming:
+            if self._gives_up(hosted, first):
+                table.drop(hosted.name)
+                hosted.coming = False
+                hosted.given_up += self._rank(hosted.name) < self._tiers or self._wanted(hosted)
+        if not any(hosted.coming for hosted in coming):
             self._bring(first)
+
+    def _gives_up(self, coming: Hosted, asker: _Asker) -> bool:
+        """Its load, for one that waits for better reasons."""
+        best = self._rank(coming.name)
+        if best <= asker.rank:
+            return False
+        if best == self._tiers and not self._wanted(coming):
+            return True
+        if coming.given_up >= LOADS_GIVEN_UP_MAX:
+            return False
+        # Where both have room, what is nearly there is only a while before the other's copy; elsewhere it would have to
+        # go as soon as it came.
+        there = (hosted for hosted in self.models.values() if hosted.on_device)
+        may = sum(hosted.bytes for hosted in there if self._ready_s(hosted, asker.rank) == 0)
+        beside = self._free() + may >= self.models[asker.model].bytes
+        assert self._table is not None
+        return not beside or self._table.seconds(coming.name) > coming.coming_s / 2
 
     def _askers(self) -> list[_Asker]:
         now, askers = self._clock(), []
@@ -273,9 +302,12 @@ class Hosting:
         return next((rank for rank, count in enumerate(self._live[model]) if count), self._tiers)
 
     def _unasked(self, hosted: Hosted) -> bool:
-        """It is to be on the device, whether anybody asks or not."""
-        endless = self._table is not None and self._table.bytes_max is None
-        return (hosted.pinned or endless) and not hosted.on_device and not hosted.coming and not hosted.failed
+        """It is to come, whether anybody asks or not."""
+        return self._wanted(hosted) and not hosted.on_device and not hosted.coming and not hosted.failed
+
+    def _wanted(self, hosted: Hosted) -> bool:
+        """On the device, whether anybody asks or not."""
+        return hosted.pinned or (self._table is not None and self._table.bytes_max is None)
 
     def _bring(self, asker: _Asker) -> None:
         assert self._table is not None
@@ -287,6 +319,7 @@ class Hosting:
         # Behind a step in flight that still reads what went, it waits for the next time.
         if self._free() >= model.bytes and (self._table.bytes_max is None or self._table.free() >= model.bytes):
             self._calm()
+            model.coming_s = self._table.seconds(asker.model)
             self._table.begin(asker.model)
             model.coming = True
 
@@ -338,6 +371,7 @@ class Hosting:
         hosted = self.models[model]
         hosted.on_device = hosted.leaving = False
         hosted.evictions += 1
+        hosted.given_up = 0
         hosted.since.clear()
         self._table.drop(model)
         self._cold[model] = None
@@ -386,9 +420,10 @@ class Hosting:
         best = self._rank(hosted.name)
         if hosted.pinned or best < rank:
             return math.inf
-        if best > rank or best == self._tiers:
+        if best == self._tiers or (best > rank and hosted.given_up < LOADS_GIVEN_UP_MAX):
             return 0.0
-        return max(0.0, hosted.came_at + self._stay_s(hosted) - self._clock())
+        stay_s = self._stay_s(hosted) if best == rank else hosted.load_s
+        return max(0.0, hosted.came_at + stay_s - self._clock())
 
     def _stay_s(self, hosted: Hosted) -> float:
         return max(self._residence_s, LOADS_WORTH * hosted.load_s)
@@ -405,14 +440,14 @@ class Hosting:
             return Wait()
         if hosted.coming:
             return Wait(0.0, self._table.seconds(model))
-        now = self._clock()
-        own = _Asker(rank, hosted.since.get(rank, now), hosted.number, model)
-        ahead = [asker for asker in self._askers() if asker < own and asker.model != model]
-        at_s = sum(self._table.seconds(other) for other in self._cold if self.models[other].coming)
+        own = _Asker(rank, hosted.since.get(rank, self._clock()), hosted.number, model)
+        coming = [other for other in map(self.models.__getitem__, self._cold) if other.coming]
+        given_up = [other for other in coming if self._gives_up(other, own)]
+        at_s = sum(self._table.seconds(other.name) for other in coming if other not in given_up)
+        free = self._free() + sum(other.bytes for other in given_up)
         others = (other for other in self.models.values() if other.on_device and not other.pinned)
         going = {other.name: self._going_s(other, rank) for other in others}
-        free = self._free()
-        for asker in [*ahead, own]:
+        for asker in [*self._ahead(own), own]:
             lacking = self.models[asker.model].bytes
             load_s = self._table.seconds(asker.model) or self.models[asker.model].load_s
             for name in sorted(going, key=going.__getitem__):
@@ -428,13 +463,22 @@ class Hosting:
             going[asker.model] = at_s + self._stay_s(self.models[asker.model])
         raise AssertionError("unreachable")
 
+    def _ahead(self, own: _Asker) -> list[_Asker]:
+        """Those that come before it: none that higher tiers leave no room for, unless it is one itself."""
+        ahead = [asker for asker in self._askers() if asker < own and asker.model != own.model]
+        return ahead if self._barred(own) else [asker for asker in ahead if not self._barred(asker)]
+
     def _going_s(self, hosted: Hosted, rank: int) -> float:
-        """Until it could be gone, as far as can be told: who serves a higher tier may go any time, or never."""
-        ready_s = self._ready_s(hosted, rank)
+        """Until it could be gone, as far as can be told: who serves a higher tier may go any time, or never, and is
+        taken to go on for as long as it has."""
+        now = self._clock()
         if hosted.leaving and self._room:
-            return max(0.0, self._room.since + LEAVING_PART * self._stay_s(hosted) - self._clock())
+            return max(0.0, self._room.since + LEAVING_PART * self._stay_s(hosted) - now)
+        ready_s = self._ready_s(hosted, rank)
         if ready_s == math.inf:
-            return self._stay_s(hosted)
+            live = self._live[hosted.name]
+            held_s = max((now - hosted.busy[higher] for higher in range(rank) if live[higher]), default=0.0)
+            return max(self._stay_s(hosted), min(HELD_S_MAX, held_s))
         if self._rank(hosted.name) == rank:
             return ready_s + LEAVING_PART * self._stay_s(hosted)
         return ready_s

@@ -188,7 +188,7 @@ class Scheduler:
         entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
         self._displace(entry)
         self.served.came(entry)
-        self.hosting.asked(sequence.model)
+        self.hosting.asked(sequence.model, entry.tier)
         self._entries[sequence.gateway, sequence.handle] = entry
         self._queues[entry.tier].add(entry)
         self.residency.waits(sequence.adapter, entry.tier, new=True)

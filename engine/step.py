@@ -264,6 +264,11 @@ class WeightsTable(Protocol):
         """What came since, or failed to: those that came may be in steps from now on. Before each step."""
         ...
 
+    @property
+    def reclaims(self) -> bool:
+        """What went is not free yet, and becomes so by `poll`: without a step too."""
+        ...
+
 
 class HostPool(Protocol):
     """Host memory for whole pages. The scheduler decides which; this copies.

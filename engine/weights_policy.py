@@ -22,6 +22,7 @@ class Hosted:
     pinned: bool
     on_device: bool
     coming: bool = False
+    coming_s: float = 0.0  # what it was to take when it began to come
     leaving: bool = False  # it makes room for another: nobody joins
     failed: bool = False  # it could not come, and nobody has asked since
     came_at: float = 0.0
@@ -29,7 +30,9 @@ class Hosted:
     load_s: float = 0.0  # what it takes to come again; 0: unknown
     loads: int = 0
     evictions: int = 0
+    given_up: int = 0  # loads, for higher tiers, since it was last there
     since: dict[int, float] = field(default_factory=dict)  # by tier, since when requests wait for it to come
+    busy: dict[int, float] = field(default_factory=dict)  # by tier, since when it has had requests without a pause
     _uses: float = 0.0
     _counted_at: float = 0.0
 

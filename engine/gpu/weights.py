@@ -184,6 +184,10 @@ class GpuWeights:
             self._tidy(known)
         return found
 
+    @property
+    def reclaims(self) -> bool:
+        return any(known.leaving or known.stopping or known.forgotten for known in self._busy.values())
+
     def check_integrity(self) -> None:
         """AssertionError says what is wrong. For idle moments and tests."""
         self.room.check_integrity()

@@ -108,6 +108,10 @@ class SimulatedWeights(WeightsTable):
             self._there.add(model)
         return [WeightsMove(model, "host", self._load_s) for model in came]
 
+    @property
+    def reclaims(self) -> bool:
+        return any(until > self._now() for until in self._read_until)
+
     def next_at(self) -> float | None:
         """When the next one will have come, or bytes be free; None: nothing is under way."""
         return min((at for at in (*self._comes_at.values(), *self._read_until) if at > self._now()), default=None)

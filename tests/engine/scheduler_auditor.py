@@ -311,6 +311,10 @@ class Vault:
             WeightsMove(model, "host", self.load_s, "made to fail" if model in self.failing else "") for model in came
         ]
 
+    @property
+    def reclaims(self) -> bool:
+        return any(step > self._completed for _, step in self._read)
+
     # ---- the house's
 
     def begins(self, step: Step) -> None:

@@ -111,7 +111,8 @@ def test_the_memory_of_what_is_dropped_goes_back_to_the_system(tmp_path: Path) -
     seen = [weakref.ref(tensor) for tensor in tensors(weights.decoder("m")) if tensor is not None]
     weights.drop("m")
     assert weights.where("m") == "disk"
-    until(lambda: weights.free() == weights.bytes_max)
+    until(lambda: not list(weights.poll()) and not weights.reclaims)
+    assert weights.free() == weights.bytes_max
     assert not any(tensor() is not None for tensor in seen)
     assert with_it - rss() > 0.9 * size
     without = rss()

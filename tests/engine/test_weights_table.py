@@ -215,10 +215,12 @@ def test_what_a_step_in_flight_reads_is_nobodys_until_it_is_done(tmp_path: Path)
     assert list(weights.poll()) == []
     assert weights.where("m3") == "host"
     assert weights.free() == free
+    assert weights.reclaims
     assert table.right("m3")
     table.device.steps[-1].reach()
     list(weights.poll())
     assert weights.free() == weights.bytes_max
+    assert not weights.reclaims
 
 
 def test_a_model_that_comes_back_while_its_steps_are_in_flight_waits_for_them(tmp_path: Path) -> None:
@@ -318,6 +320,7 @@ def test_a_forgotten_model_s_addresses_and_bytes_are_anothers(tmp_path: Path) ->
     weights.remove("m1")
     weights.drop("m2")
     weights.remove("m2")
+    table.until(lambda: not weights.reclaims)
     table.until(lambda: not weights._busy and not table.pages.mapped)
     assert before
     assert weights.host.names() == []

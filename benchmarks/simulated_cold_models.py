@@ -1,5 +1,5 @@
 """Ten models over a device that holds three, on the simulator: keeping by use against plain LRU. Appends rows to
-benchmarks/results/cold_models.csv. `python -m benchmarks.cold_models`; half a minute, no GPU.
+benchmarks/results/simulated_cold_models.csv. `python -m benchmarks.simulated_cold_models`; half a minute, no GPU.
 
 One run of it by hand: `laneway simulate --models 10 --models-resident 3 --keep lru --poisson standard:1:512:64
 --duration 600 --adapters 0`.
@@ -31,7 +31,7 @@ def main() -> None:
         for keep in KEEPS:
             found = [_run(traffic, keep, seed) for seed in SEEDS]
             append_rows(
-                "cold_models",
+                "simulated_cold_models",
                 {name: statistics.mean(run[name] for run in found) for name in found[0]},
                 "simulated h200-8b",
                 f"{MODELS} models by Zipf 1.0, {RESIDENT} fit, {per_s:g} requests a second of 512 and 64 tokens",
