@@ -15,7 +15,7 @@ import msgspec
 from engine.changes import Changes
 from engine.config import ModelConfig
 from engine.inbox import Inbox
-from engine.protocol import SERVED_OTHERWISE, LoadModel, ModelInfo, Models, ModelState, UnloadModel
+from engine.protocol import BEING_UNLOADED, SERVED_OTHERWISE, LoadModel, ModelInfo, Models, ModelState, UnloadModel
 from engine.scheduler import Scheduler
 from engine.served import ModelLimits
 from engine.step import Runner
@@ -61,7 +61,7 @@ class ModelChanges:
         if changes.full():
             self._answer(gateway, ModelState(name, "failed", changes.too_many))
         elif changes.is_retiring(name):
-            self._answer(gateway, ModelState(name, "failed", "it is being unloaded"))
+            self._answer(gateway, ModelState(name, "failed", BEING_UNLOADED))
         else:
             try:
                 self._load(gateway, _config(frame))

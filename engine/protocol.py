@@ -14,6 +14,7 @@ import msgspec
 PROTOCOL_VERSION = 3
 # How the reason begins for which a LoadModel failed whose name is another model's, of another path, dtype or context.
 SERVED_OTHERWISE = "another model is served under this name"
+BEING_UNLOADED = "it is being unloaded"
 # A prompt of a million ids is about 5 MB of msgpack; nothing honest is larger.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 HEADER = struct.Struct(">I")

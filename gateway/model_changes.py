@@ -15,8 +15,10 @@ from pathlib import Path
 from billing.database import Database
 from billing.errors import BillingRefused, InvalidValue
 from engine.client import EngineClient, EngineUnavailable, ModelFailed
+from engine.protocol import BEING_UNLOADED
 from gateway.administration import Administration
 from gateway.errors import ApiError
+from gateway.model_loader import RETURN_S
 from gateway.model_rows import BaseModel
 from gateway.model_writes import NewModel
 from gateway.models import Files
@@ -78,9 +80,7 @@ class ModelChanges:
         self._say(f"{model.name}: the engine checks its files")
         try:
             async with asyncio.timeout(self._load_s_max):
-                why = await self._engine.load_model(
-                    model.name, model.path, dtype=model.dtype, context_tokens=model.context_tokens, pinned=model.pinned
-                )
+                why = await self._load_there(model)
         except ModelFailed as error:
             raise InvalidValue(f"the engine refuses {model.name!r}: {error}", "path") from error
         except TimeoutError:
@@ -90,6 +90,23 @@ class ModelChanges:
         if why:
             self._say(f"{model.name}: it is served, and not pinned: {why}")
         return files
+
+    async def _load_there(self, model: BaseModel) -> str:
+        """Why it is not pinned, if it was to be. While the engine still lets go of it, it waits. Raises ModelFailed,
+        EngineUnavailable."""
+        told = False
+        while True:
+            try:
+                return await self._engine.load_model(
+                    model.name, model.path, dtype=model.dtype, context_tokens=model.context_tokens, pinned=model.pinned
+                )
+            except ModelFailed as error:
+                if not str(error).startswith(BEING_UNLOADED):
+                    raise
+            if not told:
+                self._say(f"{model.name}: it was removed a moment ago, and comes back once what runs on it has ended")
+            told = True
+            await asyncio.sleep(RETURN_S)
 
     async def _take_back(self, model: BaseModel) -> None:
         """From the engine, unless somebody else added it."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 
 from engine.client import EngineClient, EngineUnavailable, ModelFailed
-from engine.protocol import SERVED_OTHERWISE, ModelInfo
+from engine.protocol import BEING_UNLOADED, SERVED_OTHERWISE, ModelInfo
 from gateway.model_rows import BaseModel
 
 # After this every gateway has heard that a model was removed, or admits nothing: whoever was admitted before is with
@@ -18,6 +18,11 @@ from gateway.model_rows import BaseModel
 UNLOAD_AFTER_S = 1.0
 # An engine that refused a model is asked again so often: its files may have been mended, its memory be free.
 RETRY_S = 15.0
+# One that lets go of a model, as another gateway had it do before the model was restored, is asked again so often.
+RETURN_S = 0.25
+# Whoever adds a model writes its row a moment after the engine has it. One that stays without a row for so long is of
+# an add that was given up: it goes.
+NAMELESS_S = 300.0
 
 _log = logging.getLogger(__name__)
 
@@ -41,11 +46,17 @@ class ModelLoader:
         self._failed: dict[str, tuple[BaseModel, str, float]] = {}  # by name: what failed, why, when it is due again
         self._working: dict[str, asyncio.Task[None]] = {}  # by name
         self._unloading: set[str] = set()
+        self._nameless: dict[str, float] = {}  # since when the engine serves what has no row
+        self._dismissed: set[str] = set()  # of those, what had to go: whatever comes again is wanted by somebody
+        self._timer: asyncio.TimerHandle | None = None  # the next time that something is due by itself
+        self._closed = False
 
     def connected(self) -> None:
         """A new engine process: it knows its file, and nothing that was told to the one before."""
         self._pinned.clear()
         self._failed.clear()
+        self._nameless.clear()
+        self._dismissed.clear()
         for name, reason in self._engine.refused.items():
             if (model := self._all().get(name)) is not None:
                 self._fail(model, reason)
@@ -53,13 +64,13 @@ class ModelLoader:
 
     def follow(self) -> None:
         """Something changed here or there: begin what must be done about it. Nothing waits for it."""
-        have, now = self._engine.models, asyncio.get_running_loop().time()
+        if self._closed:
+            return
+        have, there, now = self._engine.models, self._all(), asyncio.get_running_loop().time()
         self._failed = {
-            name: failed
-            for name, failed in self._failed.items()
-            if name not in have and self._all().get(name) == failed[0]
+            name: failed for name, failed in self._failed.items() if name not in have and there.get(name) == failed[0]
         }
-        for name, model in self._all().items():
+        for name, model in there.items():
             if name in self._working:
                 continue
             info = have.get(name)
@@ -71,7 +82,21 @@ class ModelLoader:
                     self._begin(name, self._load(model))
             elif self._pinned.get(name, self._known(model, info)) != model.pinned:
                 self._begin(name, self._load(model))
+        self._dismissed -= there.keys()
+        self._nameless = {name: self._nameless.get(name, now) for name in have.keys() - there.keys() - self._dismissed}
+        for name, since in self._nameless.items():
+            if name not in self._working and now >= since + NAMELESS_S:
+                self._begin(name, self._dismiss(name))
+        self._follow_again(now)
         self._told({name: reason for name, (_, reason, _) in self._failed.items()})
+
+    def _follow_again(self, now: float) -> None:
+        """When the first thing is due that nobody tells of."""
+        if self._timer is not None:
+            self._timer.cancel()
+        dues = [due for _, _, due in self._failed.values()] + [since + NAMELESS_S for since in self._nameless.values()]
+        later = [due for due in dues if due > now]
+        self._timer = asyncio.get_running_loop().call_at(min(later), self.follow) if later else None
 
     def _known(self, model: BaseModel, info: ModelInfo) -> bool | None:
         """Whether it is pinned in an engine that was not told; None: it is to be told. Such an engine started from
@@ -83,15 +108,16 @@ class ModelLoader:
         return frozenset(self._unloading)
 
     async def close(self) -> None:
+        """Nothing is begun from now on, and what was is cut off."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         for task in list(self._working.values()):
             task.cancel()
         await asyncio.gather(*self._working.values(), return_exceptions=True)
 
     def _fail(self, model: BaseModel, reason: str) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + RETRY_S
-        self._failed[model.name] = model, reason, due
-        loop.call_at(due, self.follow)
+        self._failed[model.name] = model, reason, asyncio.get_running_loop().time() + RETRY_S
 
     def _begin(self, name: str, work: Coroutine[None, None, None]) -> None:
         task = self._working[name] = asyncio.create_task(work, name=f"model-{name}")
@@ -119,6 +145,9 @@ class ModelLoader:
                 await self._engine.unload_model(model.name)
                 self._gone(model.name)
                 return  # and it is loaded as one that is lacking
+            if str(error).startswith(BEING_UNLOADED):
+                await asyncio.sleep(RETURN_S)
+                return  # and it is asked for again, as it is wanted then
             _log.error("model.refused", extra={"fields": {"model": model.name, "reason": str(error)}})
             self._fail(model, str(error))
         else:
@@ -141,3 +170,14 @@ class ModelLoader:
             self._unloading.discard(name)
             self._pinned.pop(name, None)
             self._gone(name)
+
+    async def _dismiss(self, name: str) -> None:
+        """Raises EngineUnavailable."""
+        if name in self._all():
+            return
+        self._dismissed.add(name)
+        try:
+            await self._engine.unload_model(name)
+            _log.warning("model.nameless_unloaded", extra={"fields": {"model": name}})
+        except ModelFailed as error:
+            _log.warning("model.nameless_not_unloaded", extra={"fields": {"model": name, "reason": str(error)}})
