@@ -95,14 +95,19 @@ def check_name(name: str) -> None:
         raise InvalidValue(f"an adapter's name has 1 to {NAME_CHARS_MAX} printable characters", "name")
 
 
+def check_free(name: str, taken: Mapping[str, str]) -> None:
+    """`taken`: names that mean something already, and what. Raises AdapterNameTaken."""
+    if name in taken:
+        raise AdapterNameTaken(f"{name!r} is the name of {taken[name]}", "name")
+
+
 def add_version(
     connection: sa.Connection, wanted: Registration, facts: Facts, taken: Mapping[str, str] | None = None
 ) -> tuple[Adapter, Version]:
-    """The adapter and the version that has this content, which may have been there. `taken`: the names of base models
-    and aliases, which adapters may not have, and what each is. Raises AdapterNameTaken, InvalidValue."""
+    """The adapter and the version that has this content, which may have been there. `taken`: names that it may not
+    have, and what each is. Raises AdapterNameTaken, InvalidValue."""
     check_name(wanted.name)
-    if taken is not None and wanted.name in taken:
-        raise AdapterNameTaken(f"{wanted.name!r} is the name of {taken[wanted.name]}", "name")
+    check_free(wanted.name, taken or {})
     found = named(connection, wanted.tenant_id, wanted.name)
     if found is not None and found.active and found.base_model != wanted.base_model:
         raise AdapterNameTaken(f"{wanted.name!r} is an adapter of {found.base_model}; remove it first", "base")
@@ -268,6 +273,13 @@ def version_of(connection: sa.Connection, adapter_id: str, number: int) -> Versi
     if row is None:
         raise NotFound(f"the adapter has no version {number}", "version")
     return _version(row)
+
+
+def operators_names(connection: sa.Connection) -> set[str]:
+    """Of adapters that are no tenant's, or that others than their owner may call: an operator's doing. What a tenant
+    calls its own adapters keeps no name from anybody else."""
+    found = list_adapters(connection, active=True)
+    return {one.name for one in found if one.tenant_id is None or set(one.shared) - {one.tenant_id}}
 
 
 def live_digests(connection: sa.Connection) -> set[str]:

@@ -41,9 +41,7 @@ class AdapterWrites(AliasWrites):
             promote=wanted.promote,
         )
         before = adapter_rows.named(connection, owner, wanted.name)
-        taken = {model.name: "a base model" for model in model_rows.active_models(connection, self._config)}
-        if before is None or not before.active:  # an alias that came later leaves it what it was
-            taken |= dict.fromkeys(self._names_for(connection, owner), "an alias")
+        taken = self._taken(connection, owner, before, wanted.shared)
         known = set() if before is None else {one.number for one in adapter_rows.versions(connection, before.id)}
         adapter, version = adapter_rows.add_version(connection, wanted, facts, taken)
         keep()
@@ -82,9 +80,9 @@ class AdapterWrites(AliasWrites):
         revision.bump(connection)
         before = self._active(connection, adapter_id)
         self._check_pinned(pinned)
-        after = adapter_rows.change(
-            connection, adapter_id, shared=self._tenants(connection, shared), pinned=pinned, notes=notes
-        )
+        listed = self._tenants(connection, shared)
+        adapter_rows.check_free(before.name, self._taken(connection, before.tenant_id, before, listed))
+        after = adapter_rows.change(connection, adapter_id, shared=listed, pinned=pinned, notes=notes)
         self._changed(connection, "adapter.update", before, after)
         return after
 
@@ -131,6 +129,19 @@ class AdapterWrites(AliasWrites):
         if EVERYONE in shared:
             self._check_unbound("what everyone may call is")
         return tuple(one if one == EVERYONE else tenant_of(connection, one, self._actor).id for one in shared)
+
+    def _taken(
+        self, connection: sa.Connection, owner: str | None, before: Adapter | None, shared: Sequence[str] | None
+    ) -> dict[str, str]:
+        """Names that an adapter may not have, as they mean something already to those who would get it, and what. To a
+        tenant that is what it sees; whoever shares one is an operator, and hears of all. What it had before it keeps,
+        whatever came later."""
+        new = before is None or not before.active
+        gained = set(shared or ()) - {owner} - (set() if before is None or new else set(before.shared))
+        if not new and not gained:
+            return {}
+        tenant = None if owner is None or gained else tenant_of(connection, owner)
+        return model_rows.meanings(connection, self._config, tenant)
 
     def _check_pinned(self, pinned: bool | None) -> None:
         if pinned:

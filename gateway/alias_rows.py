@@ -7,6 +7,7 @@ do it, or which models there are.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
@@ -37,6 +38,10 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_for(self, tenant_id: str | None, slug: str | None) -> bool:
         return self.active and (self.tenants is None or tenant_id in self.tenants or slug in self.tenants)
+
+    def stands_for(self, models: Collection[str]) -> bool:
+        """Whether one of these serves requests for it."""
+        return any(part.weight and part.model in models for part in self.models)
 
 
 def configured(config: Config) -> dict[str, Alias]:

@@ -48,7 +48,7 @@ class AliasWrites(Writes):
         models_there = {model.name: model.active for model in model_rows.list_models(connection, self._config)}
         if name in models_there:
             raise AlreadyExists(f"{name!r} is the name of a base model", "name")
-        if any(row.name == name for row in adapter_rows.list_adapters(connection, active=True)):
+        if name in adapter_rows.operators_names(connection):
             raise AlreadyExists(f"{name!r} is the name of an adapter", "name")
         for field, found in (("models", [target.model for target in models]), ("fallbacks", list(fallbacks))):
             for model in found:
@@ -68,12 +68,6 @@ class AliasWrites(Writes):
         after = msgspec.structs.replace(before, active=False)
         self._record(connection, "alias.remove", _object(name), before=before, after=after)
         return after
-
-    def _names_for(self, connection: sa.Connection, owner: str | None) -> list[str]:
-        """Of aliases that mean something to this tenant (by id), or, of the operator's own, to anybody."""
-        slug = None if owner is None else tenant_of(connection, owner).slug
-        found = alias_rows.in_force(connection, self._config).values()
-        return [alias.name for alias in found if alias.active and (owner is None or alias.is_for(owner, slug))]
 
 
 def _object(name: str) -> str:

@@ -18,6 +18,7 @@ from billing import clock
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 from billing.tables import tenants as tenants_table
+from billing.tenants import Tenant
 from gateway import alias_rows
 from gateway.adapter_rows import EVERYONE
 from gateway.config import Config
@@ -85,8 +86,8 @@ class ModelChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configured(config: Config) -> list[BaseModel]:
-    """Those of laneway.toml as it says, whoever may call them."""
-    return [_of_section(section, None, None) for section in config.models]
+    """Those of laneway.toml as it says. Who may call one that is some tenants' alone only a database knows: nobody."""
+    return [_of_section(section, None, None if section.tenants is None else ()) for section in config.models]
 
 
 def list_models(connection: sa.Connection, config: Config) -> list[BaseModel]:
@@ -115,10 +116,15 @@ def model_named(connection: sa.Connection, config: Config, name: str) -> BaseMod
     raise NotFound(f"there is no base model {name!r}", "model")
 
 
-def meanings(connection: sa.Connection, config: Config) -> dict[str, str]:
-    """Each name that means a base model now, or an alias, and which of the two: no model that is added may have it."""
-    found = dict.fromkeys(alias_rows.in_force(connection, config), "an alias")
-    return found | {model.name: "a base model" for model in active_models(connection, config)}
+def meanings(connection: sa.Connection, config: Config, tenant: Tenant | None = None) -> dict[str, str]:
+    """Each name that means a base model now, or an alias, and which of the two: to anybody, or to this tenant alone,
+    which must not be told of others'."""
+    models = [model for model in active_models(connection, config) if tenant is None or model.allows(tenant.id)]
+    names = {model.name for model in models}
+    aliases = [alias for alias in alias_rows.in_force(connection, config).values() if alias.active]
+    if tenant is not None:
+        aliases = [alias for alias in aliases if alias.is_for(tenant.id, tenant.slug) and alias.stands_for(names)]
+    return {alias.name: "an alias" for alias in aliases} | dict.fromkeys(names, "a base model")
 
 
 _BY_AGE = (base_models.c.created_at, base_models.c.name)

@@ -150,11 +150,12 @@ class ModelWrites(Writes):
         return after
 
     def _check_free(self, connection: sa.Connection, name: str) -> None:
-        """That the name means nothing else to anybody. Raises AlreadyExists."""
+        """That no operator gave the name another meaning. A tenant's own adapter of that name goes on for that tenant,
+        and a tenant cannot keep a model from coming. Raises AlreadyExists."""
         meaning = model_rows.meanings(connection, self._config).get(name)
         if meaning == "an alias":
             raise AlreadyExists(f"{name!r} is the name of an alias", "name")
-        if any(adapter.name == name for adapter in adapter_rows.list_adapters(connection, active=True)):
+        if name in adapter_rows.operators_names(connection):
             raise AlreadyExists(f"{name!r} is the name of an adapter", "name")
 
     def _check_price(self, connection: sa.Connection, name: str) -> None:

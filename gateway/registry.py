@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -79,10 +79,10 @@ class Registry:
         self._everyones = {row.name: row for row in usable if EVERYONE in row.shared}
 
     def resolve(self, tenant_id: str | None, name: str) -> Target:
-        """A base model, the tenant's own adapter, one that is shared with it, one that is everyone's: the first that
-        there is, if the tenant may call the base model. Raises ModelNotFound, the same for a name that is another
-        tenant's and for one that is nobody's; ModelUnavailable for one that the tenant may call and that cannot be
-        loaded."""
+        """The tenant's own adapter, a base model, an adapter that is shared with it, one that is everyone's: the first
+        of that name whose base model the tenant may call, whatever else has the name. Raises ModelNotFound, the same
+        for a name that is another tenant's and for one that is nobody's; ModelUnavailable for one that the tenant may
+        call and that cannot be loaded."""
         target = self.find(tenant_id, name)
         if self.is_refused(target.model):
             raise ModelUnavailable(name)
@@ -95,22 +95,30 @@ class Registry:
 
     def find(self, tenant_id: str | None, name: str) -> Target:
         """As `resolve`, one that cannot be loaded too. Raises ModelNotFound."""
+        for model, adapter in self._meanings(tenant_id, name):
+            base = self._models.get(model)
+            if base is not None and base.model.allows(tenant_id):
+                return Target(name, model, adapter)
+        raise ModelNotFound(name)
+
+    def _meanings(self, tenant_id: str | None, name: str) -> Iterator[tuple[str, Adapter | None]]:
+        """In order: the base model, which may not be there, and the adapter of it."""
         asked = (tenant_id or "", name)
-        adapter = None
-        if name not in self._models:
-            adapter = self._own.get(asked) or self._shared.get(asked) or self._everyones.get(name)
-        base = self._models.get(name if adapter is None else adapter.base_model)
-        if base is None or not base.model.allows(tenant_id):
-            raise ModelNotFound(name)
-        return Target(name, base.model.name, adapter)
+        if (own := self._own.get(asked)) is not None:
+            yield own.base_model, own
+        yield name, None
+        for adapter in (self._shared.get(asked), self._everyones.get(name)):
+            if adapter is not None:
+                yield adapter.base_model, adapter
 
     def visible(self, tenant_id: str | None) -> list[ModelCard]:
-        """Base models, then the tenant's own adapters, then those shared with it that they do not overrule, by name; of
-        all these those that can be called now."""
+        """Base models, then the tenant's own adapters, which overrule those, then what is shared with it; of all these
+        what can be called now."""
         own = {name for owner, name in self._own if owner == tenant_id}
         shared = {name for tenant, name in self._shared if tenant == tenant_id} | self._everyones.keys()
+        models = [name for name, one in self._models.items() if name not in own and one.model.allows(tenant_id)]
         cards = []
-        for name in [*self._models, *sorted(own - self._models.keys()), *sorted(shared - own - self._models.keys())]:
+        for name in dict.fromkeys([*models, *sorted(own), *sorted(shared)]):
             with contextlib.suppress(ModelNotFound, ModelUnavailable):
                 cards.append(self.card(tenant_id, name))
         return cards
@@ -128,6 +136,10 @@ class Registry:
         """The base model of that name, as long as it is served, to whomever."""
         served = self._models.get(name)
         return None if served is None else served.model
+
+    def created(self, model: str) -> int:
+        """Of a base model that is served; Unix seconds."""
+        return self._models[model].created
 
     def active(self) -> dict[str, str]:
         """Digest → base model of all that somebody may call."""

@@ -98,8 +98,8 @@ class Router:
         if not names:
             base = self._registry.base(first.model)
             names = () if base is None else base.fallbacks
-        found = [self._target(caller, name) for name in names if name != first.model]
-        return [target for target in found if target is not None and target.adapter is None]
+        found = [self._model(caller, name) for name in names if name != first.model]
+        return [target for target in found if target is not None]
 
     def _alias(self, caller: Caller, name: str) -> Alias | None:
         alias = self._aliases.get(name)
@@ -107,8 +107,13 @@ class Router:
 
     def _parts(self, caller: Caller, alias: Alias) -> list[tuple[TargetSection, Target]]:
         """Its models that this tenant may call, in order; of weight 0 none."""
-        found = [(part, self._target(caller, part.model)) for part in alias.models if part.weight]
-        return [(part, target) for part, target in found if target is not None and target.adapter is None]
+        found = [(part, self._model(caller, part.model)) for part in alias.models if part.weight]
+        return [(part, target) for part, target in found if target is not None]
+
+    def _model(self, caller: Caller, name: str) -> Target | None:
+        """The base model of that name, whatever else the tenant calls so; None: it may not call it."""
+        base = self._registry.base(name)
+        return Target(name, name, None) if base is not None and base.allows(caller.tenant_id) else None
 
     def _target(self, caller: Caller, name: str) -> Target | None:
         """A base model or an adapter that the tenant may call, also where it cannot be loaded now."""
@@ -154,7 +159,7 @@ class Router:
             return None
         created = alias.created_at
         if created is None:  # the configuration's, which has no date: its first model's
-            created = self._registry.card(caller.tenant_id, there[0]).created
+            created = self._registry.created(there[0])
         return ModelCard(id=name, created=created, owned_by=OWNER)
 
 

@@ -244,7 +244,7 @@ def test_a_name_with_slashes(stack: Stack, operator: httpx.Client) -> None:
     ("name", "fields", "says"),
     [
         (MODEL, {"models": [{"model": SMALL}]}, "is the name of a base model"),
-        ("acme-style", {"models": [{"model": SMALL}]}, "is the name of an adapter"),
+        ("shared-style", {"models": [{"model": SMALL}]}, "is the name of an adapter"),
         ("new", {"models": [{"model": "nobody"}]}, "there is no base model 'nobody'"),
         ("new", {"models": [{"model": "acme-style"}]}, "there is no base model 'acme-style'"),
         ("new", {"models": [{"model": "main"}]}, "there is no base model 'main'"),

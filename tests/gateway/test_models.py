@@ -15,7 +15,10 @@ import pytest
 from adapter_operator import AdapterOperator
 from gateway_stack import MODEL, Stack, body, events, eventually, register
 
+from adapters.facts import Facts
 from gateway import keys
+from gateway.adapter_rows import AdapterNameTaken, Registration
+from gateway.administration import Actor, Administration
 from gateway.commands.run import engine_file
 
 TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -240,28 +243,70 @@ def test_who_may_call_a_model(own: Operated) -> None:
 
 
 def test_names_that_mean_something_already(own: Operated) -> None:
-    for name in ("taken-alias", "acme-style", "other"):
+    for name in ("taken-alias", "shared-style", "other"):
         own.lay(name)
         own.price(name)
     assert own.refusal("POST", "models", {"name": "taken-alias"})[::2] == (409, "'taken-alias' is the name of an alias")
-    assert own.refusal("POST", "models", {"name": "acme-style"})[::2] == (409, "'acme-style' is the name of an adapter")
+    status, _, why = own.refusal("POST", "models", {"name": "shared-style"})
+    assert (status, why) == (409, "'shared-style' is the name of an adapter")
     assert own.refusal("POST", "models", {"name": MODEL, "path": "other"})[0] == 409
     own.operator.ok("POST", "models", {"name": "other"})
     own.lay("elsewhere")
     status, param, why = own.refusal("POST", "models", {"name": "other", "path": "elsewhere"})
     assert (status, param, why) == (409, "name", "there is another model 'other'; remove it first")
     for name, meaning in (("other", "a base model"), ("taken-alias", "an alias")):
-        with pytest.raises(Exception, match=f"'{name}' is the name of {meaning}"):
-            own.stack.write(lambda c, name=name: register_as_operator(own.stack, c, name))
+        with pytest.raises(AdapterNameTaken, match=f"'{name}' is the name of {meaning}"):
+            name_adapter(own.stack, name, "globex")
 
 
-def register_as_operator(stack: Stack, connection: Any, name: str) -> None:
-    from adapters.facts import Facts
-    from gateway.adapter_rows import Registration
-    from gateway.administration import Actor, Administration
+def name_adapter(stack: Stack, name: str, owner: str | None, shared: tuple[str, ...] | None = None) -> None:
+    """Give a content a name, as the admin of that tenant, or without one as an operator."""
+    tenant_id = None if owner is None else stack.tenants[owner]
+    actor = Actor("cli:test", role="owner" if owner is None else "tenant_admin", tenant_id=tenant_id)
+    wanted = Registration(name=name, tenant_id=tenant_id, base_model=MODEL, shared=shared, promote=True)
+    facts = Facts(name.encode().hex().ljust(64, "7"))
+    stack.write(lambda c: Administration(stack.config, actor).register_adapter(c, wanted, facts, lambda: None))
 
-    wanted = Registration(name=name, tenant_id=stack.tenants["globex"], base_model=MODEL)
-    Administration(stack.config, Actor("cli:test")).register_adapter(connection, wanted, Facts("7" * 64), lambda: None)
+
+def test_a_tenant_hears_nothing_of_names_that_are_others(own: Operated) -> None:
+    """Nor does what it calls its own keep a model from coming, or from coming back."""
+    stack = own.stack
+    own.add("secret", tenants=["globex"])
+    own.operator.ok("PUT", "aliases/secret-alias", {"models": [{"model": "secret"}]})
+    for name in ("secret", "secret-alias"):
+        with pytest.raises(AdapterNameTaken):
+            name_adapter(stack, name, "globex")
+        with pytest.raises(AdapterNameTaken):
+            name_adapter(stack, name, None)
+        name_adapter(stack, name, "acme")
+        eventually(lambda name=name: stack.chat("acme", model=name).status_code == 200)  # type: ignore[misc]
+        assert stack.chat("globex", model=name).json()["model"] == "secret"
+        assert stack.chat("initech", model=name).status_code == 404
+    card = httpx.get(f"{stack.url}/v1/models/secret", headers=stack.headers("acme")).json()
+    assert (card["parent"], card["owned_by"]) == (MODEL, stack.tenants["acme"])
+    # An operator who would have others call it is told.
+    status, param, why = own.refusal("PATCH", "adapters/secret", {"shared": ["initech"]})
+    assert (status, param, why) == (409, "name", "'secret' is the name of a base model")
+
+    own.operator.ok("DELETE", "models/secret")
+    name_adapter(stack, "secret", "globex")
+    eventually(lambda: stack.chat("globex", model="secret").status_code == 200)
+    assert own.operator.ok("POST", "models/secret/restore")["state"] == "serving"
+    own.operator.ok("PATCH", "models/secret", {"tenants": None})
+    own.add("acme-style")
+    answers = {}
+    for tenant in ("acme", "globex", "initech"):
+        for name in ("secret", "acme-style"):
+            eventually(lambda name=name, tenant=tenant: stack.chat(tenant, model=name).status_code == 200)  # type: ignore[misc]
+            row = stack.usage(stack.chat(tenant, model=name).headers["x-request-id"])
+            assert row is not None
+            answers[tenant, name] = row.model, row.adapter is not None
+    adapter, secret, style = (MODEL, True), ("secret", False), ("acme-style", False)
+    assert answers == {
+        ("acme", "secret"): adapter, ("acme", "acme-style"): adapter,
+        ("globex", "secret"): adapter, ("globex", "acme-style"): style,
+        ("initech", "secret"): secret, ("initech", "acme-style"): style,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
