@@ -38,6 +38,15 @@ class Asked(msgspec.Struct, frozen=True):
     sticky: str | None = None  # requests that are alike in it are one user's, or one conversation's
 
     @property
-    def names_ids(self) -> bool:
-        """Something of it is in ids of one model's vocabulary, and not in words."""
-        return bool(self.rules.stop_ids or self.sampling.logit_bias) or any(type(one) is list for one in self.prompts)
+    def ids_in(self) -> str | None:
+        """The field in which something is said in ids of one vocabulary, and not in words."""
+        if any(type(one) is list for one in self.prompts):
+            return self.param
+        if self.rules.stop_ids:
+            return "stop_token_ids"
+        return "logit_bias" if self.sampling.logit_bias else None
+
+    @property
+    def tokens_min(self) -> int:
+        """It asks for no fewer tokens, whichever model is to serve it."""
+        return len(self.prompts) * (1 + self.n * (self.max_tokens or 1))

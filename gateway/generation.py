@@ -103,9 +103,17 @@ class Generator:
         route = self._selector.route(caller, asked, line)
         tier = self._tiers.serve(caller.tier, asked.service_tier)
         line.record.tier, line.record.stream = tier, asked.stream
+        early: Admission | None = None
         try:
-            plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
-            return await self._begin(caller, asked, line, call, plan, fallbacks, tier)
+            if len(route.candidates) > 1:  # each may count the prompt anew: whoever has no room is told before
+                early = await self._limiter.admit(caller.subjects, asked.tokens_min)
+            try:
+                plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
+                return await self._begin(caller, asked, line, call, plan, fallbacks, tier, early)
+            except BaseException:
+                if early is not None:
+                    await early.give_back()
+                raise
         except (errors.Unavailable, DatabaseUnavailable):
             self._first_tokens.refused(tier)
             raise
@@ -119,10 +127,11 @@ class Generator:
         plan: Plan,
         fallbacks: list[Target],
         tier: str,
+        early: Admission | None,
     ) -> InFlight | Replayed:
         line.record.texts = plan.texts
         self._check_journal()
-        admission, first = await self._admit(caller, plan.tokens_max, call)
+        admission, first = await self._admit(caller, plan.tokens_max, call, early)
         if isinstance(first, Replayed):
             await admission.give_back()
             return first
@@ -147,12 +156,15 @@ class Generator:
         owner.add_done_callback(self._owners.pop)
         return work
 
-    async def _admit(self, caller: Caller, tokens: int, call: Call | None) -> tuple[Admission, First | Replayed | None]:
+    async def _admit(
+        self, caller: Caller, tokens: int, call: Call | None, early: Admission | None
+    ) -> tuple[Admission, First | Replayed | None]:
         """Under the limits, and only then written down as a call with its Idempotency-Key. Raises ApiError,
         DatabaseUnavailable."""
         self._admitting += 1  # who waits here counts in the journal as those do who run
         try:
-            admission = await self._limiter.admit(caller.subjects, tokens)
+            admission = early or await self._limiter.admit(caller.subjects, tokens)
+            await self._limiter.enlarge(admission, tokens)
             try:
                 return admission, None if call is None else await call.begin()
             except BaseException:

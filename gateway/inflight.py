@@ -21,10 +21,13 @@ from gateway.sampling import TextRules
 
 @dataclass(slots=True, frozen=True)
 class ServedModel:
-    """A base model as the gateway knows it."""
+    """A base model as the gateway knows it. Those of one `vocabulary` have the same words by the same ids, those of one
+    `encoding` make the same ids of a prompt."""
 
     name: str
     tokenizer: Tokenizer
+    vocabulary: str
+    encoding: str
     default_max_tokens: int
     created: int  # Unix seconds
 

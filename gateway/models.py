@@ -6,6 +6,7 @@ It follows the database, and loads files beside the event loop. It must never kn
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,17 +20,24 @@ from gateway.inflight import ServedModel
 from gateway.model_rows import BaseModel, configured, list_models
 from gateway.registry import Registry, ServedName
 
+VOCABULARY_FILES = ("tokenizer.json",)
+ENCODING_FILES = (*VOCABULARY_FILES, "tokenizer_config.json", "chat_template.jinja")
+
 _log = logging.getLogger(__name__)
 
 
 class Files:
-    """What a gateway reads of a model's directory."""
+    """What a gateway reads of a model's directory. `vocabulary` and `encoding` are those of every model whose files of
+    these say the same: an id is the same word to them, and a prompt the same ids."""
 
     def __init__(self, path: str) -> None:
         """Raises OSError or ValueError."""
+        directory = Path(path)
         self.path = path
-        self.tokenizer = Tokenizer.load(Path(path))
-        self.created = int((Path(path) / "config.json").stat().st_mtime)
+        self.tokenizer = Tokenizer.load(directory)
+        self.vocabulary = _digest(directory, VOCABULARY_FILES)
+        self.encoding = _digest(directory, ENCODING_FILES)
+        self.created = int((directory / "config.json").stat().st_mtime)
 
 
 class Models:
@@ -121,6 +129,8 @@ class Models:
                 served[model.name] = ServedModel(
                     name=model.name,
                     tokenizer=files.tokenizer,
+                    vocabulary=files.vocabulary,
+                    encoding=files.encoding,
                     default_max_tokens=default,
                     created=files.created,
                 )
@@ -129,6 +139,15 @@ class Models:
         self.served.clear()
         self.served.update(served)
         self._registry.serve(names)
+
+
+def _digest(directory: Path, names: Sequence[str]) -> str:
+    """Of files' contents, or that they are not there. Raises OSError."""
+    digest = hashlib.sha256()
+    for name in names:
+        content = (directory / name).read_bytes() if (directory / name).exists() else b""
+        digest.update(hashlib.sha256(content).digest())
+    return digest.hexdigest()
 
 
 def _read(path: str) -> Files | OSError | ValueError:

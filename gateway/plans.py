@@ -5,7 +5,7 @@ It asks whether the engine serves the model now. It must never know limits, budg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from billing.requests import REQUEST_TOKENS_MAX
 from engine import protocol
@@ -17,6 +17,9 @@ from gateway.inflight import Plan, ServedModel
 from gateway.prompts import Counted, PromptCounter
 from gateway.registry import Registry, Target
 from gateway.sampling import check_ids
+
+# Of one request, what its prompts are, by a model's encoding and the number of its ids.
+Known = dict[tuple[str, int], list[Counted]]
 
 
 class Planner:
@@ -35,12 +38,22 @@ class Planner:
         known = self._models.keys() & self._engine.models.keys()
         return frozenset([name for name in known if not self._registry.is_refused(name)])
 
-    async def plan(self, caller: Caller, asked: Asked, target: Target) -> Plan:
-        """Counted with the model's own tokenizer, bound by its context. Raises ApiError: ModelUnavailable or EngineAway
-        when it is not there now, InvalidRequest and ContextLengthExceeded when it cannot do what is asked."""
+    def one_vocabulary(self, targets: Sequence[Target]) -> bool:
+        """Whether an id is the same word to all of them. Of one whose files could not be read nobody knows."""
+        found = [self._models.get(target.model) for target in targets]
+        vocabularies = {None if model is None else model.vocabulary for model in found}
+        return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
+
+    async def plan(self, caller: Caller, asked: Asked, target: Target, known: Known | None = None) -> Plan:
+        """Counted with the model's own tokenizer, or as one of the same encoding did, and bound by its context. Raises
+        ApiError: ModelUnavailable or EngineAway when it is not there now, InvalidRequest and ContextLengthExceeded when
+        it cannot do what is asked."""
         model, info = self._served(target)
         check_ids(asked.rules, asked.sampling, info.vocab_size)
-        prompts = await self._counter.count(model.tokenizer, info, asked.prompts, asked.param)
+        known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
+        if encoding not in known:
+            known[encoding] = await self._counter.count(model.tokenizer, info, asked.prompts, asked.param)
+        prompts = known[encoding]
         return Plan(
             target=target,
             model=model,

@@ -31,9 +31,11 @@ PARTS = 2**52  # a double tells halves of them apart
 
 class Route(msgspec.Struct, frozen=True):
     """What may serve a request. `candidates`: one, or of a cheapest alias all, in order, of which the cheapest capable
-    one is to be chosen. `fallbacks` of each follow it, where it is saturated or not there."""
+    one is to be chosen. `among`: all that the name stands for, of which another request may get another. `fallbacks` of
+    each follow it, where it is saturated or not there."""
 
     candidates: tuple[Target, ...]
+    among: tuple[Target, ...]
     alias: Alias | None = None
 
 
@@ -71,24 +73,25 @@ class Router:
     # ---- what a name stands for
 
     def route(self, caller: Caller, name: str, sticky: str) -> Route:
-        """A base model, an adapter that the tenant sees, or else an alias. Requests that are `sticky` alike go alike.
+        """A base model or an adapter that the tenant sees, or else an alias. Requests that are `sticky` alike go alike.
         Raises ModelNotFound, one and the same for what is another's and what is nobody's."""
         target = self._target(caller, name)
         if target is not None:
-            return Route((target,))
+            return Route((target,), (target,))
         alias = self._alias(caller, name)
         if alias is None:
             raise ModelNotFound(name)
         parts = self._parts(caller, alias)
         if not parts:
             raise ModelNotFound(name)
+        among = tuple([target for _, target in parts])
         if alias.cheapest and caller.cheapest:
-            return Route(tuple([target for _, target in parts]), alias)
+            return Route(among, among, alias)
         served = self._served()
         # Where none is served, the one that would be says so.
         parts = [(part, target) for part, target in parts if target.model in served] or parts
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
-        return Route((next(target for _, target in parts if target.model == chosen),), alias)
+        return Route((next(target for target in among if target.model == chosen),), among, alias)
 
     def fallbacks(self, caller: Caller, route: Route, first: Target) -> list[Target]:
         """What to try when `first` is saturated or not there. An adapter's base is its model: nothing else has it."""

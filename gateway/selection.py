@@ -14,7 +14,7 @@ from gateway.callers import Caller
 from gateway.inflight import Plan
 from gateway.log import RequestLine
 from gateway.metrics import Metrics
-from gateway.plans import Planner
+from gateway.plans import Known, Planner
 from gateway.registry import Target
 from gateway.routing import Route, Router
 
@@ -28,8 +28,15 @@ class Selector:
         self._metrics = metrics
 
     def route(self, caller: Caller, asked: Asked, line: RequestLine) -> Route:
-        """Raises ModelNotFound."""
-        return self._router.route(caller, asked.model, asked.sticky or line.record.request_id)
+        """Raises ModelNotFound, and InvalidRequest for ids that would be other words to another model of the name."""
+        route = self._router.route(caller, asked.model, asked.sticky or line.record.request_id)
+        if (field := asked.ids_in) is not None and not self.planner.one_vocabulary(route.among):
+            raise errors.InvalidRequest(
+                f"{field!r} has token ids, and {asked.model!r} stands for models with different vocabularies, to which "
+                f"they are different words. Name one of them as 'model': {', '.join(one.name for one in route.among)}.",
+                param=field,
+            )
+        return route
 
     def counting(self, caller: Caller, name: str) -> Target:
         """Whose tokenizer counts for this name. Raises ModelNotFound, ModelUnavailable, EngineAway."""
@@ -60,7 +67,7 @@ class Selector:
 
     def _fallbacks(self, caller: Caller, asked: Asked, route: Route, first: Target) -> list[Target]:
         """Whoever writes ids means one vocabulary's: to another model they are other words, so none has its place."""
-        return [] if asked.names_ids else self._router.fallbacks(caller, route, first)
+        return [] if asked.ids_in is not None else self._router.fallbacks(caller, route, first)
 
     async def following(
         self, caller: Caller, asked: Asked, before: Target, fallbacks: list[Target], line: RequestLine
@@ -81,13 +88,14 @@ class Selector:
         """Of those that can serve the request now, and have a price, the one that it costs least at most; of several
         the first. None: there is none."""
         best: tuple[int, Plan] | None = None
+        known: Known = {}
         for target in route.candidates:
             prices = self._router.unit_prices(target.model, caller.currency, tier)
             if prices is None:
                 continue
-            await asyncio.sleep(0)  # each counts the prompt anew: others have their turn in between
+            await asyncio.sleep(0)  # each may count the prompt anew: others have their turn in between
             try:
-                plan = await self.planner.plan(caller, asked, target)
+                plan = await self.planner.plan(caller, asked, target, known)
             except errors.Overloaded:  # of this process, and says nothing of the model
                 raise
             except errors.ApiError:

@@ -10,10 +10,11 @@ import httpx
 import openai
 import pytest
 from gateway_stack import MODEL, Stack, eventually
-from many_models import BARE, SMALL, ManyModels, billed, named_in, post, sections
+from many_models import BARE, SMALL, ManyModels, asked, billed, named_in, post, sections
 from test_cli import Laneway
 
-from gateway import keys
+from gateway import allowances, keys
+from gateway.allowances import LimitsChange
 from gateway.routing import choose
 from gateway.sections import TargetSection
 
@@ -198,6 +199,39 @@ def test_the_cheapest_that_can(stack: Stack, operator: httpx.Client) -> None:
         assert refused.json()["error"]["code"] == "context_length_exceeded"
         assert "8192" in refused.json()["error"]["message"], "the first one's error"
         assert named_in("", post(stack, "chat/completions", "cheap", "acme")) == {MODEL}, "not opted in"
+    finally:
+        set_cheapest(stack, operator, False)
+
+
+def test_who_has_no_room_is_told_before_every_model_counts_the_prompt(stack: Stack, operator: httpx.Client) -> None:
+    """As soon as the limits could not bear it whatever it is; and what no model can do takes nothing from them."""
+    made = stack.new_key("globex")
+    change = LimitsChange(requests_per_minute=3, tokens_per_minute=1000)
+    tenant_id = stack.tenants["globex"]
+    stack.write(lambda c: allowances.change(c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change))
+    set_cheapest(stack, operator, True)
+
+    def ask(**fields: Any) -> httpx.Response:
+        sent = asked("chat/completions", "cheap", **fields)
+        headers = {"Authorization": f"Bearer {made.secret}"}
+        return httpx.post(f"{stack.url}/v1/chat/completions", headers=headers, json=sent, timeout=30)
+
+    too_long = [{"role": "user", "content": "word " * 9000}]
+    try:
+        eventually(lambda: ask(messages=too_long, max_tokens=1).status_code == 400)
+        for _ in range(4):
+            assert ask(messages=too_long, max_tokens=1).json()["error"]["code"] == "context_length_exceeded"
+        for max_tokens in (1000, 4):
+            refused = ask(messages=too_long, max_tokens=max_tokens)
+            assert (refused.status_code == 429) == (max_tokens == 1000), refused.text
+        served = ask()
+        assert named_in("", served) == {SMALL}
+        assert served.headers["x-ratelimit-remaining-requests"] == "2"
+        while (answer := ask()).status_code == 200:
+            pass
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+        refused = ask(messages=too_long, max_tokens=1)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     finally:
         set_cheapest(stack, operator, False)
 

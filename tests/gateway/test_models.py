@@ -309,6 +309,35 @@ def test_a_tenant_hears_nothing_of_names_that_are_others(own: Operated) -> None:
     }  # fmt: skip
 
 
+def test_ids_to_an_alias_are_of_one_vocabulary(own: Operated, tiny_dir: Path) -> None:
+    """To a model with another one they would be other words, made and billed."""
+    own.add("same-words")
+    for file in own.lay("other-words").iterdir():
+        if file.name != "config.json":
+            shutil.copy(tiny_dir / file.name, file)
+    own.price("other-words")
+    own.operator.ok("POST", "models", {"name": "other-words"})
+    names = {"same": ["same-words"], "different": ["other-words"], "off": [{"model": "other-words", "weight": 0}]}
+    for name, others in names.items():
+        models = [{"model": MODEL}, *({"model": one} if isinstance(one, str) else one for one in others)]
+        own.operator.ok("PUT", f"aliases/{name}", {"models": models})
+
+    def ask(model: str, **fields: Any) -> httpx.Response:
+        sent = {"model": model, "prompt": "Once", "max_tokens": 2} | fields
+        return httpx.post(f"{own.stack.url}/v1/completions", headers=own.stack.headers(), json=sent)
+
+    eventually(lambda: all(ask(name).status_code == 200 for name in names))
+    for fields in ({"prompt": [500, 501]}, {"logit_bias": {"500": 1}}, {"stop_token_ids": [500]}):
+        [field] = fields
+        for name in ("same", "off", MODEL, "other-words"):
+            assert ask(name, **fields).status_code == 200
+        for user in ("one", "two", "three"):
+            refused = ask("different", user=user, **fields)
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, field)
+            assert f"{MODEL}, other-words" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "why"),
     [
