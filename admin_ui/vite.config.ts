@@ -11,8 +11,8 @@ export default defineConfig({
   base: "/admin/",
   plugins: [react()],
   resolve: {
-    // Radix locks the page's scroll with a <style> element, which style-src 'self' refuses; ours locks by a class.
-    alias: { "react-style-singleton": fileURLToPath(new URL("src/kit/noStyles.ts", import.meta.url)) },
+    // Radix locks the page's scroll with a <style> element, which style-src 'self' refuses; our stylesheet locks it.
+    alias: { "react-remove-scroll": fileURLToPath(new URL("src/kit/noScrollLock.tsx", import.meta.url)) },
   },
   // Nothing inlined: the CSP has no data: for scripts or styles.
   build: { target: "es2022", assetsInlineLimit: 0, sourcemap: false, modulePreload: { polyfill: false } },

@@ -1,6 +1,5 @@
 // A list of the API as a table: search, sort and filters in the address, pages by keyset, rows that are links.
-import { tableFeatures, useTable } from "@tanstack/react-table";
-import { Fragment, type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import { Fragment, type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from "react";
 import type { List } from "../api/query";
 import { useLate } from "./combobox";
 import { type Cell, saveCsv } from "./csv";
@@ -45,16 +44,8 @@ interface Props<Row> {
   csv?: boolean;
 }
 
-const features = tableFeatures({});
-
 export function DataTable<Row extends object>({ label, list, columns: all, id, to, detail, view, search, filters, empty, csv }: Props<Row>) {
   const columns = all.filter((column) => !column.hidden);
-  const table = useTable({
-    features,
-    data: list.rows as Row[],
-    getRowId: id,
-    columns: useMemo(() => all.map((column) => ({ id: column.id, header: column.header })), [all]),
-  });
   const open = view?.values.open?.split(",").filter(Boolean) ?? [];
   const [opened, setOpened] = useState<string[]>([]);
   const isOpen = (row: string) => (view?.values.open === undefined ? opened : open).includes(row);
@@ -101,21 +92,24 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
                 ? Array.from({ length: 6 }, (_, row) => (
                     <tr key={row} className="skeleton">{Array.from({ length: span }, (_, cell) => <td key={cell}><i className={`w${(row + cell) % 4}`} /></td>)}</tr>
                   ))
-                : table.getRowModel().rows.map((row) => (
-                    <Fragment key={row.id}>
-                      <tr className={to === undefined ? undefined : "row-link"}>
-                        {detail !== undefined && (
-                          <td className="fold"><button type="button" className="fold-button" aria-expanded={isOpen(row.id)} aria-label={`More on ${row.id}`} onClick={() => toggle(row.id)}>›</button></td>
-                        )}
-                        {columns.map((column, index) => (
-                          <td key={column.id} data-label={column.header} className={classOf(column)}>
-                            {index === 0 && to !== undefined ? <Link to={to(row.original)} className="row-to">{column.cell(row.original)}</Link> : column.cell(row.original)}
-                          </td>
-                        ))}
-                      </tr>
-                      {detail !== undefined && isOpen(row.id) && <tr className="row-detail"><td colSpan={span}>{detail(row.original)}</td></tr>}
-                    </Fragment>
-                  ))}
+                : list.rows.map((row) => {
+                    const key = id(row);
+                    return (
+                      <Fragment key={key}>
+                        <tr className={to === undefined ? undefined : "row-link"}>
+                          {detail !== undefined && (
+                            <td className="fold"><button type="button" className="fold-button" aria-expanded={isOpen(key)} aria-label={`More on ${key}`} onClick={() => toggle(key)}>›</button></td>
+                          )}
+                          {columns.map((column, index) => (
+                            <td key={column.id} data-label={column.header} className={classOf(column)}>
+                              {index === 0 && to !== undefined ? <Link to={to(row)} className="row-to">{column.cell(row)}</Link> : column.cell(row)}
+                            </td>
+                          ))}
+                        </tr>
+                        {detail !== undefined && isOpen(key) && <tr className="row-detail"><td colSpan={span}>{detail(row)}</td></tr>}
+                      </Fragment>
+                    );
+                  })}
             </tbody>
           </table>
         </div>

@@ -1,6 +1,5 @@
-// Tabs whose choice is in the address, so that a link opens the same one.
-import { Tabs as Primitive } from "radix-ui";
-import type { ReactNode } from "react";
+// Tabs whose choice is in the address, so that a link opens the same one. Arrow keys go along them, Enter opens one.
+import { type KeyboardEvent, type ReactNode, useId } from "react";
 import { useView } from "./links";
 
 export interface Tab {
@@ -11,14 +10,27 @@ export interface Tab {
 
 export function Tabs({ label, tabs }: { label: string; tabs: readonly Tab[] }) {
   const view = useView({ tab: tabs[0]?.id ?? "" });
+  const own = useId();
+  const open = tabs.find((tab) => tab.id === view.values.tab) ?? tabs[0]; // a role may not see every one
   return (
-    <Primitive.Root className="tabs" value={view.values.tab} onValueChange={(tab) => view.set({ tab })} activationMode="manual">
-      <Primitive.List className="tabs-list" aria-label={label}>
-        {tabs.map((tab) => <Primitive.Trigger key={tab.id} value={tab.id} className="tab">{tab.label}</Primitive.Trigger>)}
-      </Primitive.List>
-      {tabs.map((tab) => (
-        <Primitive.Content key={tab.id} value={tab.id} className="tab-content">{tab.id === view.values.tab && tab.content()}</Primitive.Content>
-      ))}
-    </Primitive.Root>
+    <div className="tabs">
+      <div className="tabs-list" role="tablist" aria-label={label} onKeyDown={moveByArrows}>
+        {tabs.map((tab) => (
+          <button key={tab.id} type="button" role="tab" id={`${own}-${tab.id}`} className="tab" aria-selected={tab === open} {...(tab === open ? { "aria-controls": own } : { tabIndex: -1 })} onClick={() => view.set({ tab: tab.id })}>
+            {tab.label}
+          </button>
+        ))}
+      </div>
+      {open !== undefined && <div key={open.id} className="tab-content" role="tabpanel" id={own} aria-labelledby={`${own}-${open.id}`} tabIndex={0}>{open.content()}</div>}
+    </div>
   );
+}
+
+function moveByArrows(event: KeyboardEvent<HTMLDivElement>): void {
+  const all = [...event.currentTarget.querySelectorAll<HTMLElement>("[role=tab]")];
+  const at = all.indexOf(event.target as HTMLElement);
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1 + all.length, Home: 0, End: all.length - 1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  all[to % all.length]?.focus();
 }
