@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-from gateway_stack import Stack
+from gateway_stack import MODEL, Stack
 from history import History
 
 from gateway import keys
@@ -79,3 +80,29 @@ class Console:
         """As the owner, by bearer."""
         headers = {"Authorization": f"Bearer {self.secrets['owner']}"}
         return httpx.request(method, f"{self.stack.url}{path}", headers=headers, timeout=60, **options)
+
+
+class Asked:
+    """A stream of a tenant's that is being answered; closed, it leaves."""
+
+    def __init__(self, console: Console, tenant: str, *, words: int, max_tokens: int, model: str = MODEL) -> None:
+        self._leave = threading.Event()
+        body = {
+            "model": model,
+            "max_tokens": max_tokens,
+            "stream": True,
+            "messages": [{"role": "user", "content": "word " * words}],
+        }
+        self._thread = threading.Thread(target=self._read, args=(console, tenant, body), daemon=True)
+        self._thread.start()
+
+    def _read(self, console: Console, tenant: str, body: Any) -> None:
+        url = f"{console.stack.url}/v1/chat/completions"
+        with httpx.stream("POST", url, headers=console.stack.headers(tenant), json=body, timeout=60) as answer:
+            for _ in answer.iter_lines():
+                if self._leave.is_set():
+                    break
+
+    def close(self) -> None:
+        self._leave.set()
+        self._thread.join(20)

@@ -1,12 +1,13 @@
 // The engine, each second: whose each page is, who waits and runs, who gives way, where adapters are.
 import { useEffect, useState } from "react";
+import { useMay } from "../api";
 import { Badge, Link, PageHead, Section, Skeleton, StatTile, Tiles, count, duration, moment, useView, useZone } from "../kit";
 import type { EngineEvent } from "./liveArena";
 import { type Feed, Listening, grown, useFeed } from "./liveFeed";
-import { ArenaMap } from "./liveMap";
-import { LiveModels } from "./liveModels";
+import { ArenaMap, useLook } from "./liveMap";
 import { Minutes } from "./liveMinutes";
 import { Adapters, Preemptions, Queues, Requests } from "./liveParts";
+import { WeightsBudget, useModels } from "./modelParts";
 import "./live.css";
 
 const LATE_S = 5;
@@ -70,14 +71,17 @@ function Away({ away, event }: { away: NonNullable<Feed["away"]>; event: EngineE
 
 function Moment({ event, feed, old }: { event: EngineEvent; feed: Feed; old: boolean }) {
   const view = useView({ tier: "", state: "", model: "", where: "" });
+  const models = useModels(useMay()("models:read")).data;
+  const look = useLook(event, models?.data);
   return (
     <div className={old ? "live live-old" : "live"}>
       <Glance event={event} feed={feed} />
-      <ArenaMap event={event} />
-      <LiveModels />
+      <ArenaMap event={event} look={look} />
+      {/* One model that always stays says nothing that the page does not say already. */}
+      {models !== undefined && (models.data.length > 1 || models.weights_bytes !== 0) && <WeightsBudget of={models} />}
       <div className="live-two">
-        <Section title="Queues by tier" note="Below its floor nobody takes a tier's pages."><Queues event={event} /></Section>
-        <Minutes event={event} samples={feed.samples} />
+        <Section title="Queues by tier" note="Below its floor nobody takes a tier's pages."><Queues event={event} palette={look.palette} /></Section>
+        <Minutes event={event} samples={feed.samples} palette={look.palette} />
       </div>
       <div className="live-two">
         <Section title="Preemptions, as they happen"><Preemptions preemptions={feed.preemptions} /></Section>

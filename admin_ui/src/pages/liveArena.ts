@@ -6,33 +6,54 @@ export type EngineEvent = components["schemas"]["EngineEvent"];
 export type Owner = components["schemas"]["LiveOwner"];
 type Arena = components["schemas"]["LiveArena"];
 
-/** Owners that are told apart by colour: the KV pages of a tier and model, all adapters, what is cached, what is free. */
+/** What the map's colours tell apart, beside adapters, what is cached and what is free. */
+export type By = "model" | "tier";
+
+/** Owners that are of one colour. */
 export interface Group {
   key: string;
   label: string;
   pages: number;
-  /** As #rrggbb. */
-  colour: string;
+  paint: Paint;
+}
+
+/** A colour and, for who cannot tell colours, which of the MARKS its cells have. */
+export interface Paint {
+  colour: Rgb;
+  mark: number;
 }
 
 export type Rgb = readonly [number, number, number];
-export interface Colours {
-  owners: readonly Rgb[];
-  groups: ReadonlyMap<string, Rgb>;
+export interface Palette {
+  by: By;
+  tiers: readonly string[];
+  /** By name, its place among all: it has the same colour on every page. */
+  models: ReadonlyMap<string, number>;
+  hues: readonly Rgb[];
   surface: Rgb;
+  sunk: Rgb;
   ink: Rgb;
 }
 
-// Of the eight of the charts: tiers take these in their order; adapters and what is cached have theirs.
+/** In a square of 10 by 10; the first has none. */
+export const MARKS = ["", "M3 3h4v4H3z", "M0 4h10v2H0z", "M4 0h2v10H4z", "M1 1h3v3H1zM6 6h3v3H6z", "M0 0h5v5H0z", "M4 1h2v3h3v2H6v3H4V6H1V4h3z", "M1 1h8v2H1zM1 7h8v2H1z", "M0 8L8 0h2v2L2 10H0z"] as const;
+const ADAPTER_MARK = MARKS.length - 1;
+// Of the eight of the charts: tiers take these in their order; what is cached has its own.
 const TIER_HUES = [0, 2, 1, 3, 5, 6];
-const ADAPTER_HUE = 4;
 const CACHED_HUE = 7;
 const CELL_PX_MAX = 20;
 const CELL_PX_MIN = 2;
 const HEIGHT_PX = 300;
 
-export function groupKey(owner: Owner): string {
+/** The finest that is kept of a moment: KV pages by tier and model, all adapters, what is cached, what is free. */
+export function ownerKey(owner: Owner): string {
   return owner.kind === "kv" ? `kv/${owner.tier}/${owner.model}` : owner.kind;
+}
+
+/** Which group an owner's key is in. */
+export function groupKey(key: string, by: By): string {
+  const [kind, tier, ...model] = key.split("/"); // a model's name may have a slash in it
+  return kind !== "kv" ? key : by === "tier" ? `kv/${tier}` : `kv/${model.join("/")}`;
 }
 
 /** By page in order, the index of its owner. One cell is `map_cell_pages` pages. */
@@ -56,9 +77,9 @@ export function layout(width: number, count: number): { cell: number; columns: n
   return { cell, columns, rows: Math.max(1, Math.ceil(count / columns)) };
 }
 
-/** Of a group's key, or of `model/NAME`: all that is of one model. */
-export function isOf(owner: Owner, key: string): boolean {
-  return key.startsWith("model/") ? owner.model === key.slice("model/".length) : groupKey(owner) === key;
+/** Whether a group is picked out with this owner: what is cached of a model, with the model. */
+export function isOf(owner: Owner, group: string, by: By): boolean {
+  return groupKey(ownerKey(owner), by) === group || (by === "model" && owner.kind === "cached" && group === `kv/${owner.model}`);
 }
 
 /** Those that have pages, KV or cached. */
@@ -66,55 +87,54 @@ export function modelsOf(event: EngineEvent): string[] {
   return [...new Set(event.arena.owners.flatMap((owner) => (owner.model !== null && owner.pages > 0 ? [owner.model] : [])))].sort();
 }
 
-/** One colour for each owner of the event: a tier has its hue, its second model a paler one; neighbouring adapters
- * differ a little, so that one sees where each ends. */
-export function coloursOf(event: EngineEvent, style: CSSStyleDeclaration): Colours {
+export function paletteOf(by: By, tiers: readonly string[], models: ReadonlyMap<string, number>, style: CSSStyleDeclaration): Palette {
   const colour = (name: string) => rgb(style.getPropertyValue(name));
-  const hue = (index: number) => colour(`--chart-${index}`);
-  const surface = colour("--surface");
-  const tiers = event.tiers.map((tier) => tier.tier);
-  const models = modelsOf(event);
-  const groups = new Map<string, Rgb>([["free", colour("--sunk")]]);
-  const owners = event.arena.owners.map((owner, index) => {
-    if (owner.kind === "cached") groups.set("cached", mix(hue(CACHED_HUE), surface, 0.45));
-    else if (owner.kind === "adapter") groups.set("adapter", hue(ADAPTER_HUE));
-    else if (owner.kind === "kv") {
-      const tier = hue(TIER_HUES[tiers.indexOf(owner.tier ?? "") % TIER_HUES.length] ?? 0);
-      groups.set(groupKey(owner), mix(tier, surface, Math.min(0.6, 0.35 * Math.max(0, models.indexOf(owner.model ?? "")))));
-    }
-    const own = groups.get(groupKey(owner))!;
-    return owner.kind === "adapter" && index % 2 === 1 ? mix(own, surface, 0.3) : own;
+  const hues = Array.from({ length: 8 }, (_, index) => colour(`--chart-${index}`));
+  return { by, tiers, models, hues, surface: colour("--surface"), sunk: colour("--sunk"), ink: colour("--ink") };
+}
+
+/** Of a group: tiers and models have hues, all else is grey. From the ninth on, a hue comes again with another mark. */
+export function paintOf(group: string, { by, tiers, models, hues, surface, sunk, ink }: Palette): Paint {
+  if (group === "free") return { colour: sunk, mark: 0 };
+  if (group === "cached") return { colour: mix(hues[CACHED_HUE]!, surface, 0.45), mark: 0 };
+  if (group === "adapter") return { colour: mix(ink, surface, 0.25), mark: ADAPTER_MARK };
+  const name = group.slice("kv/".length);
+  const place = Math.max(0, by === "tier" ? tiers.indexOf(name) : (models.get(name) ?? 0));
+  const hue = by === "tier" ? TIER_HUES[place % TIER_HUES.length]! : place % hues.length;
+  return { colour: hues[hue]!, mark: (place + Math.floor(place / hues.length)) % ADAPTER_MARK };
+}
+
+/** One for each owner of the event; neighbouring adapters differ a little, so that one sees where each ends. */
+export function paintsOf(event: EngineEvent, palette: Palette): Paint[] {
+  return event.arena.owners.map((owner, index) => {
+    const paint = paintOf(groupKey(ownerKey(owner), palette.by), palette);
+    return owner.kind === "adapter" && index % 2 === 1 ? { ...paint, colour: mix(paint.colour, palette.surface, 0.3) } : paint;
   });
-  return { owners, groups, surface, ink: colour("--ink") };
 }
 
-export function tierColour(event: EngineEvent, tier: string, style: CSSStyleDeclaration): string {
-  const index = event.tiers.findIndex((one) => one.tier === tier);
-  return style.getPropertyValue(`--chart-${TIER_HUES[index % TIER_HUES.length] ?? 0}`).trim();
-}
-
-/** From the highest tier down, then adapters, cached, free; but for the free, those that have no page are left out. */
-export function groupsOf(event: EngineEvent, colours: Colours): Group[] {
-  const many = modelsOf(event).length > 1;
-  const found = new Map<string, Group>([["free", { key: "free", label: "Free", pages: 0, colour: hex(colours.groups.get("free")!) }]]);
-  for (const owner of event.arena.owners) {
-    const key = groupKey(owner);
-    const group = found.get(key) ?? { key, label: labelOf(owner, many), pages: 0, colour: hex(colours.groups.get(key)!) };
-    found.set(key, { ...group, pages: group.pages + owner.pages });
-  }
-  const tiers = event.tiers.map((tier) => tier.tier);
+/** Tiers from the highest down or models in their order, then adapters, cached, free; those without a page are left out,
+ * but for the free. `also`: further owners' keys that have a place, as what held pages before. */
+export function groupsOf(event: EngineEvent, palette: Palette, also: Iterable<string> = []): Group[] {
+  const pages = new Map<string, number>([["free", 0]]);
+  const add = (key: string, more: number) => pages.set(groupKey(key, palette.by), (pages.get(groupKey(key, palette.by)) ?? 0) + more);
+  for (const owner of event.arena.owners) add(ownerKey(owner), owner.pages);
+  for (const key of also) add(key, 0);
   const rank = ({ key }: Group) => {
     const at = ["adapter", "cached", "free"].indexOf(key);
-    return at >= 0 ? 1000 + at : tiers.indexOf(key.split("/")[1] ?? "");
+    if (at >= 0) return 1000 + at;
+    const name = key.slice("kv/".length);
+    return palette.by === "tier" ? palette.tiers.indexOf(name) : (palette.models.get(name) ?? 0);
   };
-  return [...found.values()].sort((a, b) => rank(a) - rank(b) || a.key.localeCompare(b.key));
+  const groups = [...pages].map(([key, held]): Group => ({ key, label: labelOf(key, palette.by), pages: held, paint: paintOf(key, palette) }));
+  return groups.sort((a, b) => rank(a) - rank(b) || a.key.localeCompare(b.key));
 }
 
-function labelOf(owner: Owner, many: boolean): string {
-  if (owner.kind === "adapter") return "Adapters";
-  if (owner.kind === "cached") return "Cached";
-  if (owner.kind === "free") return "Free";
-  return many ? `KV ${owner.tier}, ${owner.model}` : `KV ${owner.tier}`;
+function labelOf(group: string, by: By): string {
+  if (group === "adapter") return "Adapters";
+  if (group === "cached") return "Cached";
+  if (group === "free") return "Free";
+  const name = group.slice("kv/".length);
+  return by === "tier" ? `KV ${name}` : name;
 }
 
 /** Whose it is, in a line. */

@@ -3,15 +3,15 @@
 import { useEffect, useSyncExternalStore } from "react";
 import { useEvents } from "../api";
 import type { components } from "../api/schema";
-import { type EngineEvent, groupKey } from "./liveArena";
+import { type EngineEvent, ownerKey } from "./liveArena";
 
 export type Preemption = components["schemas"]["LivePreemption"];
 
-/** One second: pages by group, and the counts that are differenced. */
+/** One second: pages by owner, and the counts that are differenced. */
 export interface Sample {
   at: number;
   pages: number;
-  groups: ReadonlyMap<string, number>;
+  owners: ReadonlyMap<string, number>;
   steps: number;
   preempted: number;
 }
@@ -39,10 +39,10 @@ function become(change: Partial<Feed>): void {
 }
 
 function sampleOf(event: EngineEvent): Sample {
-  const groups = new Map<string, number>();
-  for (const owner of event.arena.owners) groups.set(groupKey(owner), (groups.get(groupKey(owner)) ?? 0) + owner.pages);
+  const owners = new Map<string, number>();
+  for (const owner of event.arena.owners) owners.set(ownerKey(owner), (owners.get(ownerKey(owner)) ?? 0) + owner.pages);
   const preempted = event.tiers.reduce((sum, tier) => sum + tier.preempted_total, 0);
-  return { at: event.at, pages: event.arena.pages, groups, steps: event.steps, preempted };
+  return { at: event.at, pages: event.arena.pages, owners, steps: event.steps, preempted };
 }
 
 function take(event: EngineEvent): void {

@@ -1,42 +1,68 @@
-// The page arena as a map: one square a page, in page order, coloured by owner. Pointing or the arrow keys read it, the
-// legend picks an owner out, and the table has the same numbers.
+// The page arena as a map: one square a page, in page order, coloured by model or by tier. Pointing or the arrow keys read
+// it, the legend picks an owner out, and the table has the same numbers.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
-import { bytes, count, useShade } from "../kit";
-import { type Colours, type EngineEvent, type Group, type Rgb, cells, coloursOf, groupKey, groupsOf, hex, isOf, layout, mix, modelsOf, nameOf, ownerWords } from "./liveArena";
+import { bytes, count, useShade, useView } from "../kit";
+import { type By, type EngineEvent, type Group, MARKS, type Paint, type Palette, cells, groupsOf, hex, isOf, layout, mix, modelsOf, nameOf, ownerKey, ownerWords, paintsOf, paletteOf } from "./liveArena";
+import type { Model } from "./modelParts";
 
-/** The colours of this event in the theme that is seen. */
-export function useColours(event: EngineEvent): Colours {
-  const shade = useShade();
-  return useMemo(() => coloursOf(event, getComputedStyle(document.documentElement)), [event, shade]);
+const MARKED_PX_MIN = 8;
+const MARK_ALPHA = 0.6;
+
+export interface Look {
+  palette: Palette;
+  /** Undefined with one model: there is nothing to choose. */
+  choose: ((by: By) => void) | undefined;
 }
 
-export function ArenaMap({ event }: { event: EngineEvent }) {
-  const colours = useColours(event);
+/** The colours of the map and of what stands beside it, in the theme that is seen. `models`: all that there are, where
+ * that is known. Of several, the first thing to see is which has the pages. */
+export function useLook(event: EngineEvent, models: readonly Model[] | undefined): Look {
+  const shade = useShade();
+  const view = useView({ by: "" });
+  const known = models === undefined ? modelsOf(event).join("\n") : models.map((model) => model.name).join("\n");
+  const several = models === undefined ? modelsOf(event).length > 1 : models.filter((model) => model.state !== "removed").length > 1;
+  const by: By = view.values.by === "tier" || !several ? "tier" : "model";
+  const tiers = event.tiers.map((tier) => tier.tier).join("\n");
+  const palette = useMemo(
+    () => paletteOf(by, tiers.split("\n"), new Map(known.split("\n").map((name, index) => [name, index])), getComputedStyle(document.documentElement)),
+    [by, tiers, known, shade], // eslint-disable-line
+  );
+  return { palette, choose: several ? (chosen) => view.set({ by: chosen === "tier" ? "tier" : "" }) : undefined };
+}
+
+export function ArenaMap({ event, look: { palette, choose } }: { event: EngineEvent; look: Look }) {
   const [asTable, setAsTable] = useState(false);
-  const [only, setOnly] = useState<string | null>(null);
-  const groups = groupsOf(event, colours);
+  const [picked, setPicked] = useState<string | null>(null);
+  const groups = groupsOf(event, palette);
+  const only = groups.some((group) => group.key === picked) ? picked : null;
   const { arena } = event;
   return (
     <figure className="arena" aria-label="The page arena">
       <figcaption>
         <h2>Page arena</h2>
         <span className="note num">{count(arena.pages)} pages of {bytes(arena.page_bytes)}, {bytes(arena.pages * arena.page_bytes)} in all{arena.map_cell_pages > 1 && `; one square is ${arena.map_cell_pages} pages, coloured as the first`}</span>
-        <button type="button" className="button button-quiet" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>{asTable ? "Map" : "Table"}</button>
+        <span className="actions">
+          {choose !== undefined && (
+            <span className="segments" role="group" aria-label="Coloured by">
+              {(["model", "tier"] as const).map((by) => <button key={by} type="button" className="button button-quiet" aria-pressed={by === palette.by} onClick={() => choose(by)}>by {by}</button>)}
+            </span>
+          )}
+          <button type="button" className="button button-quiet" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>{asTable ? "Map" : "Table"}</button>
+        </span>
       </figcaption>
-      {asTable ? <OwnerTable event={event} /> : <MapCanvas event={event} colours={colours} only={only} />}
-      <Legend groups={groups} pages={arena.pages} only={only} onOnly={setOnly} />
-      <ByModel event={event} only={only} onOnly={setOnly} />
+      {asTable ? <OwnerTable event={event} /> : <MapCanvas event={event} palette={palette} only={only} />}
+      <Legend groups={groups} pages={arena.pages} palette={palette} only={only} onOnly={setPicked} />
     </figure>
   );
 }
 
-function Legend({ groups, pages, only, onOnly }: { groups: readonly Group[]; pages: number; only: string | null; onOnly: (key: string | null) => void }) {
+function Legend({ groups, pages, palette, only, onOnly }: { groups: readonly Group[]; pages: number; palette: Palette; only: string | null; onOnly: (key: string | null) => void }) {
   return (
     <ul className="arena-legend" aria-label="Pages by owner; press one to pick it out">
       {groups.map((group) => (
         <li key={group.key}>
           <button type="button" aria-pressed={only === group.key} onClick={() => onOnly(only === group.key ? null : group.key)}>
-            <svg viewBox="0 0 10 10" aria-hidden="true"><rect className="swatch" width="10" height="10" fill={group.colour} /></svg>
+            <Swatch of={group.paint} surface={palette.surface} />
             <span>{group.label}</span>
             <b className="num">{share(group.pages, pages)}</b>
             <span className="faint num">{count(group.pages)}</span>
@@ -47,27 +73,12 @@ function Legend({ groups, pages, only, onOnly }: { groups: readonly Group[]; pag
   );
 }
 
-/** With several models: each one's pages, KV and cached, of all tiers; pressed, it alone keeps its colours. */
-function ByModel({ event, only, onOnly }: { event: EngineEvent; only: string | null; onOnly: (key: string | null) => void }) {
-  const models = modelsOf(event);
-  if (models.length < 2) return null;
+function Swatch({ of: { colour, mark }, surface }: { of: Paint; surface: Palette["surface"] }) {
   return (
-    <ul className="arena-legend arena-models" aria-label="Pages by model; press one to pick it out">
-      <li className="faint">By model</li>
-      {models.map((model) => {
-        const key = `model/${model}`;
-        const held = event.arena.owners.filter((owner) => isOf(owner, key)).reduce((sum, owner) => sum + owner.pages, 0);
-        return (
-          <li key={model}>
-            <button type="button" aria-pressed={only === key} onClick={() => onOnly(only === key ? null : key)}>
-              <span>{model}</span>
-              <b className="num">{share(held, event.arena.pages)}</b>
-              <span className="faint num">{count(held)}</span>
-            </button>
-          </li>
-        );
-      })}
-    </ul>
+    <svg viewBox="0 0 10 10" aria-hidden="true">
+      <rect className="swatch" width="10" height="10" fill={hex(colour)} />
+      {mark > 0 && <path d={MARKS[mark]} fill={hex(surface)} />}
+    </svg>
   );
 }
 
@@ -84,7 +95,7 @@ function OwnerTable({ event: { arena } }: { event: EngineEvent }) {
         <thead><tr><th scope="col">Owner</th><th scope="col">Tier</th><th scope="col">Model</th><th scope="col">Adapter</th><th scope="col" className="end">Pages</th><th scope="col" className="end">Share</th><th scope="col" className="end">Bytes</th></tr></thead>
         <tbody>
           {arena.owners.map((owner) => (
-            <tr key={`${groupKey(owner)}/${owner.adapter_digest}`}>
+            <tr key={`${ownerKey(owner)}/${owner.adapter_digest}`}>
               <th scope="row">{owner.kind === "kv" ? "KV" : owner.kind}</th>
               <td>{owner.tier}</td><td>{owner.model}</td><td>{nameOf(owner.adapter)}</td>
               <td className="end num">{count(owner.pages)}</td><td className="end num">{share(owner.pages, arena.pages)}</td><td className="end num">{bytes(owner.pages * arena.page_bytes)}</td>
@@ -96,7 +107,7 @@ function OwnerTable({ event: { arena } }: { event: EngineEvent }) {
   );
 }
 
-function MapCanvas({ event, colours, only }: { event: EngineEvent; colours: Colours; only: string | null }) {
+function MapCanvas({ event, palette, only }: { event: EngineEvent; palette: Palette; only: string | null }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(canvas);
   const [at, setAt] = useState<number | null>(null);
@@ -107,9 +118,9 @@ function MapCanvas({ event, colours, only }: { event: EngineEvent; colours: Colo
   const cursor = at === null || at >= drawn.length ? null : at;
   useEffect(() => {
     if (canvas.current === null || width === 0) return;
-    const shown = only === null ? colours.owners : colours.owners.map((one, index) => (isOf(arena.owners[index]!, only) ? one : mix(one, colours.surface, 0.82)));
-    draw(canvas.current, drawn, grid, shown, colours, cursor);
-  }, [drawn, width, colours, only, cursor]); // eslint-disable-line
+    const paints = paintsOf(event, palette).map((one, index) => (only === null || isOf(arena.owners[index]!, only, palette.by) ? one : { colour: mix(one.colour, palette.surface, 0.82), mark: 0 }));
+    draw(canvas.current, drawn, grid, paints, palette, cursor);
+  }, [drawn, width, palette, only, cursor]); // eslint-disable-line
   const point = ({ nativeEvent: { offsetX, offsetY } }: PointerEvent) => {
     const [column, row] = [Math.floor(offsetX / grid.cell), Math.floor(offsetY / grid.cell)];
     const found = row * grid.columns + column;
@@ -165,7 +176,7 @@ function moved(key: string, cursor: number | null, drawn: Uint16Array, columns: 
 }
 
 /** One pixel a page, then enlarged: what it takes hardly depends on how the pages are mixed. */
-function draw(canvas: HTMLCanvasElement, drawn: Uint16Array, grid: ReturnType<typeof layout>, owners: readonly Rgb[], colours: Colours, cursor: number | null): void {
+function draw(canvas: HTMLCanvasElement, drawn: Uint16Array, grid: ReturnType<typeof layout>, paints: readonly Paint[], palette: Palette, cursor: number | null): void {
   const began = performance.now();
   const { columns, rows } = grid;
   const scale = Math.max(1, Math.round(grid.cell * devicePixelRatio));
@@ -178,7 +189,7 @@ function draw(canvas: HTMLCanvasElement, drawn: Uint16Array, grid: ReturnType<ty
   const context = canvas.getContext("2d");
   const image = new ImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
-  const words = owners.map(([red, green, blue]) => ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0); // little-endian RGBA
+  const words = paints.map(({ colour: [red, green, blue] }) => ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0); // little-endian RGBA
   for (let at = 0; at < drawn.length; at++) pixels[at] = words[drawn[at]!] ?? 0;
   if (context === null) return;
   const small = new OffscreenCanvas(columns, rows);
@@ -186,15 +197,34 @@ function draw(canvas: HTMLCanvasElement, drawn: Uint16Array, grid: ReturnType<ty
   context.imageSmoothingEnabled = false;
   context.clearRect(0, 0, canvas.width, canvas.height);
   context.drawImage(small, 0, 0, canvas.width, canvas.height);
-  if (scale >= 5) lines(context, columns, rows, scale, hex(colours.surface));
+  if (scale >= MARKED_PX_MIN) marks(context, drawn, columns, scale, paints, hex(palette.surface));
+  if (scale >= 5) lines(context, columns, rows, scale, hex(palette.surface));
   if (cursor !== null) {
     const [x, y] = [(cursor % columns) * scale, Math.floor(cursor / columns) * scale];
     context.lineWidth = Math.max(2, Math.round(scale / 6));
-    context.strokeStyle = hex(colours.ink);
+    context.strokeStyle = hex(palette.ink);
     context.strokeRect(x - 1, y - 1, scale + 2, scale + 2);
   }
   performance.clearMeasures("arena");
   performance.measure("arena", { start: began });
+}
+
+/** In cells that are large enough for it. */
+function marks(context: CanvasRenderingContext2D, drawn: Uint16Array, columns: number, scale: number, paints: readonly Paint[], colour: string): void {
+  const tiles = paints.map(({ mark }) => {
+    if (mark === 0) return null;
+    const tile = new OffscreenCanvas(scale, scale);
+    const inside = tile.getContext("2d")!;
+    inside.scale(scale / 10, scale / 10);
+    inside.globalAlpha = MARK_ALPHA;
+    inside.fillStyle = colour;
+    inside.fill(new Path2D(MARKS[mark]));
+    return tile;
+  });
+  for (let at = 0; at < drawn.length; at++) {
+    const tile = tiles[drawn[at]!];
+    if (tile != null) context.drawImage(tile, (at % columns) * scale, Math.floor(at / columns) * scale);
+  }
 }
 
 function lines(context: CanvasRenderingContext2D, columns: number, rows: number, scale: number, colour: string): void {

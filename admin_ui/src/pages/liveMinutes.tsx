@@ -1,9 +1,9 @@
 // Who held the arena over the last minutes, stacked in the map's colours: what is left on top is free.
-import { type KeyboardEvent, type PointerEvent, useEffect, useRef, useState } from "react";
+import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 import { count, moment, setSetting, useZone } from "../kit";
-import { type EngineEvent, groupsOf } from "./liveArena";
+import { type EngineEvent, type Palette, groupKey, groupsOf, hex } from "./liveArena";
 import { MINUTES, type Sample } from "./liveFeed";
-import { useColours, useWidth } from "./liveMap";
+import { useWidth } from "./liveMap";
 
 const HEIGHT_PX = 150;
 const GAP_S = 5; // without a moment for so long, nothing is drawn between
@@ -15,11 +15,28 @@ interface Layer {
   colour: string;
 }
 
-export function Minutes({ event, samples }: { event: EngineEvent; samples: readonly Sample[] }) {
-  const colours = useColours(event);
+/** A second, pages by what the map tells apart. */
+interface Held {
+  at: number;
+  pages: number;
+  groups: ReadonlyMap<string, number>;
+}
+
+function heldOf({ at, pages, owners }: Sample, { by }: Palette): Held {
+  const groups = new Map<string, number>();
+  for (const [key, held] of owners) groups.set(groupKey(key, by), (groups.get(groupKey(key, by)) ?? 0) + held);
+  return { at, pages, groups };
+}
+
+export function Minutes({ event, samples: every, palette }: { event: EngineEvent; samples: readonly Sample[]; palette: Palette }) {
   const zone = useZone();
   const [asTable, setAsTable] = useState(false);
-  const layers = groupsOf(event, colours).filter((one) => one.key !== "free");
+  const samples = useMemo(() => every.map((one) => heldOf(one, palette)), [every, palette]);
+  // Who held pages in these minutes and has none now, too.
+  const layers = useMemo(
+    () => groupsOf(event, palette, new Set(every.flatMap((one) => [...one.owners.keys()]))).filter((one) => one.key !== "free").map(({ key, label, paint }): Layer => ({ key, label, colour: hex(paint.colour) })),
+    [event, every, palette],
+  );
   return (
     <figure className="chart arena-minutes">
       <figcaption>
@@ -34,7 +51,7 @@ export function Minutes({ event, samples }: { event: EngineEvent; samples: reado
   );
 }
 
-function Twin({ layers, samples }: { layers: readonly Layer[]; samples: readonly Sample[] }) {
+function Twin({ layers, samples }: { layers: readonly Layer[]; samples: readonly Held[] }) {
   const zone = useZone();
   const rows = samples.filter((one, index) => index === samples.length - 1 || Math.floor(one.at / TWIN_S) !== Math.floor((samples[index + 1]?.at ?? 0) / TWIN_S)).reverse();
   return (
@@ -56,7 +73,7 @@ function Twin({ layers, samples }: { layers: readonly Layer[]; samples: readonly
   );
 }
 
-function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonly Sample[] }) {
+function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonly Held[] }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const width = useWidth(canvas);
   const zone = useZone();
@@ -91,13 +108,13 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
   );
 }
 
-function nearest(samples: readonly Sample[], at: number): Sample | null {
-  let found: Sample | null = null;
+function nearest(samples: readonly Held[], at: number): Held | null {
+  let found: Held | null = null;
   for (const one of samples) if (found === null || Math.abs(one.at - at) < Math.abs(found.at - at)) found = one;
   return found;
 }
 
-function draw(canvas: HTMLCanvasElement, width: number, layers: readonly Layer[], samples: readonly Sample[], begin: number, pointed: Sample | null): void {
+function draw(canvas: HTMLCanvasElement, width: number, layers: readonly Layer[], samples: readonly Held[], begin: number, pointed: Held | null): void {
   const scale = devicePixelRatio;
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(HEIGHT_PX * scale);

@@ -2,7 +2,7 @@
 import { useState } from "react";
 import { Badge, type Column, DataTable, EmptyState, Link, SelectFilter, ShortId, type View, bytes, count, duration, moment, place, useZone, wholeList } from "../kit";
 import type { components } from "../api/schema";
-import { type EngineEvent, nameOf, tierColour } from "./liveArena";
+import { type EngineEvent, type Palette, hex, nameOf, paintOf } from "./liveArena";
 import type { Preemption } from "./liveFeed";
 
 type Request = components["schemas"]["LiveRequest"];
@@ -14,8 +14,8 @@ const ADAPTERS_FEW = 8;
 const STATES = { decode: "good", prefill: "accent", waiting: "plain", preempted: "warn" } as const;
 const WHERE = { device: "in the arena", host: "in host memory", disk: "on disk" } as const;
 
-export function Queues({ event }: { event: EngineEvent }) {
-  const style = getComputedStyle(document.documentElement);
+/** Bars in the map's colours, where it has tiers in colours. */
+export function Queues({ event, palette }: { event: EngineEvent; palette: Palette }) {
   return (
     <div className="table-scroll">
       <table className="table queues">
@@ -27,7 +27,7 @@ export function Queues({ event }: { event: EngineEvent }) {
               <th scope="row"><Link to="/tiers">{tier.tier}</Link></th>
               <td className="end num">{tier.waiting > 0 ? <b>{count(tier.waiting)}</b> : 0}</td>
               <td className="end num">{count(tier.running)}</td>
-              <td><Held held={tier.held_pages} floor={tier.floor_pages} pages={event.arena.pages} colour={tierColour(event, tier.tier, style)} /></td>
+              <td><Held held={tier.held_pages} floor={tier.floor_pages} pages={event.arena.pages} colour={hex(palette.by === "tier" ? paintOf(`kv/${tier.tier}`, palette).colour : palette.ink)} /></td>
               <td className="end num">{count(tier.preempted_total)}</td>
             </tr>
           ))}

@@ -80,14 +80,20 @@ export function Origin({ of: model }: { of: Model }) {
   );
 }
 
-/** A colour for each model, by its place among all: the same on every page. */
+/** A colour for each model, by its place among all: the same on every page. Of the eight of the charts, and then again. */
 export function hues(models: readonly Model[]): ReadonlyMap<string, number> {
-  return new Map(models.map((model, index) => [model.name, index % 8]));
+  return new Map(models.map((model, index) => [model.name, index]));
 }
 
 /** Until a request that comes now could begin: said of those whose weights are not on the device. */
 export function coldSaid(model: Model): string | null {
   return model.wait_s === null || model.wait_s <= 0 ? null : `ready in ${duration(model.wait_s)}`;
+}
+
+/** Said where what an engine makes of its models is shown. */
+export function EngineAway({ of: { engine_away } }: { of: ModelsAnswer }) {
+  if (engine_away === null) return null;
+  return <div className="problem engine-away" role="status"><p>The engine is away: {engine_away} What it made of its models is as it last said. <Link to="/health">Health</Link></p></div>;
 }
 
 /** The device's weights: who takes which share of the budget, who comes and leaves, and who is elsewhere. */
