@@ -25,7 +25,7 @@ BUILT = REPO / "admin_ui" / "dist" / "index.html"
 AXE = REPO / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
 CHROMIUM = os.environ.get("LANEWAY_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-WAIT_MS = 10_000
+WAIT_MS = 30_000  # pages ask again each 15 s at most; a machine may stand still
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,20 @@ def _listen(page: Any, message: Any, wrongs: list[str]) -> None:
     """Chromium says each answer ≥ 400 as an error: those that a test expects are none."""
     if message.type == "error" and not any(f"status of {status}" in message.text for status in page.expected):
         wrongs.append(f"{page.url}: {message.text}")
+
+
+def held_still(page: Page, path: str) -> Callable[[], Any]:
+    """The API's first answer at `path` is every later one that the page gets, and what the function returns: what goes
+    on changing while it is shown cannot be compared otherwise."""
+    answers: list[Any] = []
+
+    def answer(route: Any) -> None:
+        if not answers:
+            answers.append(route.fetch())
+        route.fulfill(response=answers[0])
+
+    page.route(f"**{path}", answer)
+    return lambda: answers[0].json()
 
 
 def serious_faults(page: Page) -> list[str]:

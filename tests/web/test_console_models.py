@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from conftest import serious_faults
+from conftest import held_still, serious_faults
 from console import Console
 from gateway_stack import MODEL, eventually
 
@@ -19,6 +19,7 @@ def test_a_price_is_previewed_and_published(console: Console, open_page: Opens) 
     page = open_page("/admin/models")
     page.get_by_text("0.10 · 0.05 · 0.40 USD").wait_for()
     page.get_by_role("link", name=MODEL).click()
+    page.get_by_role("tab", name="Prices").click()
     page.get_by_role("button", name="Publish a price").click()
     form = page.get_by_role("dialog")
     form.get_by_label("Input", exact=True).fill("0.0000001")
@@ -55,9 +56,12 @@ def test_tiers_as_the_api_has_them(console: Console, open_page: Opens) -> None:
 
     for _ in range(2):
         assert console.stack.chat("acme").status_code == 200
-    eventually(known, timeout_s=15)
-    page = open_page("/admin/tiers")
-    for tier in console.api("GET", "/v1/admin/tiers").json()["data"]:
+    eventually(known, timeout_s=30)
+    page = open_page("/admin/tenants")
+    tiers = held_still(page, "/v1/admin/tiers")  # requests leave its windows meanwhile
+    page.get_by_role("link", name="Tiers").click()
+    page.get_by_role("region", name="premium", exact=True).wait_for()
+    for tier in tiers()["data"]:
         shown = page.get_by_role("region", name=tier["name"], exact=True)
         settings = shown.get_by_role("table", name=f"Settings of {tier['name']} in laneway.toml")
         assert f"ttft_base_ms\t{tier['targets']['ttft_base_ms']:g}" in settings.inner_text()
@@ -70,7 +74,7 @@ def test_tiers_as_the_api_has_them(console: Console, open_page: Opens) -> None:
 
 
 def test_on_a_phone_in_the_dark(open_page: Opens) -> None:
-    for path, sign in (("tiers", "premium"), (f"models/{MODEL}", "Price in USD")):
+    for path, sign in (("tiers", "premium"), (f"models/{MODEL}?tab=prices", "Price in USD")):
         page = open_page(f"/admin/{path}", role="read_only", width=390, dark=True)
         page.get_by_role("heading", name=sign).wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -1,10 +1,12 @@
-// One base model: where it is and who uses it, what its tokens cost now and next in each tier, and what can be done to it.
+// One base model: where it is and who uses it, what its tokens cost now and next in each tier, who changed it, and what can
+// be done to it.
 import { useState } from "react";
 import { api, useGet, useMay, useWrite } from "../api";
-import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, StatTile, Tiles, Time, bytes, count, toast, useParam, wholeList } from "../kit";
+import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, Skeleton, StatTile, Tabs, Tiles, Time, bytes, count, toast, useParam, wholeList } from "../kit";
 import { useAliases } from "./aliasParts";
+import { AuditTable } from "./auditTable";
 import { ChangeModelForm, useModelChange } from "./modelForms";
-import { InOrder, MODELS, MayCall, type Model, ModelState, Origin, Pinned, WeightsBudget, coldSaid, useModels, whereSaid } from "./modelParts";
+import { EngineAway, InOrder, MODELS, MayCall, type Model, ModelState, type ModelsAnswer, Origin, Pinned, WeightsBudget, coldSaid, useModels, whereSaid } from "./modelParts";
 import { PriceForm } from "./priceForm";
 import { METERS, METERS_SAID, type Price, type Standing as PriceStanding, perMillion, plainTier, usePrices } from "./prices";
 
@@ -18,10 +20,7 @@ export default function ModelPage() {
         return model === undefined ? (
           <><PageHead title={name} trail={<Link to="/models">Models</Link>} /><EmptyState title="There is no such base model"><p>laneway.toml names them under [[models]]; others are added on <Link to="/models">Models</Link>.</p></EmptyState></>
         ) : (
-          <>
-            <Whole of={model} models={answer.data} />
-            {model.where !== null && <Section title="Beside the others"><WeightsBudget of={answer} /></Section>}
-          </>
+          <Whole of={model} among={answer} />
         );
       }}
     </Loaded>
@@ -30,11 +29,11 @@ export default function ModelPage() {
 
 type Open = "price" | "change" | "pin" | "remove" | "restore" | null;
 
-function Whole({ of: model, models }: { of: Model; models: readonly Model[] }) {
+function Whole({ of: model, among }: { of: Model; among: ModelsAnswer }) {
   const may = useMay();
   const [open, setOpen] = useState<Open>(null);
   const close = () => setOpen(null);
-  const { standing, versions } = usePrices(model.name);
+  const { standing, versions, known } = usePrices(model.name);
   const active = model.state !== "removed" && model.state !== "draining";
   return (
     <>
@@ -49,21 +48,20 @@ function Whole({ of: model, models }: { of: Model; models: readonly Model[] }) {
         {may("models:write") && !active && <button type="button" className="button button-main" onClick={() => setOpen("restore")}>Restore</button>}
         {may("prices:write") && <button type="button" className={active ? "button button-main" : "button"} onClick={() => setOpen("price")}>Publish a price</button>}
       </PageHead>
+      <EngineAway of={among} />
       <Standing of={model} />
-      <About of={model} />
-      {may("prices:read") && (
-        <>
-          {standing.length === 0 && <Section title="Price"><EmptyState title="It has no price"><p>Without one its requests are refused.</p></EmptyState></Section>}
-          {standing.map((one) => <Prices key={one.currency} of={one} />)}
-          <Section title="Versions" note="A version never changes; the latest in force holds.">
-            <DataTable label={`Prices of ${model.name}`} list={wholeList(versions)} columns={VERSIONS} id={(price) => price.id} csv empty={<EmptyState title="None yet" />} />
-          </Section>
-        </>
-      )}
+      <Tabs
+        label={`Of ${model.name}`}
+        tabs={[
+          { id: "about", label: "About", content: () => <><About of={model} />{model.where !== null && <Section title="Beside the others"><WeightsBudget of={among} /></Section>}</> },
+          ...(may("prices:read") ? [{ id: "prices", label: "Prices", content: () => <AllPrices of={model} standing={standing} versions={versions} known={known} /> }] : []),
+          ...(may("audit:read") ? [{ id: "changes", label: "Changes", content: () => <Changes of={model} /> }] : []),
+        ]}
+      />
       <Dialog open={open === "price"} onClose={close} title={`A price of ${model.name}`} note="Per million tokens. First it is seen what it would have made of a month's usage." keep wide>
         <PriceForm model={model.name} standing={standing} onDone={close} />
       </Dialog>
-      <Dialog open={open === "change"} onClose={close} title={`Change ${model.name}`} keep><ChangeModelForm of={model} models={models} onDone={close} /></Dialog>
+      <Dialog open={open === "change"} onClose={close} title={`Change ${model.name}`} keep><ChangeModelForm of={model} models={among.data} onDone={close} /></Dialog>
       <Deeds of={model} open={open} close={close} />
     </>
   );
@@ -74,6 +72,7 @@ function Deeds({ of: model, open, close }: { of: Model; open: Open; close: () =>
   const pin = useModelChange(model.name);
   const remove = useWrite(() => api.delete("/v1/admin/models/{model}", { path }), MODELS);
   const restore = useWrite(() => api.post("/v1/admin/models/{model}/restore", { path }), MODELS);
+  const inside = requestsOn(model);
   return (
     <>
       <ConfirmDialog open={open === "pin"} onClose={close} title={model.pinned ? `Unpin ${model.name}?` : `Pin ${model.name}?`} verb={model.pinned ? "Unpin" : "Pin"} tone="plain" deed={() => pin.mutateAsync({ pinned: !model.pinned })}>
@@ -90,7 +89,7 @@ function Deeds({ of: model, open, close }: { of: Model; open: Open; close: () =>
           toast(left.state === "draining" ? `${model.name} drains: what runs on it ends first.` : `${model.name} is removed.`);
         }}
       >
-        {model.running !== null && model.running + (model.waiting ?? 0) > 0 ? <>The <b className="num">{count(model.running + (model.waiting ?? 0))}</b> requests that run or wait on it end as they would have.</> : "Nothing runs on it now; what still comes before ends as it would have."} From
+        {inside === 1 ? "The request that runs or waits on it ends as it would have." : inside > 1 ? <>The <b className="num">{count(inside)}</b> requests that run or wait on it end as they would have.</> : "Nothing runs on it now; what still comes before ends as it would have."} From
         now on whoever calls it{model.adapters > 0 && <>, or one of its <b className="num">{count(model.adapters)}</b> adapters,</>} gets 404, its weights leave the device, and it can be restored.
       </ConfirmDialog>
       <ConfirmDialog
@@ -110,12 +109,25 @@ function Deeds({ of: model, open, close }: { of: Model; open: Open; close: () =>
   );
 }
 
+function requestsOn(model: Model): number {
+  return (model.running ?? 0) + (model.waiting ?? 0);
+}
+
+function stateNote(model: Model): string | undefined {
+  const inside = requestsOn(model);
+  if (model.state === "draining") return `nobody new may call it; ${inside === 0 ? "what runs on it ends first" : inside === 1 ? "1 request ends first" : `${count(inside)} requests end first`}`;
+  if (model.state === "removed") return "nobody may call it";
+  if (model.state === "refused") return "callers get 503, or a fallback; it is tried again by itself";
+  if (model.state === "loading") return "the engine checks its files";
+  return coldSaid(model) ?? (model.where === "device" ? "a request can begin at once" : undefined);
+}
+
 /** What is read first: whether it serves, where its weights are, and who uses it. */
 function Standing({ of: model }: { of: Model }) {
   const moving = model.coming === true || model.leaving === true;
   return (
     <Tiles>
-      <StatTile label="State" value={<ModelState of={model} />} note={coldSaid(model) ?? (model.where === "device" && model.state === "serving" ? "a request can begin at once" : undefined)} />
+      <StatTile label="State" value={<ModelState of={model} />} note={stateNote(model)} />
       <StatTile label="Weights" value={model.weights_bytes === null ? "–" : bytes(model.weights_bytes)} tone={moving ? "warn" : "plain"} note={<>{model.where === null ? "where is not known now" : whereSaid(model)} <Pinned of={model} /></>} />
       <StatTile label="Running" value={model.running === null ? "–" : count(model.running)} note={model.waiting === null ? undefined : `${count(model.waiting)} wait`} tone={(model.waiting ?? 0) > 0 ? "warn" : "plain"} />
       <StatTile label="Loads" value={model.loads === null ? "–" : count(model.loads)} note="of its weights, since the engine started" />
@@ -126,23 +138,39 @@ function Standing({ of: model }: { of: Model }) {
 function About({ of: model }: { of: Model }) {
   const aliases = useAliases().filter((alias) => [...alias.models.map((target) => target.model), ...alias.fallbacks].includes(model.name));
   return (
-    <Section title="About it">
-      <Facts
-        facts={[
-          ["May call it", <MayCall tenants={model.tenants} />],
-          ["Fallbacks", <InOrder models={model.fallbacks} />],
-          ["Aliases", aliases.length === 0 ? <span className="faint">none</span> : <Link to="/aliases">{aliases.map((alias) => alias.name).join(", ")}</Link>],
-          ["Adapters", <Link to="/adapters" query={{ search: model.name }}>{model.adapters} may be called</Link>],
-          ["Context", <><Count value={model.context_tokens} /> tokens</>],
-          ["Default max_tokens", <Count value={model.max_tokens_default} />],
-          ["Tokens a page", <><Count value={model.tokens_per_page} />{model.page_waste_bytes !== null && <span className="faint">, {model.page_waste_bytes === 0 ? "nothing of a page is unused" : `${bytes(model.page_waste_bytes)} of each page unused`}</span>}</>],
-          ["With the whole arena", <><Count value={model.kv_tokens} /> tokens in <Count value={model.pages} /> pages</>],
-          ["Vocabulary", <Count value={model.vocab_size} />],
-          ["Directory", <code>{model.path}</code>],
-          ["Digest", model.digest === null ? <span className="faint">unknown until an engine connects</span> : <Id value={model.digest} />],
-        ]}
-      />
-    </Section>
+    <Facts
+      facts={[
+        ["May call it", <MayCall tenants={model.tenants} />],
+        ["Fallbacks", <InOrder models={model.fallbacks} />],
+        ["Aliases", aliases.length === 0 ? <span className="faint">none</span> : <Link to="/aliases">{aliases.map((alias) => alias.name).join(", ")}</Link>],
+        ["Adapters", <Link to="/adapters" query={{ search: model.name }}>{model.adapters} may be called</Link>],
+        ["Context", <><Count value={model.context_tokens} /> tokens</>],
+        ["Default max_tokens", <Count value={model.max_tokens_default} />],
+        ["Tokens a page", <><Count value={model.tokens_per_page} />{model.page_waste_bytes !== null && <span className="faint">, {model.page_waste_bytes === 0 ? "nothing of a page is unused" : `${bytes(model.page_waste_bytes)} of each page unused`}</span>}</>],
+        ["With the whole arena", <><Count value={model.kv_tokens} /> tokens in <Count value={model.pages} /> pages</>],
+        ["Vocabulary", <Count value={model.vocab_size} />],
+        ["Directory", <code>{model.path}</code>],
+        ["Digest", model.digest === null ? <span className="faint">unknown until an engine connects</span> : <Id value={model.digest} />],
+      ]}
+    />
+  );
+}
+
+function Changes({ of: model }: { of: Model }) {
+  if (model.id === null) return <EmptyState title="Nothing was changed yet"><p>It is as laneway.toml says. What was published of its prices is among the versions.</p></EmptyState>;
+  return <AuditTable object={model.id} />;
+}
+
+function AllPrices({ of: model, standing, versions, known }: { of: Model; standing: readonly PriceStanding[]; versions: readonly Price[]; known: boolean }) {
+  if (!known) return <Skeleton lines={6} />;
+  return (
+    <>
+      {standing.length === 0 && <EmptyState title="It has no price"><p>Without one its requests are refused.</p></EmptyState>}
+      {standing.map((one) => <Prices key={one.currency} of={one} />)}
+      <Section title="Versions" note="A version never changes; the latest in force holds.">
+        <DataTable label={`Prices of ${model.name}`} list={wholeList(versions)} columns={VERSIONS} id={(price) => price.id} csv empty={<EmptyState title="None yet" />} />
+      </Section>
+    </>
   );
 }
 

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { useMay } from "../api";
 import { Badge, type Column, Count, DataTable, Dialog, EmptyState, Link, PageHead, Problem, Section, Skeleton, Time, bytes, count, place, wholeList } from "../kit";
 import { AddModelForm } from "./modelForms";
-import { InOrder, MayCall, type Model, ModelState, ModelWhere, WeightsBudget, coldSaid, useModels } from "./modelParts";
+import { EngineAway, InOrder, MayCall, type Model, ModelState, ModelWhere, WeightsBudget, coldSaid, useModels } from "./modelParts";
 import { perMillion, plainTier, usePrices } from "./prices";
 import "./models.css";
 
@@ -83,7 +83,7 @@ export default function Models() {
         found.error === null ? <Skeleton lines={5} /> : <Problem error={found.error} again={() => void found.refetch()} />
       ) : (
         <>
-          {answer.engine_away !== null && <div className="problem" role="status"><p>The engine is away: {answer.engine_away} What it made of its models is as it last said.</p></div>}
+          <EngineAway of={answer} />
           <WeightsBudget of={answer} />
           <DataTable label="Models" list={wholeList(answer.data.filter((one) => one.state !== "removed"))} columns={COLUMNS} id={(model) => model.name} to={(model) => place("/models", model.name)} csv empty={<EmptyState title="No model" />} />
           {answer.data.some((one) => one.state === "removed") && (
