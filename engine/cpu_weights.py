@@ -19,13 +19,16 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from engine.config import ModelConfig
-from engine.models.config import DecoderConfig, ModelRefused
+from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.decoder import Decoder, PagedKv
 from engine.models.dummy import dummy_weights
-from engine.models.weights import LoadStopped, cpu_bytes, load_weights, packs, stamps, weight_files
+from engine.models.files import stamps, weight_files
+from engine.models.weights import LoadStopped, check_weights, cpu_bytes, load_weights, packs
 from engine.step import WeightsMove, WeightsTable
+from engine.together import check_dtype
 
 # Of files, before any were read here.
 FIRST_BYTES_PER_S = 400e6
@@ -38,33 +41,42 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CpuModel:
-    """A model that was checked, and where its K and V lie."""
+    """A model that was checked."""
 
     config: ModelConfig
     shape: DecoderConfig
-    kv: PagedKv
     dtype: torch.dtype
     files: tuple[tuple[str, int, int], ...]  # as they were then
     bytes: int
 
     @classmethod
-    def check(cls, config: ModelConfig, shape: DecoderConfig, kv: PagedKv, dtype: torch.dtype) -> CpuModel:
-        """Read the names and shapes of its tensors. Raises ModelRefused, OSError."""
-        if config.dummy:
-            return cls(config, shape, kv, dtype, (), cpu_bytes(shape, dtype, packed=False))
+    def check(cls, config: ModelConfig, dtype: torch.dtype) -> CpuModel:
+        """Read all but its numbers. `dtype` is the engine's. Raises ValueError with the reason, OSError."""
+        check_dtype(config, str(dtype).removeprefix("torch."))
         directory = Path(config.path)
-        load_weights(directory, shape, dtype, torch.device("meta"))
+        shape = load_config(directory)
+        check_vocabulary(directory, shape.vocab)
+        if config.dummy:
+            return cls(config, shape, dtype, (), cpu_bytes(shape, dtype, packed=False))
         files = weight_files(directory)
-        return cls(config, shape, kv, dtype, stamps(files), cpu_bytes(shape, dtype, packed=packs(files)))
+        seen = stamps(files)
+        check_weights(directory, shape)
+        return cls(config, shape, dtype, seen, cpu_bytes(shape, dtype, packed=packs(files)))
 
-    def load(self, stopped: Callable[[], bool] = lambda: False) -> Decoder:
-        """Raises ModelRefused, OSError, LoadStopped."""
+    def load(self, arena: Tensor, stopped: Callable[[], bool] = lambda: False) -> Decoder:
+        """Its K and V lie in `arena` [pages, page_bytes] uint8. Raises ModelRefused, OSError, LoadStopped."""
         if self.config.dummy:
-            return Decoder(self.shape, dummy_weights(self.shape, self.dtype, CPU), self.kv)
+            weights = dummy_weights(self.shape, self.dtype, CPU)
+        else:
+            self._check_unchanged()
+            weights = load_weights(Path(self.config.path), self.shape, self.dtype, stopped)
+            self._check_unchanged()  # some of it may be of other files
+        return Decoder(self.shape, weights, PagedKv(arena, self.shape, self.dtype))
+
+    def _check_unchanged(self) -> None:
         directory = Path(self.config.path)
         if stamps(weight_files(directory)) != self.files:
             raise ModelRefused(f"{directory}: its files are not those that were checked")
-        return Decoder(self.shape, load_weights(directory, self.shape, self.dtype, CPU, stopped), self.kv)
 
     @property
     def read_bytes(self) -> int:
@@ -86,8 +98,10 @@ class _Job:
 class CpuWeights(WeightsTable):
     """For the loop's thread, but `know` and `load_now`, which come before its model is asked for."""
 
-    def __init__(self, bytes_max: int | None) -> None:
+    def __init__(self, arena: Tensor, bytes_max: int | None) -> None:
+        """`arena`: as `CpuModel.load` has it."""
         self.bytes_max = bytes_max
+        self._arena = arena
         self._known: dict[str, CpuModel] = {}
         self._decoders: dict[str, Decoder] = {}
         self._coming: dict[str, _Job] = {}
@@ -107,7 +121,7 @@ class CpuWeights(WeightsTable):
     def load_now(self, name: str) -> None:
         """Before anybody is served. Raises ModelRefused, OSError."""
         model, began = self._known[name], time.monotonic()
-        self._decoders[name] = model.load()
+        self._decoders[name] = model.load(self._arena)
         self._loads.append((model.read_bytes, time.monotonic() - began))
         _give_back()
 
@@ -200,7 +214,8 @@ class CpuWeights(WeightsTable):
     def _ask(self, job: _Job) -> _Job:
         self._asked.put(job)
         if self._thread is None:
-            self._thread = threading.Thread(target=_serve, args=(self._asked, self._done), name="weights", daemon=True)
+            own = (self._arena, self._asked, self._done)
+            self._thread = threading.Thread(target=_serve, args=own, name="weights", daemon=True)
             self._thread.start()
         return job
 
@@ -211,22 +226,22 @@ class CpuWeights(WeightsTable):
         assert self.free() >= 0, "more weights are in memory than weights_bytes"
 
 
-def _serve(asked: queue.SimpleQueue[_Job | None], done: queue.SimpleQueue[_Job]) -> None:
+def _serve(arena: Tensor, asked: queue.SimpleQueue[_Job | None], done: queue.SimpleQueue[_Job]) -> None:
     """On a thread of its own."""
     while (job := asked.get()) is not None:
         if job.goes:
             job.decoder = None
             _give_back()
         else:
-            _load(job)
+            _load(job, arena)
         done.put(job)
         del job
 
 
-def _load(job: _Job) -> None:
+def _load(job: _Job, arena: Tensor) -> None:
     job.began = time.monotonic()
     try:
-        job.decoder = job.model.load(lambda: job.goes)
+        job.decoder = job.model.load(arena, lambda: job.goes)
     except LoadStopped:
         pass
     except (ModelRefused, OSError) as error:

@@ -24,15 +24,15 @@ from engine.cpu_weights import CpuModel, CpuWeights
 from engine.host_pool import build_host_pool
 from engine.logprobs import logprobs
 from engine.models.batch import pack
-from engine.models.config import ModelRefused, check_vocabulary, load_config
-from engine.models.decoder import Decoder, PagedKv
-from engine.models.dummy import DUMMY_DIGEST
+from engine.models.config import ModelRefused
+from engine.models.decoder import Decoder
+from engine.models.dummy import dummy_digest
 from engine.models.weights import model_digest
 from engine.penalties import Draw
 from engine.protocol import Logprobs, ModelInfo
 from engine.sampler import sample
 from engine.step import Chunk, Done, HostPool, Step, StepResult
-from engine.together import check_dtype, check_weights_fit, in_order_of_loading
+from engine.together import check_weights_fit, in_order_of_loading
 
 # A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
 PAGE_TOKENS = 16
@@ -98,22 +98,21 @@ class TorchRunner:
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Check its files, and know it. Raises ValueError with the reason, OSError."""
-        directory = Path(model.path)
-        check_dtype(model, str(self._dtype).removeprefix("torch."))
-        shape = load_config(directory)
-        check_vocabulary(directory, shape.vocab)
-        waste = check_page(
-            model.name, shape.kv_elements_per_token() * self._dtype.itemsize, self.page_bytes, self.pages
-        )
-        kv = PagedKv(self._arena, shape, self._dtype)
-        found = CpuModel.check(model, shape, kv, self._dtype)
+        found = CpuModel.check(model, self._dtype)
         check_weights_fit(found.bytes, self.weights.bytes_max)
+        return self.add(found)
+
+    def add(self, found: CpuModel) -> ModelInfo:
+        """Know a model that was checked. Raises ValueError with the reason, OSError."""
+        model, shape = found.config, found.shape
+        directory, token_bytes = Path(model.path), shape.kv_elements_per_token() * self._dtype.itemsize
+        waste = check_page(model.name, token_bytes, self.page_bytes, self.pages)
         info = ModelInfo(
             model.name,
-            model.digest or (DUMMY_DIGEST if model.dummy else model_digest(directory)),
+            model.digest or (dummy_digest(model.name) if model.dummy else model_digest(directory)),
             min(shape.context_tokens, model.context_tokens or shape.context_tokens),
             shape.vocab,
-            kv.tokens_per_page,
+            self.page_bytes // token_bytes,
             self.pages,
             found.bytes,
             model.pinned,
@@ -172,22 +171,23 @@ def build_runner(config: EngineConfig) -> TorchRunner:
     torch.set_num_threads(config.threads or os.cpu_count() or 1)
     dtype: torch.dtype = getattr(torch, config.models[0].dtype)
     refused: dict[str, str] = {}
-    token_bytes: list[int] = []
+    # Before the arena is laid out: a page is no larger for a model that cannot be served.
+    checked: list[CpuModel] = []
     for model in config.models:
         with _refusing(model.name, refused):
-            check_dtype(model, config.models[0].dtype)
-            token_bytes.append(load_config(Path(model.path)).kv_elements_per_token() * dtype.itemsize)
-    if not token_bytes:
+            found = CpuModel.check(model, dtype)
+            check_weights_fit(found.bytes, config.weights_bytes or None)
+            checked.append(found)
+    if not checked:
         raise _none(config, refused)
-    page_bytes = PAGE_TOKENS * max(token_bytes)
+    page_bytes = PAGE_TOKENS * max(found.shape.kv_elements_per_token() for found in checked) * dtype.itemsize
     arena = torch.zeros(config.arena_bytes // page_bytes, page_bytes, dtype=torch.uint8)
     adapters = TilePool(arena, dtype, {}, host=host_memory(config, pinned=False))
-    weights = CpuWeights(config.weights_bytes or None)
+    weights = CpuWeights(arena, config.weights_bytes or None)
     runner = TorchRunner(arena, dtype, weights, adapters, build_host_pool(arena, config.host_pool_bytes))
-    for model in config.models:
-        if model.name not in refused:
-            with _refusing(model.name, refused):
-                runner.load_model(model)
+    for found in checked:
+        with _refusing(found.config.name, refused):
+            runner.add(found)
     for info in in_order_of_loading(runner.models.values()):
         if weights.free() >= info.weights_bytes:
             with _refusing(info.name, refused):

@@ -6,7 +6,6 @@ It must never know what else is served.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,8 @@ import torch
 
 from adapters.spec import BaseShape
 from engine.config import ModelConfig
-from engine.models.config import DecoderConfig, ModelRefused, load_config
+from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
+from engine.models.dummy import dummy_digest
 from engine.models.slab_source import DummySource, FileSource, SlabSource
 from engine.models.weights import model_digest
 from engine.runner import base_shape
@@ -52,10 +52,10 @@ def open_model(model: ModelConfig, dtype: torch.dtype, device: torch.device) -> 
         shape = dataclasses.replace(shape, context_tokens=min(shape.context_tokens, model.context_tokens))
     source: SlabSource
     if model.dummy:
-        # By its name: what one has computed is no other's.
-        found = hashlib.sha256(model.name.encode()).hexdigest()
+        found = dummy_digest(model.name)
         source = DummySource(shape, dtype, device, seed=int(found[:8], 16))
     else:
+        check_vocabulary(directory, shape.vocab)
         source = FileSource(directory, shape, dtype)
         found = model.digest or model_digest(directory)
     digest = model.digest or found

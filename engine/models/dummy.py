@@ -5,6 +5,8 @@ It must never be what a served model silently falls back to: a configuration ask
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -14,8 +16,11 @@ from engine.models.weights import LayerWeights, Weights
 
 # As transformers initialises: small enough that activations stay finite over many layers.
 STD = 0.02
-# There is no content to name.
-DUMMY_DIGEST = "d" * 64
+
+
+def dummy_digest(model: str) -> str:
+    """There is no content to name: by the model's name, so that what one has computed is no other's."""
+    return hashlib.sha256(model.encode()).hexdigest()
 
 
 def dummy_weights(config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Weights:

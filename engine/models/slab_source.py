@@ -16,7 +16,8 @@ from torch import Tensor
 
 from engine.models.config import DecoderConfig
 from engine.models.dummy import STD
-from engine.models.slab import SlabLayout, Stretch, read_headers, slab_layout
+from engine.models.files import WeightFiles, read_numbers, stamp
+from engine.models.slab import SlabLayout, slab_layout, slab_stretches
 
 
 class SlabSource(Protocol):
@@ -33,9 +34,10 @@ class FileSource:
 
     def __init__(self, directory: Path, config: DecoderConfig, dtype: torch.dtype) -> None:
         """Reads headers alone. Raises ModelRefused, OSError."""
-        self.layout, self._stretches = read_headers(directory, config, dtype)
+        with WeightFiles(directory) as files:
+            self.layout, self._stretches = slab_stretches(files, config, dtype)
+            self._stamps = files.stamps()
         self._offsets = [stretch.offset for stretch in self._stretches]
-        self._stamps = {stretch.file: _stamp(os.stat(stretch.file)) for stretch in self._stretches}
 
     def fill(self, start: int, target: Tensor) -> None:
         stop = start + int(target.shape[0])
@@ -52,39 +54,15 @@ class FileSource:
                 if stretch.file not in opened:
                     opened[stretch.file] = self._open(stretch.file, files)
                 numbers = target[begin - start : end - start].view(self.layout.dtype)
-                _read_numbers(opened[stretch.file], stretch, (begin - stretch.offset) // item, numbers)
+                at = stretch.start + (begin - stretch.offset) // item * stretch.dtype.itemsize
+                read_numbers(opened[stretch.file], stretch.file, at, stretch.dtype, numbers)
 
     def _open(self, path: Path, files: ExitStack) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         files.callback(os.close, descriptor)
-        if _stamp(os.fstat(descriptor)) != self._stamps[path]:
+        if stamp(os.fstat(descriptor)) != self._stamps[path]:
             raise OSError(f"{path} is another file than when the model was loaded")
         return descriptor
-
-
-def _stamp(stat: os.stat_result) -> tuple[int, int]:
-    return stat.st_size, stat.st_mtime_ns
-
-
-def _read_numbers(descriptor: int, stretch: Stretch, index: int, numbers: Tensor) -> None:
-    """From the stretch's number `index` on, as many as `numbers` holds."""
-    start = stretch.start + index * stretch.dtype.itemsize
-    if stretch.dtype == numbers.dtype:
-        _read(descriptor, start, numbers.view(torch.uint8), stretch.file)
-        return
-    raw = torch.empty(numbers.shape[0], dtype=stretch.dtype)
-    _read(descriptor, start, raw.view(torch.uint8), stretch.file)
-    numbers.copy_(raw)
-
-
-def _read(descriptor: int, start: int, target: Tensor, path: Path) -> None:
-    memory = memoryview(target.numpy().data)
-    position = 0
-    while position < len(memory):
-        count = os.preadv(descriptor, [memory[position:]], start + position)
-        if not count:
-            raise OSError(f"{path} ends at byte {start + position}")
-        position += count
 
 
 class DummySource:

@@ -1,4 +1,5 @@
-"""From a model directory (Hugging Face layout) to the fused tensors that the decoder multiplies with, and a digest.
+"""A model's weights as the decoder multiplies with them: which tensors of a file are stacked in which, and how a CPU
+comes by them. And a model's digest.
 
 It knows tensor names and shapes. It must never know a request or the arena.
 """
@@ -8,23 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from engine.models.config import DecoderConfig, ModelRefused
+from engine.models.config import DecoderConfig
+from engine.models.files import WeightFiles, stamps, weight_files
 from engine.models.linear import Linear, can_pack
 
 DIGEST_CACHE = ".laneway-digest.json"
 # Models of larger files are not packed: it takes their size once more.
 PACK_BYTES_MAX = 1024 * 1024 * 1024
-# Of files. Others, quantized ones, mean something only with scales that the decoder does not know.
-STORED_DTYPES = ("F64", "F32", "F16", "BF16")
+HEAD = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,98 +53,99 @@ class LoadStopped(Exception):
     """Nobody waits for it any more."""
 
 
+class Fused(NamedTuple):
+    """A tensor as the decoder has it. `stacked`: (name, rows) of the files' tensors in it, one after another."""
+
+    name: str
+    shape: tuple[int, ...]
+    stacked: tuple[tuple[str, int], ...]
+
+
+def fused_tensors(config: DecoderConfig, *, tied: bool) -> Iterator[Fused]:
+    """All of a model, in the order in which they are kept. The files' names are Hugging Face's; a tied lm_head is the
+    embedding, and is none of its own."""
+
+    def one(name: str, source: str, *shape: int) -> Fused:
+        return Fused(name, shape, ((source, shape[0]),))
+
+    hidden, inner = config.hidden, config.intermediate
+    qkv = {"q": config.q_size, "k": config.kv_size, "v": config.kv_size}
+    yield one("embedding", "model.embed_tokens.weight", config.vocab, hidden)
+    for index in range(config.layers):
+        own, source = f"layers.{index}.", f"model.layers.{index}."
+        attention, mlp = source + "self_attn.", source + "mlp."
+        yield one(own + "input_norm", source + "input_layernorm.weight", hidden)
+        stacked = tuple((f"{attention}{name}_proj.weight", rows) for name, rows in qkv.items())
+        yield Fused(own + "qkv", (sum(qkv.values()), hidden), stacked)
+        if config.qkv_bias:
+            stacked = tuple((f"{attention}{name}_proj.bias", rows) for name, rows in qkv.items())
+            yield Fused(own + "qkv_bias", (sum(qkv.values()),), stacked)
+        if config.qk_norm:
+            yield one(own + "q_norm", attention + "q_norm.weight", config.head_dim)
+            yield one(own + "k_norm", attention + "k_norm.weight", config.head_dim)
+        yield one(own + "o", attention + "o_proj.weight", hidden, config.q_size)
+        yield one(own + "post_norm", source + "post_attention_layernorm.weight", hidden)
+        stacked = tuple((f"{mlp}{name}_proj.weight", inner) for name in ("gate", "up"))
+        yield Fused(own + "gate_up", (2 * inner, hidden), stacked)
+        yield one(own + "down", mlp + "down_proj.weight", hidden, inner)
+    yield one("norm", "model.norm.weight", hidden)
+    if not tied:
+        yield one("lm_head", HEAD, config.vocab, hidden)
+
+
+def is_tied(config: DecoderConfig, files: WeightFiles) -> bool:
+    return config.tied if config.tied is not None else HEAD not in files
+
+
+def assemble(config: DecoderConfig, tensor: Callable[[str], Tensor], *, tied: bool, packed: bool = False) -> Weights:
+    """Of fused tensors by name, each asked for once. `packed`: as `Linear` says."""
+
+    def layer(own: str) -> LayerWeights:
+        return LayerWeights(
+            input_norm=tensor(own + "input_norm"),
+            qkv=Linear(tensor(own + "qkv"), tensor(own + "qkv_bias") if config.qkv_bias else None, packed=packed),
+            q_norm=tensor(own + "q_norm") if config.qk_norm else None,
+            k_norm=tensor(own + "k_norm") if config.qk_norm else None,
+            o=Linear(tensor(own + "o"), packed=packed),
+            post_norm=tensor(own + "post_norm"),
+            gate_up=Linear(tensor(own + "gate_up"), packed=packed),
+            down=Linear(tensor(own + "down"), packed=packed),
+        )
+
+    embedding = tensor("embedding")
+    layers = tuple(layer(f"layers.{index}.") for index in range(config.layers))
+    head = embedding if tied else tensor("lm_head")
+    return Weights(embedding, layers, tensor("norm"), Linear(head, packed=packed))
+
+
+def check_weights(directory: Path, config: DecoderConfig) -> None:
+    """Names and shapes, of headers alone. Raises ModelRefused naming the tensor, OSError."""
+    with WeightFiles(directory) as files:
+        for fused in fused_tensors(config, tied=is_tied(config, files)):
+            for name, rows in fused.stacked:
+                files.find(name, (rows, *fused.shape[1:]))
+
+
 def load_weights(
-    directory: Path,
-    config: DecoderConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
+    directory: Path, config: DecoderConfig, dtype: torch.dtype, stopped: Callable[[], bool] = lambda: False
 ) -> Weights:
-    """Read every tensor of the decoder; q/k/v and gate/up are fused. On device "meta" no number is read: names and
-    shapes are checked. Raises ModelRefused naming the tensor, LoadStopped."""
-    with ExitStack() as stack:
-        reader = _Reader(stack, directory, dtype, device, stopped)
-        layers = tuple(_load_layer(reader, config, i) for i in range(config.layers))
-        embedding = reader.kept("model.embed_tokens.weight", config.vocab, config.hidden)
-        norm = reader.kept("model.norm.weight", config.hidden)
-        tied = config.tied if config.tied is not None else "lm_head.weight" not in reader
-        head = embedding if tied else reader.tensor("lm_head.weight", config.vocab, config.hidden)
-        return Weights(embedding, layers, norm, Linear(head, packed=reader.packed))
+    """Read every tensor of the decoder into a CPU's memory. Raises ModelRefused naming the tensor, OSError,
+    LoadStopped."""
+    with WeightFiles(directory) as files:
+        tied = is_tied(config, files)
+        known = {fused.name: fused for fused in fused_tensors(config, tied=tied)}
 
+        def read(name: str) -> Tensor:
+            if stopped():
+                raise LoadStopped
+            fused, row = known[name], 0
+            tensor = torch.empty(fused.shape, dtype=dtype)
+            for source, rows in fused.stacked:
+                files.read(files.find(source, (rows, *fused.shape[1:])), tensor[row : row + rows])
+                row += rows
+            return tensor
 
-def _load_layer(reader: _Reader, config: DecoderConfig, index: int) -> LayerWeights:
-    prefix = f"model.layers.{index}."
-    attention = prefix + "self_attn."
-    outs = {"q": config.q_size, "k": config.kv_size, "v": config.kv_size}
-    qkv = torch.cat([reader.tensor(f"{attention}{n}_proj.weight", out, config.hidden) for n, out in outs.items()])
-    bias = None
-    if config.qkv_bias:
-        bias = torch.cat([reader.tensor(f"{attention}{n}_proj.bias", out) for n, out in outs.items()])
-    mlp = prefix + "mlp."
-    gate_up = [reader.tensor(f"{mlp}{n}_proj.weight", config.intermediate, config.hidden) for n in ("gate", "up")]
-    o = reader.tensor(attention + "o_proj.weight", config.hidden, config.q_size)
-    down = reader.tensor(mlp + "down_proj.weight", config.hidden, config.intermediate)
-    return LayerWeights(
-        input_norm=reader.kept(prefix + "input_layernorm.weight", config.hidden),
-        qkv=Linear(qkv, bias, packed=reader.packed),
-        q_norm=reader.kept(attention + "q_norm.weight", config.head_dim) if config.qk_norm else None,
-        k_norm=reader.kept(attention + "k_norm.weight", config.head_dim) if config.qk_norm else None,
-        o=Linear(o, packed=reader.packed),
-        post_norm=reader.kept(prefix + "post_attention_layernorm.weight", config.hidden),
-        gate_up=Linear(torch.cat(gate_up), packed=reader.packed),
-        down=Linear(down, packed=reader.packed),
-    )
-
-
-class _Reader:
-    """The tensors of all safetensors files of a directory, by name, checked for shape."""
-
-    def __init__(
-        self,
-        stack: ExitStack,
-        directory: Path,
-        dtype: torch.dtype,
-        device: torch.device,
-        stopped: Callable[[], bool],
-    ) -> None:
-        self._device = device
-        self._stopped = stopped
-        self._dtype = dtype
-        self._directory = directory
-        self._files = {}
-        files = weight_files(directory)
-        self.packed = packs(files)
-        for path in files:
-            try:
-                file = stack.enter_context(safe_open(path, framework="pt"))
-            except SafetensorError as error:
-                raise ModelRefused(f"{path}: {error}") from error
-            self._files.update(dict.fromkeys(file.keys(), file))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
-    def kept(self, name: str, *shape: int) -> Tensor:
-        """One that stays as it is: its own, and not a view of a file, all of which would stay in memory with it."""
-        tensor = self.tensor(name, *shape)
-        return tensor.clone() if tensor.device.type == "cpu" else tensor
-
-    def tensor(self, name: str, *shape: int) -> Tensor:
-        if name not in self._files:
-            raise ModelRefused(f"{self._directory}: {name} is missing")
-        if self._stopped():
-            raise LoadStopped
-        stored = self._files[name].get_slice(name)
-        if tuple(stored.get_shape()) != shape:
-            found = tuple(stored.get_shape())
-            raise ModelRefused(f"{self._directory}: {name} has shape {found}, the config says {shape}")
-        if stored.get_dtype() not in STORED_DTYPES:
-            wanted = ", ".join(STORED_DTYPES)
-            raise ModelRefused(f"{self._directory}: {name} is of dtype {stored.get_dtype()}, not of {wanted}")
-        if self._device.type == "meta":
-            return torch.empty(shape, dtype=self._dtype, device=self._device)
-        tensor: Tensor = self._files[name].get_tensor(name)
-        return tensor.to(device=self._device, dtype=self._dtype)
+        return assemble(config, read, tied=tied, packed=packs(weight_files(directory)))
 
 
 def packs(files: list[Path]) -> bool:
@@ -161,23 +162,6 @@ def cpu_bytes(config: DecoderConfig, dtype: torch.dtype, *, packed: bool) -> int
     norms = config.layers * (2 * config.hidden + 2 * config.head_dim * config.qk_norm + qkv * config.qkv_bias)
     copies = 2 if packed and can_pack(torch.empty(1, 1, dtype=dtype)) else 1
     return (matrices * copies + norms + config.hidden + config.vocab * config.hidden) * dtype.itemsize
-
-
-def stamps(files: list[Path]) -> tuple[tuple[str, int, int], ...]:
-    """By which a file that was changed is told: name, size, time of modification."""
-    stats = [path.stat() for path in files]
-    return tuple((path.name, stat.st_size, stat.st_mtime_ns) for path, stat in zip(files, stats, strict=True))
-
-
-def weight_files(directory: Path) -> list[Path]:
-    """The directory's *.safetensors by name. Raises ModelRefused when there is none."""
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise ModelRefused(f"{directory}: no *.safetensors")
-    for path in files:
-        if not path.is_file():  # a pipe would be waited for for ever
-            raise ModelRefused(f"{path}: not a file")
-    return files
 
 
 def model_digest(directory: Path) -> str:

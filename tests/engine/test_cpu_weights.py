@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import time
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 
 from engine.arena import Arena
 from engine.config import EngineConfig, ModelConfig
-from engine.cpu_weights import FIRST_BYTES_PER_S, CpuWeights
+from engine.cpu_weights import FIRST_BYTES_PER_S, CpuModel, CpuWeights
 from engine.models.config import ModelRefused, load_config
 from engine.models.decoder import Decoder
 from engine.models.linear import Linear
@@ -184,6 +185,35 @@ def test_files_that_are_others_than_those_that_were_checked_do_not_come(tiny: di
     assert come(weights, "one").error == ""
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda file: os.truncate(file, file.stat().st_size // 2), r"model\.safetensors ends at byte \d+$"),
+        (lambda file: os.utime(file, ns=(1, 1)), "its files are not those that were checked$"),
+        (lambda file: file.write_bytes(bytes(file.stat().st_size)), "its files are not those that were checked$"),
+    ],
+    ids=["cut short", "touched", "written over"],
+)
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    change: Callable[[Path], None], why: str, tiny: dict[str, Path], tmp_path: Path
+) -> None:
+    """It once was mapped: the first of these ended the process."""
+    directory = shutil.copytree(tiny["one"], tmp_path / "one")
+    model = CpuModel.check(ModelConfig(name="one", path=str(directory)), torch.float32)
+    arena = torch.zeros(4, 1 << 16, dtype=torch.uint8)
+    asked = 0
+
+    def stopped() -> bool:  # asked before each tensor
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            change(directory / "model.safetensors")
+        return False
+
+    with pytest.raises((OSError, ModelRefused), match=why):
+        model.load(arena, stopped)
+
+
 def test_pinned_models_are_there_first(tiny: dict[str, Path]) -> None:
     size = max(size_of(path) for path in tiny.values())
     models = tuple(ModelConfig(name=name, path=str(path), pinned=name == "two") for name, path in tiny.items())
@@ -209,6 +239,29 @@ def test_what_cannot_be_served_is_refused_and_the_others_are(tiny: dict[str, Pat
     models = (ModelConfig(name="one", path=str(tiny["one"])),)
     with pytest.raises(ModelRefused, match=r"; weights_bytes is 1$"):
         build_runner(EngineConfig(models=models, arena_bytes=ARENA_BYTES, weights_bytes=1))
+
+
+def test_what_cannot_be_served_shapes_no_page(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """A token of either takes more than a page: one lacks its weights, for those of the other there is no room."""
+    broken = shutil.copytree(tiny["one"], tmp_path / "broken")
+    shape = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(shape | {"head_dim": 1 << 24}))
+    large = oracle.save_tiny("llama", tmp_path / "large", head_dim=256, num_hidden_layers=16)
+    alone = build({"one": tiny["one"]})
+    runner = build({"broken": broken, "one": tiny["one"]})
+    assert runner.page_bytes == alone.page_bytes
+    assert "q_proj.weight has shape" in runner.refused["broken"]
+    models = tuple(ModelConfig(name=path.name, path=str(path)) for path in (large, tiny["one"]))
+    size = size_of(tiny["one"])
+    runner = build_runner(EngineConfig(models=models, arena_bytes=ARENA_BYTES, threads=1, weights_bytes=size))
+    assert runner.page_bytes == alone.page_bytes
+    assert runner.refused["large"] == f"its weights take {size_of(large)} bytes; weights_bytes is {size}"
+
+
+def test_models_of_random_weights_share_no_cached_page(tiny: dict[str, Path]) -> None:
+    models = tuple(ModelConfig(name=name, path=str(tiny["one"]), dummy=True) for name in ("a", "b"))
+    runner = build_runner(EngineConfig(models=models, arena_bytes=ARENA_BYTES, threads=1))
+    assert len({info.digest for info in runner.models.values()}) == 2
 
 
 def _raised(function: Callable[[], Any]) -> Exception:

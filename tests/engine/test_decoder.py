@@ -26,7 +26,7 @@ TOKENS = 150  # beyond the 64 of the scaled rotary embedding's original context
 def make_decoder(directory: Path, tokens_per_page: int = 16, pages: int = 40) -> Decoder:
     config = load_config(directory)
     arena = torch.full((pages, tokens_per_page * config.kv_elements_per_token() * 4), 255, dtype=torch.uint8)  # all NaN
-    return Decoder(config, load_weights(directory, config, torch.float32, CPU), PagedKv(arena, config, torch.float32))
+    return Decoder(config, load_weights(directory, config, torch.float32), PagedKv(arena, config, torch.float32))
 
 
 def sequence(ids: list[int], pages: list[int], adapter: str | None = None) -> Sequence:
@@ -199,16 +199,16 @@ def test_a_missing_or_misshapen_tensor_is_named(tmp_path: Path) -> None:
     name = "model.layers.1.self_attn.k_proj.weight"
     save_file(tensors | {name: torch.zeros(3, 3)}, tmp_path / "model.safetensors")
     with pytest.raises(ModelRefused, match=f"{name} has shape"):
-        load_weights(tmp_path, config, torch.float32, CPU)
+        load_weights(tmp_path, config, torch.float32)
     save_file({k: v for k, v in tensors.items() if k != name}, tmp_path / "model.safetensors")
     with pytest.raises(ModelRefused, match=f"{name} is missing"):
-        load_weights(tmp_path, config, torch.float32, CPU)
+        load_weights(tmp_path, config, torch.float32)
     (tmp_path / "model.safetensors").write_bytes(b"no such format")
     with pytest.raises(ModelRefused, match=r"model\.safetensors"):
-        load_weights(tmp_path, config, torch.float32, CPU)
+        load_weights(tmp_path, config, torch.float32)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelRefused, match=r"no \*\.safetensors"):
-        load_weights(tmp_path, config, torch.float32, CPU)
+        load_weights(tmp_path, config, torch.float32)
 
 
 def test_weights_in_several_files_are_one_model(tmp_path: Path) -> None:

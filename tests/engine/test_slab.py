@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.models.config import ModelRefused, load_config
+from engine.models.files import HEADER_BYTES_MAX, WeightFiles
 from engine.models.linear import Linear
 from engine.models.slab import ALIGN_BYTES, slab_weights
 from engine.models.slab_source import DummySource, FileSource, SlabSource
@@ -54,13 +55,13 @@ def test_a_slab_filled_in_pieces_is_what_loading_whole_tensors_makes(
     config = load_config(directory)
     source = FileSource(directory, config, dtype)
     assert all(part.offset % ALIGN_BYTES == 0 for part in source.layout.parts.values())
-    assert_same(slab_weights(filled(source, piece), source.layout, config), load_weights(directory, config, dtype, CPU))
+    assert_same(slab_weights(filled(source, piece), source.layout, config), load_weights(directory, config, dtype))
 
 
 def test_a_model_in_several_files(tmp_path: Path) -> None:
     directory = oracle.save_tiny("llama", tmp_path)
     config = load_config(directory)
-    whole = load_weights(directory, config, torch.float32, CPU)
+    whole = load_weights(directory, config, torch.float32)
     numbers = load_file(directory / "model.safetensors")
     names = sorted(numbers)
     for index in range(3):
@@ -91,6 +92,44 @@ def test_what_cannot_be_served_is_named_before_a_number_is_read(tmp_path: Path) 
     file.unlink()
     with pytest.raises(ModelRefused, match=r"no \*\.safetensors"):
         FileSource(directory, config, torch.float32)
+
+
+def framed(header: bytes, data: int = 8) -> bytes:
+    return len(header).to_bytes(8, "little") + header + bytes(data)
+
+
+def entry(begin: int, end: int, **change: object) -> dict[str, object]:
+    return {"dtype": "F32", "shape": [(end - begin) // 4], "data_offsets": [begin, end]} | change
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        (b"", "not a safetensors header"),
+        (b"\xff" * 8, f"its header would have 18446744073709551615 bytes, more than {HEADER_BYTES_MAX}"),
+        ((HEADER_BYTES_MAX + 1).to_bytes(8, "little"), f"more than {HEADER_BYTES_MAX}"),
+        (framed(b"{}")[:9], "not a safetensors header"),
+        (framed(b"[]"), "not a safetensors header"),
+        (framed(b"[" * 200_000), "not a safetensors header"),
+        (framed(b'{"a\xff": 1}'), "not a safetensors header"),
+        (framed(b"{}"), "its tensors end at byte 10, the file has 18"),
+        ({"a": entry(0, 4)}, "the file has"),
+        ({"a": entry(0, 12)}, "the file has"),
+        ({"a": entry(0, 4), "b": entry(0, 8)}, "byte 4 of its data is of no tensor, or of two"),
+        ({"a": entry(4, 8)}, "byte 0 of its data is of no tensor"),
+        ({"a": entry(0, 8) | {"data_offsets": [8, 0]}}, "byte 0 of its data"),
+        ({"a": entry(0, 8, data_offsets=[-8, 8])}, "not a safetensors header"),
+        ({"a": entry(0, 8, data_offsets=[0, 1 << 70])}, "the file has 98"),
+        ({"a": entry(0, 8, shape=[2.5])}, "not a safetensors header"),
+        ({"a": {"dtype": "F32"}}, "not a safetensors header"),
+        ({"a": entry(0, 8, shape=[4])}, "a has 8 bytes, which is not what its shape and dtype take"),
+    ],
+)
+def test_a_header_is_checked_whole_and_bounded(file: bytes | dict[str, object], why: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(file if isinstance(file, bytes) else framed(json.dumps(file).encode()))
+    with pytest.raises(ModelRefused, match=f"^{path}: .*{why}"):
+        WeightFiles(tmp_path).find("a", (4,))
 
 
 def test_a_bad_directory_is_refused_and_never_raises_otherwise(tmp_path: Path) -> None:

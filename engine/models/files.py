@@ -1,0 +1,164 @@
+"""The *.safetensors of a model directory: which tensors they hold, and their numbers read into memory.
+
+They are read and never mapped: a file that is cut short or replaced meanwhile is an error, and not the end of the
+process. It must never know what a tensor is for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, NamedTuple, Self
+
+import msgspec
+import torch
+from torch import Tensor
+
+from engine.models.config import ModelRefused
+
+# Others, quantized ones, mean something only with scales that the decoder does not know.
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+LENGTH_BYTES = 8
+# Of one file. A model of as many layers as may be has one of 7 MB.
+HEADER_BYTES_MAX = 8 * 1024 * 1024
+
+_Offset = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Entry(msgspec.Struct):
+    """Of a header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[_Offset, _Offset]
+
+
+class Stored(NamedTuple):
+    """A tensor of a file, from byte `start` on."""
+
+    file: Path
+    start: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class WeightFiles:
+    """Those of a directory, open; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        """Reads headers alone. Raises ModelRefused, OSError."""
+        self._directory = directory
+        self._descriptors: dict[Path, int] = {}
+        self._entries: dict[str, tuple[Path, int, _Entry]] = {}  # by tensor: file, where its data begin
+        try:
+            for path in weight_files(directory):
+                descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                entries, start = _read_header(descriptor, path)
+                self._entries.update((name, (path, start, entry)) for name, entry in entries.items())
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def find(self, name: str, shape: tuple[int, ...]) -> Stored:
+        """Raises ModelRefused naming the tensor, if there is none of this shape that can be read."""
+        if name not in self._entries:
+            raise ModelRefused(f"{self._directory}: {name} is missing")
+        path, start, entry = self._entries[name]
+        found, (begin, end) = tuple(entry.shape), entry.data_offsets
+        if found != shape:
+            raise ModelRefused(f"{self._directory}: {name} has shape {found}, the config says {shape}")
+        if entry.dtype not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise ModelRefused(f"{self._directory}: {name} is of dtype {entry.dtype}, which is not among {known}")
+        dtype = DTYPES[entry.dtype]
+        if end - begin != math.prod(shape) * dtype.itemsize:
+            raise ModelRefused(f"{path}: {name} has {end - begin} bytes, which is not what its shape and dtype take")
+        return Stored(path, start + begin, shape, dtype)
+
+    def read(self, stored: Stored, target: Tensor) -> None:
+        """All of a tensor, into as many contiguous numbers on the host. Raises OSError."""
+        read_numbers(self._descriptors[stored.file], stored.file, stored.start, stored.dtype, target)
+
+    def stamps(self) -> dict[Path, tuple[int, int]]:
+        """By file, as they were when they were opened."""
+        return {path: stamp(os.fstat(descriptor)) for path, descriptor in self._descriptors.items()}
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """The directory's *.safetensors by name. Raises ModelRefused when there is none."""
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise ModelRefused(f"{directory}: no *.safetensors")
+    for path in files:
+        if not path.is_file():  # a pipe would be waited for for ever
+            raise ModelRefused(f"{path}: not a file")
+    return files
+
+
+def stamp(stat: os.stat_result) -> tuple[int, int]:
+    """By which a file that was changed is told: size, time of modification."""
+    return stat.st_size, stat.st_mtime_ns
+
+
+def stamps(files: list[Path]) -> tuple[tuple[str, int, int], ...]:
+    """Of each its name, too."""
+    return tuple((path.name, *stamp(path.stat())) for path in files)
+
+
+def read_numbers(descriptor: int, path: Path, start: int, dtype: torch.dtype, target: Tensor) -> None:
+    """Fill `target`, contiguous and on the host, with the numbers from byte `start` on; of another dtype they are
+    converted. Raises OSError; then it holds anything."""
+    if dtype == target.dtype:
+        _read(descriptor, path, start, target)
+        return
+    raw = torch.empty(target.shape, dtype=dtype)
+    _read(descriptor, path, start, raw)
+    target.copy_(raw)
+
+
+def _read(descriptor: int, path: Path, start: int, target: Tensor) -> None:
+    memory = memoryview(target.view(-1).view(torch.uint8).numpy().data)
+    position = 0
+    while position < len(memory):
+        count = os.preadv(descriptor, [memory[position:]], start + position)
+        if not count:
+            raise OSError(f"{path} ends at byte {start + position}")
+        position += count
+
+
+def _read_header(descriptor: int, path: Path) -> tuple[dict[str, _Entry], int]:
+    """Entries by tensor, and where the data begin, which are the tensors end to end. Raises ModelRefused."""
+    size = os.fstat(descriptor).st_size
+    length = int.from_bytes(os.pread(descriptor, LENGTH_BYTES, 0), "little")
+    if length > HEADER_BYTES_MAX:
+        raise ModelRefused(f"{path}: its header would have {length} bytes, more than {HEADER_BYTES_MAX}")
+    start = LENGTH_BYTES + length
+    try:
+        raw = msgspec.json.decode(os.pread(descriptor, length, LENGTH_BYTES), type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ModelRefused(f"{path}: not a safetensors header: {error}") from error
+    position = 0
+    for begin, end in sorted(entry.data_offsets for entry in entries.values()):
+        if begin != position or end < begin:
+            raise ModelRefused(f"{path}: byte {position} of its data is of no tensor, or of two")
+        position = end
+    if start + position != size:
+        raise ModelRefused(f"{path}: its tensors end at byte {start + position}, the file has {size}")
+    return entries, start
