@@ -18,6 +18,8 @@ import tokenizers
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from engine.small_files import TOKENIZER_BYTES_MAX, read_small
+
 # About two milliseconds of encoding: above this many characters an event loop should leave it to a thread.
 ENCODE_IN_LOOP_CHARS_MAX = 8 * 1024
 # A character is at most 4 ids of one byte each; a window decoder that still waits after this many shows what it has.
@@ -50,10 +52,11 @@ class Tokenizer:
     """A model's tokenizer, read only after `load`; threads may share it."""
 
     def __init__(self, directory: Path) -> None:
-        path = str(directory / "tokenizer.json")
-        self._encoder = _read_encoder(path)
+        path = directory / "tokenizer.json"
+        text = read_small(path, TOKENIZER_BYTES_MAX)
+        self._encoder = _encoder_of(text, path)
         # The same, but the text of a control token is ordinary text to it.
-        self._plain = _read_encoder(path)
+        self._plain = _encoder_of(text, path)
         self._plain.encode_special_tokens = True
         config = _read_json(directory / "tokenizer_config.json")
         added = self._encoder.get_added_tokens_decoder()
@@ -248,9 +251,9 @@ def _bytes_of_token(token: str) -> bytes:
         return token.encode()
 
 
-def _read_encoder(path: str) -> tokenizers.Tokenizer:
+def _encoder_of(text: bytes, path: Path) -> tokenizers.Tokenizer:
     try:
-        encoder = tokenizers.Tokenizer.from_file(path)
+        encoder = tokenizers.Tokenizer.from_buffer(text)
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f"{path}: {error}") from error
     encoder.no_truncation()
@@ -272,7 +275,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """The object in a file, or an empty one when there is no such file."""
     if not path.exists():
         return {}
-    loaded = json.loads(path.read_bytes())
+    loaded = json.loads(read_small(path))
     if not isinstance(loaded, dict):
         raise ValueError(f"{path}: not a JSON object")
     return loaded
@@ -288,7 +291,7 @@ def _token_text(value: Any) -> str:
 def _compile_template(directory: Path, config: Mapping[str, Any]) -> jinja2.Template | None:
     """The template in chat_template.jinja, else in tokenizer_config.json, else None. Same dialect as transformers."""
     path = directory / "chat_template.jinja"
-    source = path.read_text(encoding="utf-8") if path.exists() else config.get("chat_template")
+    source = read_small(path).decode() if path.exists() else config.get("chat_template")
     if isinstance(source, list):  # several, by name
         source = {entry["name"]: entry["template"] for entry in source}.get("default")
     if source is None:

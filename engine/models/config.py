@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from engine.small_files import TOKENIZER_BYTES_MAX, read_small
+
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
-CONFIG_BYTES_MAX = 1024 * 1024
 # Of one number of the shape, and of layers: a slip of the pen is refused before anything is laid out by it.
 SIZE_MAX = 1 << 30
 LAYERS_MAX = 4096
@@ -72,15 +73,13 @@ def load_config(directory: Path) -> DecoderConfig:
     """Read `directory/config.json`. Raises ModelRefused."""
     path = directory / "config.json"
     try:
-        if path.exists() and not path.is_file():  # a pipe, or a device, would be read for ever
-            raise ModelRefused(f"{path}: not a file")
-        if path.stat().st_size > CONFIG_BYTES_MAX:
-            raise ModelRefused(f"{path}: over {CONFIG_BYTES_MAX} bytes")
-        data = json.loads(path.read_bytes())
+        text = read_small(path)
     except OSError as error:
         raise ModelRefused(f"{path}: {error.strerror}") from error
-    except ModelRefused:
-        raise
+    except ValueError as error:
+        raise ModelRefused(str(error)) from error
+    try:
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelRefused(f"{path}: {error}") from error
     if not isinstance(data, dict):
@@ -104,13 +103,19 @@ class _Tokenizer(msgspec.Struct):
 
 
 def check_vocabulary(directory: Path, vocab: int) -> None:
-    """Where there is a tokenizer.json, its words' ids are the model's. Raises ModelRefused."""
+    """Where there is a tokenizer.json, its words' ids are the model's. Raises ModelRefused, OSError."""
     path = directory / "tokenizer.json"
     try:
-        largest = max(msgspec.json.decode(path.read_bytes(), type=_Tokenizer).model.vocab.values(), default=0)
-    except (FileNotFoundError, msgspec.ValidationError):
-        return  # there is none, or it is of another kind
-    except msgspec.DecodeError as error:
+        text = read_small(path, TOKENIZER_BYTES_MAX)
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        raise ModelRefused(str(error)) from error
+    try:
+        largest = max(msgspec.json.decode(text, type=_Tokenizer).model.vocab.values(), default=0)
+    except msgspec.ValidationError:
+        return  # it is of another kind
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ModelRefused(f"{path}: {error}") from error
     if largest >= vocab:
         raise ModelRefused(f"{path}: it has an id {largest}; config.json says vocab_size {vocab}")

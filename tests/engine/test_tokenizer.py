@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.small_files import SMALL_BYTES_MAX, TOKENIZER_BYTES_MAX
 from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, HELD_IDS_MAX, TemplateError, Tokenizer
 
 TEXTS = [
@@ -291,7 +293,10 @@ def test_named_templates_use_the_default_one(model_dir: Path, tmp_path: Path) ->
 
 
 def test_unusable_directories_are_refused(model_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: "):
         Tokenizer.load(tmp_path)
     with pytest.raises(ValueError, match="does not compile"):
         with_template(model_dir, tmp_path, "{% for %}")
@@ -300,6 +305,31 @@ def test_unusable_directories_are_refused(model_dir: Path, tmp_path: Path) -> No
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": {"lstrip": false}}')
     with pytest.raises(ValueError, match="without its 'content'"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_max"),
+    [
+        ("tokenizer.json", TOKENIZER_BYTES_MAX),
+        ("tokenizer_config.json", SMALL_BYTES_MAX),
+        ("chat_template.jinja", SMALL_BYTES_MAX),
+        ("generation_config.json", SMALL_BYTES_MAX),
+    ],
+)
+def test_a_file_beyond_its_limit_or_none_is_refused_by_name(
+    name: str, bytes_max: int, model_dir: Path, tmp_path: Path
+) -> None:
+    with_template(model_dir, tmp_path, "plain")
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    path.touch()
+    os.truncate(path, bytes_max + 1)
+    with pytest.raises(ValueError, match=f"^{path}: {bytes_max + 1} bytes, more than {bytes_max}$"):
+        Tokenizer.load(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=f"^{path}: not a file$"):
         Tokenizer.load(tmp_path)
 
 
