@@ -26,7 +26,7 @@ from engine.gpu.weights_loader import PASSING
 from engine.host_pool import build_host_pool
 from engine.models.config import ModelRefused
 from engine.runner import PAGE_TOKENS, check_page, host_memory
-from engine.together import in_order_of_loading
+from engine.together import check_weights_fit, in_order_of_loading
 
 # Where nothing is mapped, a piece of the host's memory is a multiple of this.
 GRAIN_BYTES = 2 << 20
@@ -68,10 +68,11 @@ def _open(config: EngineConfig, dtype: torch.dtype, device: torch.device, refuse
     opened = []
     for model in config.models:
         try:
-            opened.append(open_model(model, dtype, device))
-        except (ModelRefused, OSError) as error:
-            if len(config.models) == 1:
-                raise
+            found = open_model(model, dtype, device)
+            # Before the arena is laid out: a page is no larger for a model that cannot be served.
+            check_weights_fit(found.source.layout.bytes, config.weights_bytes or None)
+            opened.append(found)
+        except (ValueError, OSError) as error:
             refused[model.name] = str(error) or type(error).__name__
     _check_any(config, {model.name: model for model in opened}, refused)
     return opened

@@ -116,9 +116,13 @@ class DriverMemory:
         self._call("cuMemAddressFree", address, size)
 
     def map(self, address: int, size: int, handle: int) -> None:
-        """One handle may be mapped at several addresses."""
+        """One handle may be mapped at several addresses. Raises DriverError, and then nothing is mapped."""
         self._call("cuMemMap", address, size, 0, handle, 0)
-        self._call("cuMemSetAccess", address, size, byref(self._access), 1)
+        try:
+            self._call("cuMemSetAccess", address, size, byref(self._access), 1)
+        except DriverError:
+            self.unmap(address, size)
+            raise
 
     def unmap(self, address: int, size: int) -> None:
         """Exactly what one `map` mapped. Nothing that runs on the device may use it any more."""

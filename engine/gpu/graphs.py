@@ -7,6 +7,7 @@ A replay reads the step from its packed buffer and leaves logits at a fixed addr
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
@@ -21,7 +22,10 @@ from adapters.staging import Mark
 # A step of one kind and size is captured when it runs for so many times; twice as often each time that its graph went.
 RUNS_BEFORE = 3
 RUNS_BEFORE_MAX = 3000
+# Of an error that is not torch's own allocator's, which has a class for it.
+DRIVER_OUT_OF_MEMORY = "CUDA error: out of memory"
 
+_log = logging.getLogger(__name__)
 Run = Callable[[], None]
 
 
@@ -46,7 +50,8 @@ class Recorder(Protocol):
         ...
 
     def record(self, run: Run) -> tuple[Replayed, int]:
-        """Capture it, which runs nothing on the device; and the bytes that this took of it."""
+        """Capture it, which runs nothing on the device; and the bytes that this took of it. Raises MemoryError where
+        the device has no room for a graph of it, and all else is as good as before."""
         ...
 
     def mark(self) -> Mark:
@@ -97,14 +102,18 @@ class Graphs:
         """A step that is to be captured afterwards."""
         self._recorder.run(run)
 
-    def capture(self, kind: Kind, run: Run) -> None:
-        """After it was `run` once. Others go if it does not fit beside them."""
+    def capture(self, kind: Kind, run: Run) -> bool:
+        """After it was `run` once; whether there is a graph of it now. Others go if it does not fit beside them."""
         self._sweep()
         with self._lock:
             if self._pauses:
-                return
+                return False
             try:
                 replayed, size = self._recorder.record(run)
+            except MemoryError as error:
+                self._put_off(kind)
+                _log.warning("graph.no_room", extra={"fields": {"rows": kind.rows, "reason": str(error)}})
+                return False
             except BaseException:
                 self._put_off(kind)  # the step fails with it, but not each of its kind from now on
                 raise
@@ -114,6 +123,7 @@ class Graphs:
         self._runs.pop(kind, None)
         while self.bytes > self._bytes_max:
             self._drop(next(iter(self._graphs)))
+        return kind in self._graphs
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -182,8 +192,10 @@ class CudaRecorder:
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
                 run()
+            except torch.OutOfMemoryError as error:
+                raise MemoryError(str(error)) from error
             finally:
-                graph.capture_end()
+                _end_capture(graph)
         after, _ = torch.cuda.mem_get_info(self._device)
         return graph, max(0, before - after)
 
@@ -191,6 +203,26 @@ class CudaRecorder:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         return event
+
+
+def _end_capture(graph: torch.cuda.CUDAGraph) -> None:
+    """Raises MemoryError where only what was captured could not be made a graph that can be launched: the driver takes
+    memory for it that torch knows nothing of."""
+    try:
+        graph.capture_end()
+    except torch.AcceleratorError as error:
+        if DRIVER_OUT_OF_MEMORY not in str(error) or not _is_over(graph):
+            raise
+        raise MemoryError(str(error)) from error
+
+
+def _is_over(graph: torch.cuda.CUDAGraph) -> bool:
+    """Whether torch has ended the capture. Where it has not, its allocator believes in it for ever."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager

@@ -119,7 +119,7 @@ class Mapper(Protocol):
 class _Slab:
     address: int
     needed: int
-    mapped: list[int]  # by place: the chunk behind it
+    mapped: list[int | None]  # by place: the chunk behind it; None: mapping one failed
     planned: list[int]  # likewise, once the leases given until now are prepared
 
 
@@ -128,7 +128,8 @@ class ChunkedRoom:
 
     Every address of every known model has some chunk behind it at any time, its own or another's: a chunk may be behind
     several models' slabs, and belongs to the one that has it leased. So a model that comes back and gets the chunks it
-    had needs no mapping at all; two that take turns in one place are mapped once each."""
+    had needs no mapping at all; two that take turns in one place are mapped once each. (Where the mapper failed there
+    is a gap until a lease of the model is prepared, before which nobody reads.)"""
 
     def __init__(self, mapper: Mapper, budget: int, chunk_bytes: int, lock: threading.Lock) -> None:
         """`lock` is held while anything is mapped. Raises what the mapper raises where the device has no such room."""
@@ -159,12 +160,14 @@ class ChunkedRoom:
         self._next = (self._next + count) % len(self._handles)
         with self._lock:
             address = self._mapper.reserve(count * size)
-        slab = _Slab(address, needed, [], list(chunks))
-        for place, chunk in enumerate(chunks):
-            with self._lock:
-                self._mapper.map(address + place * size, size, self._handles[chunk])
-            slab.mapped.append(chunk)
-        tensor = self._mapper.tensor(address, needed, self)
+        slab = _Slab(address, needed, [None] * count, list(chunks))
+        try:
+            for place, chunk in enumerate(chunks):
+                self._map(slab, place, chunk)
+            tensor = self._mapper.tensor(address, needed, self)
+        except BaseException:
+            _unmap(self._mapper, slab, size, self._lock)
+            raise
         self._slabs[model] = slab
         return tensor
 
@@ -201,14 +204,21 @@ class ChunkedRoom:
         self._free.update(dict.fromkeys(lease.chunks))
 
     def prepare(self, lease: Lease) -> None:
-        slab, size = self._slabs[lease.model], self._chunk_bytes
+        slab = self._slabs[lease.model]
         for place, chunk in enumerate(lease.chunks):
             if slab.mapped[place] != chunk:
-                address = slab.address + place * size
-                with self._lock:  # not for all of them at once: a capture would wait
-                    self._mapper.unmap(address, size)
-                    self._mapper.map(address, size, self._handles[chunk])
-                slab.mapped[place] = chunk
+                self._map(slab, place, chunk)
+
+    def _map(self, slab: _Slab, place: int, chunk: int) -> None:
+        """In place of what is there, if anything is."""
+        size = self._chunk_bytes
+        address = slab.address + place * size
+        with self._lock:  # not for all places at once: a capture would wait
+            if slab.mapped[place] is not None:
+                self._mapper.unmap(address, size)
+                slab.mapped[place] = None  # should the next call fail
+            self._mapper.map(address, size, self._handles[chunk])
+            slab.mapped[place] = chunk
 
     def check_integrity(self) -> None:
         """Every chunk is free or in one lease, and what is planned is what the newest lease of a model says."""
@@ -233,9 +243,10 @@ def chunk_size(budget: int, granularity: int) -> int:
 
 def _unmap(mapper: Mapper, slab: _Slab, chunk_bytes: int, lock: threading.Lock | None = None) -> None:
     lock = lock or threading.Lock()
-    for place in range(len(slab.mapped)):
-        with lock:
-            mapper.unmap(slab.address + place * chunk_bytes, chunk_bytes)
+    for place, chunk in enumerate(slab.mapped):
+        if chunk is not None:
+            with lock:
+                mapper.unmap(slab.address + place * chunk_bytes, chunk_bytes)
     with lock:
         mapper.free(slab.address, len(slab.planned) * chunk_bytes)
 

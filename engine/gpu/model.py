@@ -130,13 +130,15 @@ class GpuModel:
             kind, run = self._due
             self._due = None
             began = time.monotonic()
-            self._common.graphs.capture(kind, run)
+            if not self._common.graphs.capture(kind, run):
+                return
             fields = {"model": self.info.name, "rows": kind.rows, "decodes": kind.decodes, "lora": kind.lora}
             _log.info("graph.captured", extra={"fields": fields | {"seconds": round(time.monotonic() - began, 4)}})
 
     def forward(self, packed: PackedStep, drawn: dict[Sequence, int], draws: Many[Draw]) -> Layout:
         """Start the step; the first of `memory.logits` are written, one row a sample. Returns where its fields lie in
         `memory.packed`. `drawn`: where among the ids of the step before a sequence's id is."""
+        self._due = None  # of a step that failed before its capture
         extra = draw_fields(draws)
         adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
         blocks = 0

@@ -108,6 +108,8 @@ class GpuRunner:
             graphs,
         )
         self._drawn = self._common.drawn
+        # Of all loads: torch keeps what one leaves for the next of its stream alone.
+        self._loading = _stream(arena.device)
         # Of the ids in `drawn`, whose they are.
         self._places: dict[Sequence, int] = {}
         self._served: dict[str, GpuModel] = {}
@@ -221,7 +223,7 @@ class GpuRunner:
         device = self._arena.device
         torch.cuda.set_device(device)
         opened = open_model(model, self._dtype, device)
-        with torch.cuda.stream(_stream(device)), self._common.graphs.paused():
+        with torch.cuda.stream(self._loading), self._common.graphs.paused():
             served = self._build(opened)
             try:
                 self._warm_up_beside(opened, served)
@@ -287,8 +289,8 @@ class GpuRunner:
 
 @contextmanager
 def _device_errors() -> Iterator[None]:
-    """After an error such as an illegal access CUDA refuses every further call of this process. Running out of memory
-    is no such error, and is not of this class."""
+    """After an error such as an illegal access CUDA refuses every further call of this process. What torch's allocator
+    lacks is not of this class. What the driver lacks is, and is not told apart: nobody knows what it left undone."""
     try:
         yield
     except torch.AcceleratorError as error:

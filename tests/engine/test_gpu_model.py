@@ -14,7 +14,7 @@ import torch
 from adapters.pool import TilePool
 from adapters.table import AdapterRows
 from engine.gpu.decoder import GpuDecoder
-from engine.gpu.graphs import RUNS_BEFORE, Graphs, Kind, Run
+from engine.gpu.graphs import RUNS_BEFORE, Graphs, Kind, Run, _end_capture
 from engine.gpu.layouts import Layouts, Limits
 from engine.gpu.model import Common, GpuModel
 from engine.gpu.packing import PackedStep, Packer
@@ -255,6 +255,50 @@ def test_a_capture_that_fails_is_not_tried_again_at_once() -> None:
     assert not graphs.is_due(kind(8)), "each step of its kind would fail"
     recorder.size = 100
     assert runs(graphs, kind(8)) == 2 * RUNS_BEFORE - 1
+
+
+def test_a_graph_that_the_device_has_no_room_for_is_done_without() -> None:
+    class Full(Recorder):
+        def record(self, run: Run) -> tuple[Again, int]:
+            if not self.size:
+                raise MemoryError("CUDA error: out of memory")
+            return super().record(run)
+
+    recorder = Full(size=0)
+    graphs = graphs_of(recorder, 1000)
+    assert not graphs.capture(kind(4), lambda: None), "at the start"
+    assert runs(graphs, kind(8), most=RUNS_BEFORE + 1) == RUNS_BEFORE + 1
+    assert (graphs.get(kind(8)), graphs.bytes, graphs.captures) == (None, 0, 0)
+    recorder.size = 100
+    assert runs(graphs, kind(8)) == 2 * RUNS_BEFORE - 1
+    assert graphs.capture(kind(4), lambda: None)
+
+
+class Capture:
+    """Of torch, as far as its end: what it raises then, and whether torch holds the capture to be over."""
+
+    def __init__(self, error: BaseException | None = None, *, over: bool = True) -> None:
+        self._error, self._over = error, over
+
+    def capture_end(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def pool(self) -> tuple[int, int]:
+        if not self._over:
+            raise RuntimeError("Called CUDAGraph::pool without a preceding successful capture.")
+        return 0, 1
+
+
+def test_only_what_leaves_torch_as_it_was_is_taken_for_want_of_room() -> None:
+    full = torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in ...")
+    other = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    _end_capture(Capture())  # type: ignore[arg-type]
+    with pytest.raises(MemoryError, match="out of memory"):
+        _end_capture(Capture(full))  # type: ignore[arg-type]
+    for capture in (Capture(full, over=False), Capture(other)):
+        with pytest.raises(torch.AcceleratorError):
+            _end_capture(capture)  # type: ignore[arg-type]
 
 
 def test_none_without_bytes_and_none_of_what_is_forgotten() -> None:

@@ -16,6 +16,7 @@ import oracle
 import pytest
 import torch
 
+from engine.gpu.driver import DriverError
 from engine.gpu.memory import ChunkedRoom, chunk_size
 from engine.gpu.weights import GpuWeights
 from engine.gpu.weights_loader import PASSING
@@ -39,6 +40,7 @@ class Pages:
         self._file = os.memfd_create("chunks")
         self._end = 0
         self.created = self.maps = self.mapped = 0
+        self.maps_left: int | None = None  # until one fails
 
     def create(self, size: int) -> int:
         self.created += 1
@@ -56,6 +58,10 @@ class Pages:
         assert self._libc.munmap(address, size) == 0
 
     def map(self, address: int, size: int, handle: int) -> None:
+        if self.maps_left is not None:
+            self.maps_left -= 1
+            if self.maps_left < 0:
+                raise DriverError("cuMemMap", 999, "CUDA_ERROR_UNKNOWN")
         self.maps += 1
         self.mapped += 1
         fixed = 0x10
@@ -309,6 +315,50 @@ def test_files_that_went_fail_alone_and_leave_nothing_behind(tmp_path: Path) -> 
     assert weights.free() == weights.bytes_max - weights.bytes("m1")  # type: ignore[operator]
     assert weights.host.names() == [weights._known["m1"].key]
     weights.check_integrity()
+
+
+def test_a_mapping_that_fails_half_way_is_made_whole_by_the_next_load() -> None:
+    pages = Pages()
+    room = ChunkedRoom(pages, 8 * PAGE, PAGE, threading.Lock())
+    for name, count in (("a", 3), ("b", 3)):
+        room.add(name, count * PAGE)
+    slab = room.add("c", 4 * PAGE)
+    assert pages.mapped == 10
+    first, lease = room.take("a"), room.take("c")
+    assert lease.chunks[2:] == (3, 4), "in place of 0 and 1, which are of the other"
+    pages.maps_left = 0
+    with pytest.raises(DriverError):
+        room.prepare(lease)
+    room.give(first)
+    room.give(lease)
+    room.take("b")
+    lease = room.take("c")
+    assert lease.chunks[2:] == (0, 1), "as before: the first of them is mapped no more, the second still is"
+    with pytest.raises(DriverError):
+        room.prepare(lease)
+    assert pages.mapped == 9
+    pages.maps_left = 1
+    room.prepare(lease)
+    room.check_mapped(lease)
+    room.check_integrity()
+    slab.fill_(7)
+    assert slab.sum() == 7 * 4 * PAGE
+    room.give(lease)
+    room.remove("c")
+    assert pages.mapped == 6
+
+
+def test_a_model_whose_slab_cannot_be_mapped_leaves_nothing_behind() -> None:
+    pages = Pages()
+    room = ChunkedRoom(pages, 8 * PAGE, PAGE, threading.Lock())
+    pages.maps_left = 2
+    with pytest.raises(DriverError):
+        room.add("a", 4 * PAGE)
+    assert pages.mapped == 0
+    pages.maps_left = None
+    room.add("a", 4 * PAGE)
+    room.prepare(room.take("a"))
+    room.check_integrity()
 
 
 def test_a_forgotten_model_s_addresses_and_bytes_are_anothers(tmp_path: Path) -> None:
