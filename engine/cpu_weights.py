@@ -34,7 +34,6 @@ from engine.together import check_dtype
 FIRST_BYTES_PER_S = 400e6
 # The loads by which the next ones' time is told.
 LOADS_KEPT = 8
-CPU = torch.device("cpu")
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class CpuModel:
     def load(self, arena: Tensor, stopped: Callable[[], bool] = lambda: False) -> Decoder:
         """Its K and V lie in `arena` [pages, page_bytes] uint8. Raises ModelRefused, OSError, LoadStopped."""
         if self.config.dummy:
-            weights = dummy_weights(self.shape, self.dtype, CPU)
+            weights = dummy_weights(self.shape, self.dtype)
         else:
             self._check_unchanged()
             weights = load_weights(Path(self.config.path), self.shape, self.dtype, stopped)

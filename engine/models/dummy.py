@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.models.config import DecoderConfig
-from engine.models.linear import Linear
-from engine.models.weights import LayerWeights, Weights
+from engine.models.weights import Weights, assemble, fused_tensors
 
 # As transformers initialises: small enough that activations stay finite over many layers.
 STD = 0.02
@@ -23,32 +22,18 @@ def dummy_digest(model: str) -> str:
     return hashlib.sha256(model.encode()).hexdigest()
 
 
-def dummy_weights(config: DecoderConfig, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Weights:
-    """Normal weights of deviation 0.02, norms of one, biases of zero; made on the device, the same for one seed."""
-    generator = torch.Generator(device).manual_seed(seed)
+def dummy_vector(name: str) -> float:
+    """What each number is of a tensor of one dimension, by its name among `weights.fused_tensors`."""
+    return 0.0 if name.endswith("bias") else 1.0
 
-    def matrix(out: int, inner: int) -> Tensor:
-        return torch.empty(out, inner, dtype=dtype, device=device).normal_(0, STD, generator=generator)
 
-    def ones(width: int) -> Tensor:
-        return torch.ones(width, dtype=dtype, device=device)
+def dummy_weights(config: DecoderConfig, dtype: torch.dtype) -> Weights:
+    """In a CPU's memory: normal weights of deviation 0.02, norms of one, biases of zero; the same for one shape."""
+    generator, tied = torch.Generator().manual_seed(0), bool(config.tied)
+    shapes = {fused.name: fused.shape for fused in fused_tensors(config, tied=tied)}
 
-    qkv_size = config.q_size + 2 * config.kv_size
+    def draw(name: str) -> Tensor:
+        tensor = torch.empty(shapes[name], dtype=dtype)
+        return tensor.fill_(dummy_vector(name)) if tensor.dim() == 1 else tensor.normal_(0, STD, generator=generator)
 
-    def layer() -> LayerWeights:
-        bias = torch.zeros(qkv_size, dtype=dtype, device=device) if config.qkv_bias else None
-        return LayerWeights(
-            input_norm=ones(config.hidden),
-            qkv=Linear(matrix(qkv_size, config.hidden), bias),
-            q_norm=ones(config.head_dim) if config.qk_norm else None,
-            k_norm=ones(config.head_dim) if config.qk_norm else None,
-            o=Linear(matrix(config.hidden, config.q_size)),
-            post_norm=ones(config.hidden),
-            gate_up=Linear(matrix(2 * config.intermediate, config.hidden)),
-            down=Linear(matrix(config.hidden, config.intermediate)),
-        )
-
-    embedding = matrix(config.vocab, config.hidden)
-    layers = tuple(layer() for _ in range(config.layers))
-    head = embedding if config.tied else matrix(config.vocab, config.hidden)
-    return Weights(embedding, layers, ones(config.hidden), Linear(head))
+    return assemble(config, draw, tied=tied)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.models.config import DecoderConfig
-from engine.models.dummy import STD
+from engine.models.dummy import STD, dummy_vector
 from engine.models.files import WeightFiles, read_numbers, stamp
 from engine.models.slab import SlabLayout, slab_layout, slab_stretches
 
@@ -86,4 +86,4 @@ class DummySource:
         for name, part in self.layout.parts.items():
             begin, end = max(start, part.offset), min(stop, part.offset + part.shape[0] * item)
             if len(part.shape) == 1 and begin < end:
-                numbers[(begin - start) // item : (end - start) // item] = 0.0 if name.endswith("bias") else 1.0
+                numbers[(begin - start) // item : (end - start) // item] = dummy_vector(name)

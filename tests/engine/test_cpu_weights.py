@@ -262,6 +262,10 @@ def test_models_of_random_weights_share_no_cached_page(tiny: dict[str, Path]) ->
     models = tuple(ModelConfig(name=name, path=str(tiny["one"]), dummy=True) for name in ("a", "b"))
     runner = build_runner(EngineConfig(models=models, arena_bytes=ARENA_BYTES, threads=1))
     assert len({info.digest for info in runner.models.values()}) == 2
+    for name in runner.models:
+        weights = runner.weights.decoder(name)._weights
+        assert 0.015 < weights.layers[0].down._plain.std() < 0.025
+        assert torch.all(weights.layers[0].post_norm == 1)
 
 
 def _raised(function: Callable[[], Any]) -> Exception:
