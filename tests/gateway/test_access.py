@@ -239,5 +239,5 @@ def test_while_the_database_is_away_nothing_is_admitted(make_stack: Callable[...
         eventually(lambda: "database" in httpx.get(f"{stack.url}/health/ready").json()["problems"])
         assert stack.chat().status_code == 503
         connection.execute(sa.text(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'))
-    eventually(lambda: stack.chat().status_code == 200, timeout_s=15)
-    eventually(lambda: stack.open_holds() == 0, timeout_s=15)
+    eventually(lambda: stack.chat().status_code == 200)
+    eventually(lambda: stack.open_holds() == 0)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from gateway_stack import eventually_async
 
 from billing import revision, tenants
 from billing.database import Database, DatabaseUnavailable
@@ -282,8 +283,7 @@ async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -
     await asyncio.sleep(0.6)
     assert not watch.fresh
     database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE away RENAME TO revision")))
-    await asyncio.sleep(0.6)
-    assert watch.fresh
+    await eventually_async(lambda: watch.fresh)
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
 

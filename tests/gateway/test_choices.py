@@ -15,7 +15,8 @@ import httpx
 import openai
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, Stack, body, events, eventually
+from gateway_stack import MODEL, Stack, body, events, eventually, promptly
+from slow_sockets import send
 
 from billing import tables
 from engine.tokenizer import Tokenizer
@@ -165,18 +166,17 @@ async def test_a_caller_who_leaves_ends_all_of_them(slow: Stack) -> None:
     assert row.prompt_tokens > 0
 
 
-async def test_a_caller_who_leaves_before_the_others_begin(slow: Stack) -> None:
-    before = len(slow.log_lines("request"))
-    async with httpx.AsyncClient(headers=slow.headers()) as client:
-        url = f"{slow.url}/v1/chat/completions"
-        asking = asyncio.create_task(client.post(url, json=body(n=8, messages=LONG, max_tokens=500)))
-        await asyncio.sleep(0.01)
-        asking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asking
-    await asyncio.to_thread(eventually, lambda: len(slow.log_lines("request")) > before)
-    line = slow.log_lines("request")[before]
-    assert line.get("completion_tokens", 0) < 8 * 10
+def test_a_caller_who_leaves_before_the_others_begin(slow: Stack) -> None:
+    def leave() -> float:
+        before, holds = len(slow.log_lines("request")), slow.holds()
+        with send(slow, "acme", {"n": 8, "messages": LONG, "max_tokens": 500}):
+            eventually(lambda: slow.holds() == holds + 1)
+        eventually(lambda: len(slow.log_lines("request")) > before)
+        line = slow.log_lines("request")[before]
+        assert line["ending"] == "client_left"
+        return float(line.get("completion_tokens", 0))
+
+    promptly(leave, 8 * 10)
 
 
 def test_a_clamp_is_shared_out(slow: Stack) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack, body, eventually, eventually_async
+from gateway_stack import MODEL, PATIENCE_S, Stack, body, eventually, eventually_async, promptly
 
 from billing import prices, tenants
 from gateway import keys
@@ -51,7 +51,7 @@ class Reader:
 
 async def read_until(readers: list[Reader], then: Callable[[], None]) -> None:
     """Read all to their ends; `then` is done when each has three tokens."""
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         reading = [asyncio.create_task(reader.read(client)) for reader in readers]
         await eventually_async(lambda: all(reader.tokens >= 3 for reader in readers))
         await asyncio.to_thread(then)
@@ -62,8 +62,25 @@ async def read_until(readers: list[Reader], then: Callable[[], None]) -> None:
 def test_running_streams(make_stack: MakeStack, ends: bool) -> None:
     setting = f"end_streams_on_revoke = {str(ends).lower()}\n"
     stack = make_stack(fake={"step_ms": 25.0}, gateway_toml=setting)
-    revoked = stack.new_key("acme")
-    hit = [Reader(stack, secret) for secret in (*[revoked.secret] * 3, *[stack.keys["globex"]] * 2)]
+    if not ends:
+        revoke_while_they_run(stack, ends)
+        return
+
+    def attempt() -> float:
+        took = revoke_while_they_run(stack, ends)
+        stack.write(lambda c: tenants.resume(c, stack.tenants["globex"]))
+        stack.known()
+        return took
+
+    promptly(attempt, WITHIN_S)
+
+
+def revoke_while_they_run(stack: Stack, ends: bool) -> float:
+    """Streams of a key that is revoked, of a tenant that is suspended, and of others; the most seconds after that,
+    where it `ends` them."""
+    revoked, took = stack.new_key("acme"), [0.0]
+    most = 1000 if ends else 100
+    hit = [Reader(stack, secret, max_tokens=most) for secret in (*[revoked.secret] * 3, *[stack.keys["globex"]] * 2)]
     committed: list[float] = []  # of the first three, of the other two
     spared = [Reader(stack, secret) for secret in (stack.keys["acme"], stack.keys["initech"])]
 
@@ -82,7 +99,6 @@ def test_running_streams(make_stack: MakeStack, ends: bool) -> None:
     if ends:
         took = [reader.ended_at - committed[number >= 3] for number, reader in enumerate(hit)]
         print(f"running streams ended {max(took):.3f} s after the commit, at most")
-        assert max(took) < WITHIN_S
     for reader in hit if ends else []:
         error = reader.last["error"]
         assert set(error) == {"message", "type", "param", "code"}
@@ -99,30 +115,36 @@ def test_running_streams(make_stack: MakeStack, ends: bool) -> None:
     for secret in (revoked.secret, stack.keys["globex"]):
         headers = {"Authorization": f"Bearer {secret}"}
         assert httpx.post(f"{stack.url}/v1/chat/completions", headers=headers, json=body()).status_code == 401
+    return max(took)
 
 
 def test_a_whole_answer_ends_too_and_costs_nothing(make_stack: MakeStack) -> None:
     stack = make_stack(fake={"step_ms": 25.0})
-    made = stack.new_key("acme")
-    headers = {"Authorization": f"Bearer {made.secret}"}
 
-    async def ask() -> tuple[httpx.Response, float]:
-        async with httpx.AsyncClient(timeout=30) as client:
+    def made_tokens() -> float:
+        lines = httpx.get(f"{stack.url}/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
+
+    async def ask(made: keys.MadeKey) -> tuple[httpx.Response, float]:
+        headers, before = {"Authorization": f"Bearer {made.secret}"}, made_tokens()
+        async with httpx.AsyncClient(timeout=60) as client:
             url = f"{stack.url}/v1/chat/completions"
-            asking = asyncio.create_task(client.post(url, headers=headers, json=body(max_tokens=400, n=2)))
-            await asyncio.to_thread(eventually, lambda: stack.open_holds() == 1)
-            await asyncio.sleep(0.2)
+            asking = asyncio.create_task(client.post(url, headers=headers, json=body(max_tokens=1000, n=2)))
+            await asyncio.to_thread(eventually, lambda: made_tokens() >= before + 4)
             await asyncio.to_thread(stack.write, lambda c: keys.revoke(c, made.key.id))
             began = time.monotonic()
             return await asking, time.monotonic() - began
 
-    answer, took = asyncio.run(ask())
-    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
-    assert took < WITHIN_S
-    row = stack.usage(answer.headers["x-request-id"])
-    assert row is not None
-    assert (row.ending, row.completion_tokens, row.cost_picos) == ("revoked", 0, 0)
-    assert row.made_tokens == row.discarded_tokens > 0
+    def attempt() -> float:
+        answer, took = asyncio.run(ask(stack.new_key("acme")))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        row = stack.usage(answer.headers["x-request-id"])
+        assert row is not None
+        assert (row.ending, row.completion_tokens, row.cost_picos) == ("revoked", 0, 0)
+        assert row.made_tokens == row.discarded_tokens > 0
+        return took
+
+    promptly(attempt, WITHIN_S)
 
 
 def test_a_request_whose_key_is_revoked_while_it_arrives_is_refused(make_stack: MakeStack) -> None:
@@ -138,7 +160,7 @@ def test_a_request_whose_key_is_revoked_while_it_arrives_is_refused(make_stack: 
         connection.sendall(head.encode() + asked[:10])
         time.sleep(0.3)
         stack.write(lambda c: keys.revoke(c, made.key.id))
-        time.sleep(WITHIN_S)
+        stack.known()
         connection.sendall(asked[10:])
         assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
     assert stack.holds() == 0
@@ -224,7 +246,7 @@ def check_revocation_under_load(stack: Stack) -> None:
                 await asyncio.sleep(0.01)
 
         disturbing = asyncio.create_task(disturb())
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
             for _ in range(2):
                 made = await asyncio.to_thread(stack.new_key, "acme")
                 late: list[float] = []

@@ -47,7 +47,7 @@ class Serve:
     def refused(self, *arguments: str, port: int | None = None) -> str:
         """Start it, and see it end with exit status 2; what it said."""
         process = self.spawn(*arguments, port=port)
-        assert process.wait(30) == 2, self.output
+        assert process.wait(60) == 2, self.output
         return self.output
 
     def start(self, *arguments: str) -> None:
@@ -71,7 +71,7 @@ class Serve:
         pids = children(self.process.pid)
         began = time.monotonic()
         self.process.send_signal(number)
-        status = self.process.wait(30)
+        status = self.process.wait(60)
         took = time.monotonic() - began
         assert status == 0, self.output
         assert not [pid for pid in pids if alive(pid)]

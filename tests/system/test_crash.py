@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def engine_status(stack: Stack) -> StatusReport:
         client = EngineClient(stack.config.socket_path)
         await client.start()
         try:
-            await client.wait_ready(10)
+            await client.wait_ready(30)
             return await client.status()
         finally:
             await client.close()
@@ -49,9 +48,8 @@ def column_sum(stack: Stack, column: sa.ColumnElement[int]) -> int:
     return stack.read(lambda connection: int(connection.execute(sa.select(sa.func.sum(column))).scalar() or 0))
 
 
-def stream_until_cut(stack: Stack, received: list[int], tenant: str) -> None:
-    """Read one long stream until it ends or breaks; note the chunks that came."""
-    count = 0
+def stream_until_cut(stack: Stack, received: list[int], number: int, tenant: str) -> None:
+    """Read one long stream until it ends or breaks; note the chunks that came under its number."""
     try:
         with httpx.stream(
             "POST",
@@ -61,10 +59,10 @@ def stream_until_cut(stack: Stack, received: list[int], tenant: str) -> None:
             timeout=30,
         ) as answer:
             for line in answer.iter_lines():
-                count += line.startswith("data: {") and bool(json.loads(line[6:])["choices"][0]["delta"].get("content"))
+                if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
+                    received[number] += 1
     except httpx.TransportError:
         pass
-    received.append(count)
 
 
 @STEPS_AHEAD
@@ -72,26 +70,25 @@ def test_a_gateway_that_is_killed_leaves_no_work_and_no_hold(
     make_stack: MakeStack, database_url: str, steps_ahead: int
 ) -> None:
     stack = make_stack(database_url=database_url, fake={"step_ms": 20.0, "steps_ahead": steps_ahead}, toml=LEASE)
-    received: list[int] = []
+    received = [0] * 12
     readers = [
-        threading.Thread(target=stream_until_cut, args=(stack, received, tenant))
-        for tenant in ("acme", "globex", "initech") * 4
+        threading.Thread(target=stream_until_cut, args=(stack, received, number, tenant))
+        for number, tenant in enumerate(("acme", "globex", "initech") * 4)
     ]
     for reader in readers:
         reader.start()
     eventually(lambda: stack.open_holds() == len(readers))
-    time.sleep(0.3)
+    eventually(lambda: min(received) > 0)
     assert stack.gateway is not None
     stack.gateway.kill()
-    stack.gateway.wait(5)
+    stack.gateway.wait()
     for reader in readers:
-        reader.join(10)
-    assert len(received) == len(readers)
-    assert min(received) > 0
+        reader.join()
 
     # The engine stops what nobody can receive any more.
-    eventually(lambda: engine_status(stack).running == 0, timeout_s=2.0)
+    eventually(lambda: engine_status(stack).running == 0)
     report = engine_status(stack)
+    assert report.tokens_made < 1000 * len(readers) / 2
     assert stack.open_holds() == len(readers)
 
     # A new gateway serves at once; the dead one's holds expire with its lease, and the budgets are whole.
@@ -99,7 +96,7 @@ def test_a_gateway_that_is_killed_leaves_no_work_and_no_hold(
     stack.wait_ready()
     done = stack.chat("acme", max_tokens=5)
     assert done.status_code == 200
-    eventually(lambda: stack.open_holds() == 0, timeout_s=10.0)
+    eventually(lambda: stack.open_holds() == 0)
     assert column_sum(stack, tables.budget_windows.c.held) == 0
     states = stack.read(
         lambda connection: dict(

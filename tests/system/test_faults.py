@@ -95,6 +95,6 @@ def test_a_client_that_leaves(make_stack: MakeStack, database_url: str, leaves: 
     else:
         assert row is not None
         assert row.ending == "client_left"
-        assert tokens <= row.completion_tokens <= tokens + 15, "what was on its way when it left"
+        assert tokens <= row.completion_tokens <= tokens + 150, "what was on its way when it left"
         assert row.cost_picos == hold.settled_picos > 0
     assert_books_close(stack, requests=1)

@@ -40,7 +40,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterato
     serve.start("--demo")
     yield serve
     took = serve.stop()
-    assert took < 5
+    assert took < 15
 
 
 def client(serve: Serve, tenant: str, **settings: object) -> openai.OpenAI:

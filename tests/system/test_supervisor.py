@@ -17,6 +17,8 @@ import pytest
 
 from gateway import supervisor
 
+STOP_S_MAX = 15.0  # a second or two, and what a machine stands still
+
 
 def wait_for(condition: Callable[[], bool], timeout_s: float) -> float:
     began = time.monotonic()
@@ -47,7 +49,7 @@ def test_an_engine_and_a_gateway_that_die_come_back(serve: Any) -> None:
         assert f"the {name} ended (SIGKILL); it starts again in 0.2 s" in serve.output
         assert serve.chat("acme").status_code == 200
     assert (serve.data / "demo.json").stat().st_mode & 0o777 == 0o600
-    assert serve.stop() < 5.0
+    assert serve.stop() < STOP_S_MAX
 
 
 @pytest.mark.parametrize(("still_s_max", "killed"), [(2.0, True), (0, False)])
@@ -64,11 +66,11 @@ def test_an_engine_that_lives_and_stands_still(
         assert serve.demo["pids"]["engine"] != frozen
         assert serve.chat("acme").status_code == 200
     else:
-        time.sleep(9)
+        time.sleep(6)
         assert "is killed" not in serve.output
         os.kill(frozen, signal.SIGCONT)
         serve.until(lambda: serve.chat("acme").status_code == 200, 30.0)
-    assert serve.stop() < 5.0
+    assert serve.stop() < STOP_S_MAX
 
 
 def test_an_engine_that_keeps_dying_is_started_ever_later(serve: Any) -> None:
@@ -83,7 +85,7 @@ def test_an_engine_that_keeps_dying_is_started_ever_later(serve: Any) -> None:
     waits = re.findall(r"the engine ended \((.*)\); it starts again in ([\d.]+) s", serve.output)
     assert waits[:3] == [("SIGKILL", "0.2"), ("exit status 2", "0.4"), ("exit status 2", "0.8")]
     assert serve.chat("acme").status_code == 200
-    assert serve.stop() < 5.0
+    assert serve.stop() < STOP_S_MAX
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
@@ -98,14 +100,14 @@ def test_a_stop_in_the_middle_of_streams_is_quick_and_complete(serve: Any, numbe
     headers = {"Authorization": f"Bearer {serve.demo['keys']['acme']}"}
     with httpx.stream("POST", f"{serve.url}/v1/chat/completions", json=body, headers=headers, timeout=30) as stream:
         next(stream.iter_bytes())
-        assert serve.stop(number) < 5.0
+        assert serve.stop(number) < STOP_S_MAX
 
 
 def test_frozen_children_do_not_delay_the_stop(serve: Any) -> None:
     serve.start("--demo", "--fake")
     for pid in serve.demo["pids"].values():
         os.kill(pid, signal.SIGSTOP)
-    assert serve.stop() < 5.0, "both graces together, and both were used up"
+    assert serve.stop() < STOP_S_MAX, "both graces together, and both were used up"
     for name in ("gateway", "engine"):
         assert f"the {name} did not stop within" in serve.output
 
@@ -115,7 +117,7 @@ def test_no_orphan_when_the_parent_is_killed(serve: Any) -> None:
     pids = serve.demo["pids"].values()
     serve.process.kill()
     serve.process.wait()
-    wait_for(lambda: not any(alive(pid) for pid in pids), 5.0)
+    wait_for(lambda: not any(alive(pid) for pid in pids), 30.0)
     serve.start("--demo", "--fake")
     assert serve.chat("acme").status_code == 200, "what was left behind is in nobody's way"
     serve.stop()
@@ -126,7 +128,7 @@ def test_serve_without_the_demo_has_no_tenants(serve: Any) -> None:
     assert f"Laneway serves at {serve.url}/v1" in serve.output
     assert httpx.get(f"{serve.url}/health/ready").status_code == 200
     assert not (serve.data / "secrets.json").exists()
-    assert serve.stop() < 5.0
+    assert serve.stop() < STOP_S_MAX
 
 
 def test_a_start_that_fails_says_why_and_leaves_nothing(make_serve: Callable[..., Any]) -> None:
@@ -151,7 +153,7 @@ def test_gateway_and_engine_run_alone_too(serve: Any) -> None:
     finally:
         for process in reversed(both):
             process.terminate()
-            assert process.wait(10) == 0, serve.output
+            assert process.wait(30) == 0, serve.output
 
 
 def is_ready(url: str) -> bool:

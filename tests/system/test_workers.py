@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack, body, eventually
+from gateway_stack import PATIENCE_S, Stack, body, eventually
 
 from billing import audit, tables
 from billing.journal import paths
@@ -55,15 +55,13 @@ def ask_until_both_answered(stack: Stack, headers: dict[str, str]) -> None:
         assert answer.status_code == 200
         return len(answered(stack)) == 2
 
-    eventually(both, timeout_s=20)
+    eventually(both)
 
 
 def test_two_workers_from_start_to_stop(make_stack: MakeStack, postgres_url: str) -> None:
     stack = make_stack(database_url=postgres_url, workers=2, toml=LEASE)
     made = stack.new_key("acme")
     headers = {"Authorization": f"Bearer {made.secret}"}
-    eventually(lambda: stack.read(lambda c: keys.get(c, made.key.id)) is not None)
-    time.sleep(0.3)  # a key works within 250 ms
     ask_until_both_answered(stack, headers)
     text = httpx.get(f"{stack.url}/metrics").text
     assert 'laneway_worker_up{worker="0"} 1.0' in text
@@ -80,16 +78,16 @@ def test_two_workers_from_start_to_stop(make_stack: MakeStack, postgres_url: str
 
     def refused_by_both() -> bool:
         answer = httpx.post(f"{stack.url}/v1/chat/completions", headers=headers, json=body(max_tokens=1))
-        assert answer.status_code == 401
+        assert answer.status_code in (401, 503)  # 503: it knows that it does not know
         return all(answered(stack)[worker] > before[worker] for worker in before)
 
-    eventually(refused_by_both, timeout_s=20)
+    eventually(refused_by_both)
 
     began = time.monotonic()
     assert stack.gateway is not None
     stack.gateway.send_signal(signal.SIGTERM)
-    assert stack.gateway.wait(20) == 0
-    assert time.monotonic() - began < 5, "they stop side by side"
+    assert stack.gateway.wait(PATIENCE_S) == 0
+    assert time.monotonic() - began < 15, "they stop side by side"
     assert live_leases(stack) == 0
     assert paths(stack.config.journal_dir) == []
     assert stack.open_holds() == 0
@@ -98,27 +96,27 @@ def test_two_workers_from_start_to_stop(make_stack: MakeStack, postgres_url: str
 def test_a_worker_that_is_killed_comes_back_and_its_holds_expire(make_stack: MakeStack, postgres_url: str) -> None:
     stack = make_stack(database_url=postgres_url, workers=2, toml=LEASE, fake={"step_ms": 20.0})
     # One that dies before all were ready is no worker to start again: the command ends.
-    eventually(lambda: "2 workers listen" in stack.log_file.read_text(), timeout_s=30)
+    eventually(lambda: "2 workers listen" in stack.log_file.read_text())
     before = worker_pids(stack)
     with httpx.stream(
         "POST", f"{stack.url}/v1/chat/completions", headers=stack.headers(), json=body(stream=True, max_tokens=2000)
     ) as answer:
         next(answer.iter_lines())
         os.kill(before[0], signal.SIGKILL)
-        eventually(lambda: "is back (pid" in stack.log_file.read_text(), timeout_s=30)
+        eventually(lambda: "is back (pid" in stack.log_file.read_text())
     after = worker_pids(stack)
     assert len(after) == 2
     assert len({*before, *after}) == 3, "one of them lives on"
     assert "the gateway worker 0 ended (SIGKILL); it starts again in 0.2 s" in stack.log_file.read_text()
     for _ in range(10):
         assert stack.chat(max_tokens=1).status_code == 200
-    eventually(lambda: stack.open_holds() == 0, timeout_s=15)
+    eventually(lambda: stack.open_holds() == 0)
     assert stack.read(audit.reconcile).sound
 
 
 def test_a_worker_that_lives_and_stands_still_is_started_again(make_stack: MakeStack, postgres_url: str) -> None:
     stack = make_stack(database_url=postgres_url, workers=2, toml=LEASE, gateway_toml="still_s_max = 1.5\n")
-    eventually(lambda: "2 workers listen" in stack.log_file.read_text(), timeout_s=30)
+    eventually(lambda: "2 workers listen" in stack.log_file.read_text())
     before = worker_pids(stack)
     os.kill(before[1], signal.SIGSTOP)
     eventually(lambda: "is back (pid" in stack.log_file.read_text(), timeout_s=60)
