@@ -111,7 +111,7 @@ def remove(connection: sa.Connection, name: str) -> Alias:
     """What the configuration says of the name holds again. Raises NotFound."""
     before = get(connection, name)
     if before is None:
-        raise NotFound(f"there is no row of an alias {name!r}", "alias")
+        raise NotFound(f"no alias {name!r} was set; one of laneway.toml can only be switched off", "alias")
     connection.execute(sa.delete(model_aliases).where(model_aliases.c.name == name))
     return before
 
@@ -119,7 +119,7 @@ def remove(connection: sa.Connection, name: str) -> Alias:
 def check(alias: Alias) -> None:
     """What is wrong with it whatever models there are. Raises InvalidValue."""
     if not re.fullmatch(NAME, alias.name):
-        raise InvalidValue(f"an alias's name is of the form {NAME}", "name")
+        raise InvalidValue(f"an alias's name has 1 to 128 of a-z, A-Z, 0-9, '.', '_', '/', '-': {NAME}", "name")
     for field, names in (("models", [one.model for one in alias.models]), ("fallbacks", list(alias.fallbacks))):
         for name in names:
             if names.count(name) > 1:

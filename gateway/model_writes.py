@@ -191,8 +191,10 @@ class ModelWrites(Writes):
         if len(asked) > FALLBACKS_MAX or len(set(asked)) < len(asked):
             raise InvalidValue(f"must be at most {FALLBACKS_MAX} models, each once", "fallbacks")
         for one in asked:
-            if one == name or one not in there:
-                raise InvalidValue(f"{one!r} is no other base model", "fallbacks")
+            if one == name:
+                raise InvalidValue(f"{one!r} cannot serve in place of itself", "fallbacks")
+            if one not in there:
+                raise InvalidValue(f"there is no base model {one!r}", "fallbacks")
         return list(asked)
 
 

@@ -80,8 +80,8 @@ def _target(model: str) -> TargetSection:
     name, _, weight = model.partition("=")
     try:
         return msgspec.convert({"model": name} | ({"weight": float(weight)} if weight else {}), TargetSection)
-    except ValueError as error:
-        fail(f"{model!r} is no model, and no MODEL=WEIGHT: {error}")
+    except ValueError:
+        fail(f"{model!r} is neither a model's name nor MODEL=WEIGHT, with a weight of 0 or more")
 
 
 def _row(alias: Alias, as_json: bool) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from gateway import keys
 from gateway.adapter_rows import AdapterNameTaken, Registration
 from gateway.administration import Actor, Administration
 from gateway.commands.run import engine_file
+from gateway.config import parse
+from gateway.model_rows import configured
 
 TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # A stream that lasts until it is left alone, and a model's drain with it.
@@ -240,6 +242,12 @@ def test_who_may_call_a_model(own: Operated) -> None:
     assert (refused["param"], refused["code"]) == ("base", None)
     assert refused["message"].count("of-globex") == 1, "what is foreign is not listed"
     admin.close()
+
+
+def test_without_a_database_a_tenants_own_model_is_nobodys() -> None:
+    """Who that tenant is only the database knows."""
+    config = parse(b'[[models]]\nname = "one"\n[[models]]\nname = "two"\ntenants = ["acme"]\n', Path("/"), "test", {})
+    assert [(model.name, model.allows("ten_acme")) for model in configured(config)] == [("one", True), ("two", False)]
 
 
 def test_names_that_mean_something_already(own: Operated) -> None:
