@@ -9,24 +9,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import time
 from collections.abc import Container
 
 import msgspec
 
 from billing.database import DatabaseUnavailable
-from billing.ledger import (
-    Held,
-    HoldEnded,
-    HoldRefused,
-    HoldRequest,
-    HoldUnknown,
-    Ledger,
-    LedgerUnavailable,
-    Settlement,
-)
-from billing.requests import Recompute
-from billing.settler import Settler
+from billing.ledger import Held
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
 from gateway import errors, wire
 from gateway.answer import Answer, Cut
@@ -34,6 +22,7 @@ from gateway.asked import Asked, Prompt
 from gateway.callers import Caller, Callers
 from gateway.choices import AWAY, Choice, Choices, Outcome
 from gateway.first_tokens import FirstTokens
+from gateway.holding import Holding
 from gateway.inflight import InFlight, Plan
 from gateway.limiter import Admission, Limiter
 from gateway.live_views import TenantName
@@ -46,8 +35,6 @@ from gateway.selection import Selector, note
 from gateway.tiers import Tiers
 
 JOURNAL_RETRY_S = 5.0
-# A database that hangs keeps nobody waiting for longer; what it held after that is voided.
-HOLD_WAIT_S = 5.0
 # The ending of a request whose adapter the engine does not know.
 UNLOADED = "engine_refused_adapter_unknown"
 # Endings of a request whose model has no room, or is not there: another may serve in its place.
@@ -65,8 +52,7 @@ class Generator:
         selector: Selector,
         tiers: Tiers,
         limiter: Limiter,
-        ledger: Ledger,
-        settler: Settler,
+        holding: Holding,
         engine: EngineClient,
         loader: AdapterLoader,
         callers: Callers,
@@ -77,8 +63,7 @@ class Generator:
         self._selector = selector
         self._tiers = tiers
         self._limiter = limiter
-        self._ledger = ledger
-        self._settler = settler
+        self._holding = holding
         self._engine = engine
         self._loader = loader
         self._callers = callers
@@ -199,7 +184,7 @@ class Generator:
         choices: Choices | None = None
         try:
             await self._confirm(work)
-            held = await self._hold(work)
+            held = await self._holding.hold(work)
             work.answer.granted = held.max_tokens
             await self._load(work)
             choices = self._choices(work, held)
@@ -232,7 +217,7 @@ class Generator:
             _log.exception("generation.failed", extra={"fields": {"request_id": work.request_id}})
             if choices is not None:
                 choices.stop()
-            await self._void(work, "internal_error")  # unless it had its ending
+            await self._holding.void(work, "internal_error")  # unless it had its ending
             await work.admission.give_back()
             await self._fail(work, errors.InternalError())
         finally:
@@ -261,23 +246,13 @@ class Generator:
                 await self._limiter.enlarge(work.admission, plan.tokens_max)
             except errors.RateLimited:
                 return None
-            held = await self._move(work, plan)
+            held = await self._holding.move(work, plan)
             if held is not None:
                 work.plan = plan
                 work.answer.granted = held.max_tokens
                 note(work.line, work.asked, plan)
                 return held
         return None
-
-    async def _move(self, work: InFlight, plan: Plan) -> Held | None:
-        """None: it is refused, and the hold is as it was. Raises LedgerAway; the hold is voided then."""
-        try:
-            async with asyncio.timeout(HOLD_WAIT_S):
-                answer = await self._ledger.move(_hold_request(work, plan))
-        except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
-            await self._void(work, "ledger_unavailable")
-            raise errors.LedgerAway("Budgets cannot be checked now. Try again in a moment.") from None
-        return None if isinstance(answer, HoldRefused) else answer
 
     def _forget(self, work: InFlight) -> None:
         """The engine does not know its adapter."""
@@ -300,22 +275,6 @@ class Generator:
         except DatabaseUnavailable:
             raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.") from None
 
-    async def _hold(self, work: InFlight) -> Held:
-        """Committed before the engine hears of the request. Raises BudgetExceeded, LedgerAway."""
-        started = time.perf_counter()
-        try:
-            async with asyncio.timeout(HOLD_WAIT_S):
-                answer = await self._ledger.hold(_hold_request(work, work.plan))
-        except (LedgerUnavailable, TimeoutError):
-            raise errors.LedgerAway("Budgets cannot be checked now. Try again in a moment.") from None
-        self._metrics.hold.observe(time.perf_counter() - started)
-        if isinstance(answer, HoldRefused):
-            if answer.code == "price_unknown":
-                _log.error("hold.price_unknown", extra={"fields": {"request_id": work.request_id}})
-                raise errors.LedgerAway(answer.message)
-            raise errors.BudgetExceeded(answer.message, code=answer.code)
-        return answer
-
     async def _load(self, work: InFlight) -> None:
         """See that the engine knows the adapter. Raises EngineAway; the hold is voided then."""
         adapter = work.target.adapter
@@ -325,7 +284,7 @@ class Generator:
             await self._loader.ensure(adapter.digest, adapter.base_model)
         except (AdapterFailed, EngineUnavailable, OSError, ValueError) as error:
             _log.warning("submit.failed", extra={"fields": {"request_id": work.request_id, "reason": str(error)}})
-            await self._void(work, "engine_unavailable")
+            await self._holding.void(work, "engine_unavailable")
             raise errors.EngineAway(AWAY) from None
 
     def _submit(self, work: InFlight, choice: Choice) -> Generation:
@@ -359,10 +318,10 @@ class Generator:
         if outcome.made:
             if work.first is not None and outcome.error is None:
                 await work.first.keep(work.answer.spell(usage))
-            await self._settle(work, outcome)
+            await self._holding.settle(work, outcome)
             choices.recorded()
         else:
-            await self._void(work, outcome.ending)
+            await self._holding.void(work, outcome.ending)
             if outcome.refused and outcome.error is not None:
                 if outcome.ending == UNLOADED:
                     self._forget(work)
@@ -387,40 +346,13 @@ class Generator:
         else:
             work.answer.finish(usage)
 
-    async def _settle(self, work: InFlight, outcome: Outcome) -> None:
-        """Raises LedgerAway when neither the database nor the journal took it; the log has the settlement then."""
-        settlement = _settlement(work, outcome)
-        started = time.perf_counter()
-        try:
-            ended = await self._settler.settle(settlement)
-        except LedgerUnavailable:
-            self._metrics.unsettled.inc()
-            _log.critical("settlement.lost", extra={"fields": {"settlement": msgspec.to_builtins(settlement)}})
-            raise errors.LedgerAway("The answer was made and could not be accounted for; it is not charged.") from None
-        self._metrics.settle.observe(time.perf_counter() - started)
-        work.line.record.cost_picos = ended.cost_picos
-        if ended.outcome == "journaled":
-            self._metrics.journaled.inc()
-        elif ended.outcome != "settled":
-            fields = {"request_id": work.request_id, "outcome": ended.outcome}
-            _log.error("settlement.too_late", extra={"fields": fields})
-
     def _cut_off(self, work: InFlight, outcome: Outcome) -> None:
         """The process ends and waits no longer: what was made counts all the same. A request that had its ending keeps
         that one."""
         record = work.line.record
         record.ending, record.completion_tokens = outcome.ending, outcome.billed
         if outcome.made:
-            self._settler.keep(_settlement(work, outcome))
-
-    async def _void(self, work: InFlight, reason: str) -> None:
-        """Raises nothing: who waits for the answer is told how it ended, come what may."""
-        work.line.record.ending = reason
-        try:
-            await self._settler.void(work.request_id, reason)
-        except Exception as error:  # noqa: BLE001 - the audit expires it with this gateway's lease
-            fields = {"request_id": work.request_id, "reason": str(error) or repr(error)}
-            _log.error("void.lost", extra={"fields": fields})
+            self._holding.keep(work, outcome)
 
     async def _fail(self, work: InFlight, error: errors.ApiError) -> None:
         work.line.record.code = error.code
@@ -449,7 +381,7 @@ class Generator:
 
     def unrecordable(self) -> str | None:
         """Why usage of one request more could not be recorded for sure; None: it could."""
-        return self._settler.refuses(len(self._owners) + self._admitting)
+        return self._holding.refuses(len(self._owners) + self._admitting)
 
     def running(self) -> int:
         return len(self._owners)
@@ -475,40 +407,3 @@ class Generator:
             owner.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         self._selector.planner.close()
-
-
-def _hold_request(work: InFlight, plan: Plan) -> HoldRequest:
-    target = plan.target
-    return HoldRequest(
-        request_id=work.request_id,
-        tenant_id=work.caller.tenant_id or "",
-        key_id=work.caller.key_id,
-        model=target.model,
-        adapter=target.adapter.id if target.adapter else None,
-        tier=work.tier,
-        prompt_tokens=plan.prompt_tokens,
-        max_tokens=plan.max_tokens * plan.texts,
-        min_tokens=plan.texts,
-        project_id=work.caller.project_id,
-    )
-
-
-def _settlement(work: InFlight, outcome: Outcome) -> Settlement:
-    usage = outcome.usage
-    return Settlement(
-        request_id=work.request_id,
-        prompt_tokens=outcome.prompt,
-        cached_tokens=outcome.cached,
-        completion_tokens=outcome.billed,
-        made_tokens=outcome.made,
-        ending=outcome.ending,
-        discarded_tokens=outcome.made - outcome.billed,
-        discard_reason=outcome.discard_reason,
-        queue_s=usage.queue_s,
-        ttft_s=usage.ttft_s,
-        device_s=usage.device_s,
-        preemptions=usage.preemptions,
-        recomputed_tokens=usage.recomputed_tokens,
-        recomputed={tier: Recompute(cost.tokens, cost.device_s) for tier, cost in usage.recomputed.items()},
-        swapped_tokens=usage.swapped_tokens,
-    )

@@ -32,6 +32,7 @@ from gateway.exporting import Exporter
 from gateway.first_tokens import Attained, FirstTokens
 from gateway.generation import Generator
 from gateway.health_checks import HealthChecks
+from gateway.holding import Holding
 from gateway.limiter import PLACE_S, Limiter
 from gateway.live import Live, Tenants
 from gateway.loader import AdapterLoader
@@ -140,8 +141,7 @@ class Services:
             selector=Selector(self.router, planner, self.metrics),
             tiers=self.tiers,
             limiter=self.limiter,
-            ledger=self.ledger,
-            settler=self.settler,
+            holding=Holding(self.ledger, self.settler, self.metrics),
             engine=self.engine,
             loader=self.loader,
             callers=self.callers,
