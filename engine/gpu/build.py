@@ -93,7 +93,10 @@ def _runner(
     pages = config.arena_bytes // page_bytes
     for name, size in token_bytes.items():
         check_page(name, size, page_bytes, pages)
-    arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
+    try:
+        arena = torch.zeros(pages, page_bytes, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError as error:
+        raise ModelRefused(f"arena_bytes: {config.arena_bytes}: the device has no such room") from error
     sequences = row_buckets(config.sequences_max)[-1]
     layers = max(LAYERS_MIN, *(model.shape.layers for model in opened))
     rows = AdapterRows(arena, dtype, layers, config.adapters_max, config.adapter_rank_max)

@@ -141,8 +141,9 @@ class Graphs:
 
     def forget(self, model: int) -> None:
         """Every step of it is completed."""
+        self._sweep()
         for kind in [kind for kind in self._graphs if kind.model == model]:
-            self._drop(kind)
+            self.bytes -= self._graphs.pop(kind).bytes
         for kind in [kind for kind in self._runs if kind.model == model]:
             del self._runs[kind]
         self._before = {kind: runs for kind, runs in self._before.items() if kind.model != model}

@@ -108,8 +108,8 @@ class GpuRunner:
             graphs,
         )
         self._drawn = self._common.drawn
-        # Of all loads: torch keeps what one leaves for the next of its stream alone.
-        self._loading = _stream(arena.device)
+        # Of all loads: torch keeps what one leaves for the next of its stream alone, and has few streams to give.
+        self._loading, self._loading_side = _stream(arena.device), _stream(arena.device)
         # Of the ids in `drawn`, whose they are.
         self._places: dict[Sequence, int] = {}
         self._served: dict[str, GpuModel] = {}
@@ -258,7 +258,7 @@ class GpuRunner:
             Packer(words, WARM_SENDS, pinned=True),
             torch.zeros(WARM_ROWS, dtype=torch.int32, device=device),
             self.adapters,
-            _stream(device),
+            self._loading_side,
             self._common.graphs,
         )
         served.beside(StepMemories(device).place(form), common).warm_up()
