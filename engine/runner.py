@@ -98,15 +98,14 @@ class TorchRunner:
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Check its files, and know it. Raises ValueError with the reason, OSError."""
-        found = CpuModel.check(model, self._dtype)
-        check_weights_fit(found.bytes, self.weights.bytes_max)
-        return self.add(found)
+        return self.add(CpuModel.check(model, self._dtype))
 
     def add(self, found: CpuModel) -> ModelInfo:
         """Know a model that was checked. Raises ValueError with the reason, OSError."""
         model, shape = found.config, found.shape
         directory, token_bytes = Path(model.path), shape.kv_elements_per_token() * self._dtype.itemsize
         waste = check_page(model.name, token_bytes, self.page_bytes, self.pages)
+        check_weights_fit(found.bytes, self.weights.bytes_max)
         info = ModelInfo(
             model.name,
             model.digest or (dummy_digest(model.name) if model.dummy else model_digest(directory)),

@@ -84,7 +84,7 @@ class WeightFiles:
             raise ModelRefused(f"{self._directory}: {name} has shape {found}, the config says {shape}")
         if entry.dtype not in DTYPES:
             known = ", ".join(DTYPES)
-            raise ModelRefused(f"{self._directory}: {name} is of dtype {entry.dtype}, which is not among {known}")
+            raise ModelRefused(f"{self._directory}: {name} is of dtype {entry.dtype}, not of {known}")
         dtype = DTYPES[entry.dtype]
         if end - begin != math.prod(shape) * dtype.itemsize:
             raise ModelRefused(f"{path}: {name} has {end - begin} bytes, which is not what its shape and dtype take")
