@@ -21,7 +21,7 @@ from engine.models.config import ModelRefused
 # Others, quantized ones, mean something only with scales that the decoder does not know.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LENGTH_BYTES = 8
-# Of one file. A model of as many layers as may be has one of 7 MB.
+# Of one file. A model of as many layers as may be has one of 6 MB.
 HEADER_BYTES_MAX = 8 * 1024 * 1024
 
 _Offset = Annotated[int, msgspec.Meta(ge=0)]
