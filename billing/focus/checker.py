@@ -181,7 +181,7 @@ class _Check:
         if faults is None:
             distinct = [{None} if at is None else batch.distinct[at] for at in places]
             faults = asked[looked_at] = {
-                cells: message for cells in _combinations(found, distinct) if (message := rule.question(*cells))
+                cells: message for cells in _combinations(found, distinct, False) if (message := rule.question(*cells))
             }
         if faults:
             for cells, row in zip(zip(*found, strict=True), batch.rows, strict=True):
@@ -228,7 +228,7 @@ class _Check:
         columns = [batch.columns[at] for at in places]
         wrong = set()
         # In the file's order: the first counts.
-        for subject, value in _combinations(columns, [batch.distinct[at] for at in places]):
+        for subject, value in _combinations(columns, [batch.distinct[at] for at in places], True):
             if subject is None or value is None or (subject in seen and seen[subject] == value):
                 continue
             if subject not in seen:
@@ -246,30 +246,35 @@ class _Check:
     def _sum(self, batch: Batch) -> None:
         if "BilledCost" not in self._index:
             return
-        costs = batch.columns[self._index["BilledCost"]]
-        for name, sums in (("BillingCurrency", self.billed), ("InvoiceId", self.invoices)):
-            if name not in self._index:
+        nulls = [None] * len(batch.rows)
+        names = ("BillingCurrency", "InvoiceId", "BilledCost")
+        places = [self._index.get(name) for name in names]
+        cells = [nulls if at is None else batch.columns[at] for at in places]
+        for (currency, invoice, cost), times in Counter(zip(*cells, strict=True)).items():
+            number = values.number(cost)
+            if number is None:
                 continue
-            pairs = Counter(zip(batch.columns[self._index[name]], costs, strict=True))
-            for (subject, cost), times in pairs.items():
-                number = values.number(cost)
-                if not isinstance(subject, str) or number is None:
-                    continue
-                paid = EXACT.multiply(number, Decimal(times))
-                if subject in sums:
-                    sums[subject] = EXACT.add(sums[subject], paid)
-                elif len(sums) < REMEMBERED_MAX:
-                    sums[subject] = paid
-                else:
-                    self.unchecked.add("invoice-total" if sums is self.invoices else "control-total")
+            paid = EXACT.multiply(number, Decimal(times))
+            self._add("control-total", self.billed, currency, paid)
+            self._add("invoice-total", self.invoices, invoice, paid)
+
+    def _add(self, rule: str, sums: dict[str, Decimal], subject: Any, paid: Decimal) -> None:
+        if not isinstance(subject, str):
+            return
+        if subject in sums:
+            sums[subject] = EXACT.add(sums[subject], paid)
+        elif len(sums) < REMEMBERED_MAX:
+            sums[subject] = paid
+        else:
+            self.unchecked.add(rule)
 
     def finish(self) -> None:
         if not self.rows:
             self._found.add("rows", "the file has no rows", severity="should")
 
 
-def _combinations(columns: list[list[Any]], distinct: list[set[Any]]) -> Iterable[tuple[Any, ...]]:
-    """What stands side by side in these columns, once each, in the file's order.
+def _combinations(columns: list[list[Any]], distinct: list[set[Any]], in_order: bool) -> Iterable[tuple[Any, ...]]:
+    """What stands side by side in these columns, once each; `in_order`: as they come in the file.
     Most columns are alike through thousands of rows: only of the others rows are made."""
     varying = [at for at, cells in enumerate(distinct) if len(cells) != 1]
     if not varying:
@@ -278,7 +283,8 @@ def _combinations(columns: list[list[Any]], distinct: list[set[Any]]) -> Iterabl
         [only] = varying
         before = tuple([column[0] for column in columns[:only]])
         after = tuple([column[0] for column in columns[only + 1 :]])
-        return [(*before, cell, *after) for cell in dict.fromkeys(columns[only])]
+        cells = dict.fromkeys(columns[only]) if in_order else distinct[only]
+        return [(*before, cell, *after) for cell in cells]
     return dict.fromkeys(zip(*columns, strict=True))
 
 

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
-BATCH_ROWS = 8192
+BATCH_ROWS = 512  # about a MB of cells: what the processor's cache does not hold takes twice as long
+PARQUET_BATCH_ROWS = 8192  # their cells are few, and each batch has a price
 LINE_CHARS_MAX = 1 << 20  # of a JSONL line and of a CSV cell
+BLOCK_BYTES = LINE_CHARS_MAX // 4  # of CSV: less than a line that is too long
 COLUMNS_MAX = 1000
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
@@ -44,15 +47,33 @@ class Batch(msgspec.Struct, frozen=True):
     distinct: list[set[Any]]
 
 
-def _batch(rows: list[int], columns: list[list[Any]], misfits: list[Misfit]) -> Batch:
+def _batch(rows: list[int], columns: Iterable[Sequence[Any]], misfits: list[Misfit]) -> Batch:
     """Columns that are alike, as costs of a provider without discounts are, become one list."""
-    distinct = [set(column) for column in columns]
+    lists: list[list[Any]] = []
+    distinct: list[set[Any]] = []
     seen: dict[tuple[Any, Any, int], int] = {}
-    for at, column in enumerate(columns if rows else ()):
-        same = seen.setdefault((column[0], column[-1], len(distinct[at])), at)
-        if same != at and columns[same] == column:
-            columns[at], distinct[at] = columns[same], distinct[same]
-    return Batch(rows, columns, misfits, distinct)
+    for at, column in enumerate(columns):
+        cells, once = _column(column)
+        same = seen.setdefault((cells[0], cells[-1], len(once)), at) if cells else at
+        if same != at and lists[same] == cells:
+            cells, once = lists[same], distinct[same]
+        lists.append(cells)
+        distinct.append(once)
+    return Batch(rows, lists, misfits, distinct)
+
+
+def _column(cells: Sequence[Any]) -> tuple[list[Any], set[Any]]:
+    """Cells are looked up by what they are, so arrays and what is in them become tuples."""
+    try:
+        once = set(cells)
+    except TypeError:
+        cells = [_tuples(cell) for cell in cells]
+        once = set(cells)
+    return list(cells), once
+
+
+def _tuples(cell: Any) -> Any:
+    return tuple([_tuples(one) for one in cell]) if isinstance(cell, list | tuple) else cell
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -81,42 +102,41 @@ EMPTY = ""
 _QUOTED = object()  # stands for a quoted empty cell until nulls are told apart
 
 # Two quotes that may be a whole cell: a quoted cell may have such a part too.
-_EMPTY = (',"",', ',""\n', ',""\r')
+_EMPTY = (',"",', ',""\n', ',""\r', '\n""')
 
 
-def _may_be_empty(line: str) -> bool:
-    return '""' in line and (line.startswith('""') or line.endswith(',""') or any(part in line for part in _EMPTY))
+def _may_be_empty(text: str) -> bool:
+    """Of one record or of many."""
+    return text.startswith('""') or text.endswith(',""') or any(part in text for part in _EMPTY)
 
 
 class _Lines:
-    """Lines of a CSV file. Notes whether the record that is being read may have a quoted empty cell: to the csv module
-    it is the same as an empty one."""
+    """Lines of a CSV file, read in blocks, and kept until they are taken: to the csv module a quoted empty cell is the
+    same as an empty one."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._record: list[str] = []
-        self._suspect = False
+        self._kept: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
-        readline, record = self._file.readline, self._record
-        while raw := readline(LINE_CHARS_MAX):
-            if len(raw) >= LINE_CHARS_MAX:
-                raise CannotRead(f"a line is longer than {LINE_CHARS_MAX} bytes")
-            try:
-                line = raw.decode()
-            except UnicodeDecodeError as error:
-                raise CannotRead(f"the file is not UTF-8: {error}") from error
-            record.append(line)
-            if _may_be_empty(line):
-                self._suspect = True
-            yield line
+        while lines := self._block():
+            self._kept += lines
+            yield from lines
 
-    def take(self) -> str | None:
-        """The text of the record just read, if it may have a quoted empty cell."""
-        found = "".join(self._record) if self._suspect else None
-        self._record.clear()
-        self._suspect = False
-        return found
+    def _block(self) -> list[str]:
+        block, rest = self._file.read(BLOCK_BYTES), self._file.readline(LINE_CHARS_MAX)
+        if len(block) - (block.rfind(b"\n") + 1) + len(rest) >= LINE_CHARS_MAX:
+            raise CannotRead(f"a line is longer than {LINE_CHARS_MAX} bytes")
+        try:
+            text = (block + rest).decode()
+        except UnicodeDecodeError as error:
+            raise CannotRead(f"the file is not UTF-8: {error}") from error
+        return io.StringIO(text, newline="\n").readlines()  # as bytes are split: at no other character
+
+    def take(self, count: int) -> list[str]:
+        """The first `count` of those that were not taken yet."""
+        taken, self._kept = self._kept[:count], self._kept[count:]
+        return taken
 
 
 def _csv(file: IO[bytes]) -> Reader:
@@ -133,37 +153,57 @@ def _csv(file: IO[bytes]) -> Reader:
         raise CannotRead(f"the header is no CSV: {error}") from error
     if len(names) > COLUMNS_MAX:
         raise CannotRead(f"the file has more than {COLUMNS_MAX} columns")
-    lines.take()
+    lines.take(records.line_num)
     return Reader(names, False, _csv_batches(records, lines, len(names)))
 
 
-def _csv_batches(records: Iterator[list[str]], lines: _Lines, width: int) -> Iterator[Batch]:
-    row = 0
+def _csv_batches(records: Any, lines: _Lines, width: int) -> Iterator[Batch]:
+    row, taken = 0, records.line_num
     while True:
-        numbers: list[int] = []
-        cells: list[list[Any]] = []
-        misfits: list[Misfit] = []
+        found: list[list[Any]] = []
         try:
-            for record in itertools.islice(records, BATCH_ROWS):
-                row += 1
-                text = lines.take()
-                if len(record) != width:
-                    misfits.append(Misfit(row, "row-width", f"has {len(record)} cells, the header {width}"))
-                    continue
-                numbers.append(row)
-                cells.append(record if text is None else _quoted_empty(record, text))
+            found.extend(itertools.islice(records, BATCH_ROWS))
         except csv.Error as error:
-            raise CannotRead(f"row {row + 1} is no CSV: {error}") from error
-        if not numbers and not misfits:
+            raise CannotRead(f"row {row + len(found) + 1} is no CSV: {error}") from error
+        if not found:
             return
-        yield _batch(numbers, [_nulls(column) for column in zip(*cells, strict=True)] or [[]] * width, misfits)
+        text = lines.take(records.line_num - taken)
+        taken = records.line_num
+        quoted = _may_be_empty("".join(text))
+        if quoted:
+            found = _with_quoted(text)
+        numbers = list(range(row + 1, row + 1 + len(found)))
+        row += len(found)
+        misfits: list[Misfit] = []
+        if set(map(len, found)) != {width}:
+            rows = list(zip(numbers, found, strict=True))
+            numbers = [number for number, record in rows if len(record) == width]
+            found = [record for record in found if len(record) == width]
+            misfits = [
+                Misfit(number, "row-width", f"has {len(record)} cells, the header {width}")
+                for number, record in rows
+                if len(record) != width
+            ]
+        columns = [_nulls(column, quoted) for column in zip(*found, strict=True)]
+        yield _batch(numbers, columns or [[]] * width, misfits)
 
 
-def _nulls(column: tuple[Any, ...]) -> list[Any]:
+def _nulls(column: tuple[Any, ...], quoted: bool) -> Sequence[Any]:
     """A cell without anything is null."""
-    if "" not in column:
-        return [EMPTY if cell is _QUOTED else cell for cell in column] if _QUOTED in column else list(column)
-    return [EMPTY if cell is _QUOTED else cell or None for cell in column]
+    if quoted:
+        return [EMPTY if cell is _QUOTED else cell or None for cell in column]
+    return [cell or None for cell in column] if "" in column else column
+
+
+def _with_quoted(lines: list[str]) -> list[list[Any]]:
+    """Their records: an empty cell that is quoted is _QUOTED."""
+    found: list[list[Any]] = []
+    records, taken = csv.reader(lines, strict=True), 0
+    for record in records:
+        text = "".join(lines[taken : records.line_num])
+        taken = records.line_num
+        found.append(_quoted_empty(record, text) if _may_be_empty(text) else record)
+    return found
 
 
 def _quoted_empty(record: list[str], text: str) -> list[Any]:
@@ -242,20 +282,7 @@ def _jsonl_batches(lines: Iterator[bytes], names: list[str]) -> Iterator[Batch]:
             cells.append(values)
         if not numbers and not misfits:
             return
-        yield _batch(numbers, [_hashable(column) for column in zip(*cells, strict=True)] or [[]] * len(names), misfits)
-
-
-def _hashable(column: tuple[Any, ...]) -> list[Any]:
-    """Cells are looked up by what they are, so arrays and what is in them become tuples."""
-    try:
-        hash(column)
-    except TypeError:
-        return [_tuples(cell) for cell in column]
-    return list(column)
-
-
-def _tuples(cell: Any) -> Any:
-    return tuple([_tuples(one) for one in cell]) if isinstance(cell, list | tuple) else cell
+        yield _batch(numbers, list(zip(*cells, strict=True)) or [[]] * len(names), misfits)
 
 
 # ---- Parquet
@@ -280,7 +307,7 @@ def _parquet(file: IO[bytes]) -> Reader:
 def _parquet_batches(found: Any, broken: type[Exception]) -> Iterator[Batch]:
     row = 0
     try:
-        for batch in found.iter_batches(BATCH_ROWS):
+        for batch in found.iter_batches(PARQUET_BATCH_ROWS):
             rows = list(range(row + 1, row + 1 + batch.num_rows))
             row += batch.num_rows
             yield _batch(rows, [_cells(column) for column in batch.columns], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from decimal import Decimal
@@ -208,6 +209,47 @@ def test_a_quoted_empty_cell_is_an_empty_string_and_no_null(tmp_path: Path) -> N
     path = write_csv(tmp_path / "file.csv", rows)
     path.write_text(path.read_text().replace(",@@,", ',"",', 1))
     assert found(check(path)) == {("null-stand-in", "RegionId", 1), ("needed-with", "RegionName", 1)}
+
+
+TRICKY = 'a,b,c\r\n1,,""\n"x, ""y"",\n"",",\u2028,\x0b\n"","",\n\n1,2,3\r\n"",é,"a,"",b"'
+TRICKY_ROWS = [
+    (1, ("1", None, "")),
+    (2, ('x, "y",\n",', "\u2028", "\x0b")),
+    (3, ("", "", None)),
+    (5, ("1", "2", "3")),
+    (6, ("", "é", 'a,",b')),
+]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 5, 8, 13, 1000])
+@pytest.mark.parametrize("batch_rows", [1, 2, 1000])
+def test_a_csv_file_is_the_same_wherever_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch, block_bytes: int, batch_rows: int
+) -> None:
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "BATCH_ROWS", batch_rows)
+    reader = readers.open_file(Path("file.csv"), io.BytesIO(TRICKY.encode()))
+    batches = list(reader.batches)
+    assert reader.names == ["a", "b", "c"]
+    rows = [row for batch in batches for row in zip(batch.rows, zip(*batch.columns, strict=True), strict=True)]
+    assert rows == TRICKY_ROWS
+    assert [misfit.row for batch in batches for misfit in batch.misfits] == [4]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 19])
+def test_a_line_that_is_too_long_is_refused_wherever_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "LINE_CHARS_MAX", 20)
+
+    def rows(length: int) -> int:
+        file = io.BytesIO(b"a,b\n1,2\n1," + b"x" * (length - 3) + b"\n1,2\n")
+        return sum(len(batch.rows) for batch in readers.open_file(Path("file.csv"), file).batches)
+
+    assert rows(19) == 3
+    with pytest.raises(CannotRead, match="longer than 20 bytes"):
+        rows(20)
 
 
 def test_a_formula_is_found(tmp_path: Path) -> None:
