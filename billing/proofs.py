@@ -114,54 +114,82 @@ def _in_hours(connection: sa.Connection, hours: Sequence[int]) -> list[Imbalance
     return _differences(connection, raw, kept, ("tenant_id", "hour"), "usage less roll-ups")
 
 
-def settled(connection: sa.Connection, first: int, last: int) -> list[Imbalance]:
+def settled(connection: sa.Connection, first: int, last: int) -> tuple[list[Imbalance], list[Sums]]:
     """Each usage row with first < sequence ≤ last: its cost = its tokens at their prices = its receivable = what its
-    hold was settled at ≤ what was held; each meter's revenue is that meter's tokens; and its entries sum to 0."""
-    batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
-    cost = _usage.c.cost_picos
-    unit, own = _unit_prices(), _entries_of(batch)
-    tokens = rollups.meters()
-    priced = {m: sa.func.coalesce(tokens[f"{m}_tokens"] * unit.c[m], 0) for m in METERS}
-    booked = {name: sa.func.coalesce(own.c[name], 0) for name in ("received", "total", *METERS)}
-    worth: sa.ColumnElement[Any] = sum(priced.values(), sa.literal_column("0"))
-    query = (
-        _select(_usage.c.request_id, cost, worth, *booked.values(), *priced.values())
-        .outerjoin(unit, sa.and_(unit.c.version == _usage.c.price_version_id, unit.c.tier == _usage.c.tier))
-        .outerjoin(own, own.c.transaction_id == _usage.c.request_id)
-        .where(
-            batch,
-            sa.or_(
-                worth != cost,
-                booked["received"] != cost,
-                booked["total"] != 0,
-                *(booked[m] != -priced[m] for m in METERS),
-            ),
+    hold was settled at ≤ what was held; each meter's revenue is that meter's tokens; and its entries sum to 0, in its
+    currency. And both sums of them all. One statement reads each row once; only what is wrong is read again."""
+    rows = _settlements(sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last))
+    wrong = sa.case((_is_wrong(rows), 1), else_=0)
+    sums = (sa.func.count().label("n"), _sum(rows.c.cost), _sum(rows.c.received), _sum(wrong).label("wrong"))
+    of_all = connection.execute(_select(rows.c.currency, *sums).group_by(rows.c.currency)).all()
+    if not any(row.wrong for row in of_all):
+        return [], [Sums(row[0], *map(int, row[1:4])) for row in sorted(of_all)]
+    found: list[Imbalance] = []
+    for row in _some(connection, _select(rows).where(_is_wrong(rows))):
+        found += _wrongs(row)
+    return found, _sums_of_usage(connection, first, last)
+
+
+def _settlements(batch: sa.ColumnElement[bool]) -> Any:
+    """A row for each usage row in the batch: what is owed by meter, its entries' sums, and its hold."""
+    tokens = {name: column.label(name) for name, column in rollups.meters().items()}
+    revenue = {m: sa.case((_entries.c.meter == m, _entries.c.amount_picos), else_=0) for m in METERS}
+    booked = (
+        _select(
+            *(_usage.c[name] for name in ("request_id", "currency", "tier", "price_version_id")),
+            _usage.c.cost_picos.label("cost"),
+            *tokens.values(),
+            sa.func.coalesce(_sum(_entries.c.amount_picos), 0).label("total"),
+            sa.func.coalesce(_received(), 0).label("received"),
+            *(sa.func.coalesce(_sum(column), 0).label(f"{m}_revenue") for m, column in revenue.items()),
+            _sum(sa.case((_entries.c.currency != _usage.c.currency, 1), else_=0)).label("foreign"),
         )
+        .outerjoin(_entries, _entries.c.transaction_id == _usage.c.request_id)
+        .where(batch)
+        .group_by(_usage.c.sequence)
+        .subquery()
     )
-    found = []
-    for request_id, *amounts in _some(connection, query):
-        owed, at_price, received, total, *by_meter = map(int, amounts)
-        pairs = [("price × tokens", at_price, owed), ("receivable", owed, received)]
-        pairs.append(("entries of one transaction", 0, total))
-        revenues = zip(METERS, by_meter[len(METERS) :], by_meter, strict=False)
-        pairs += [(f"revenue of {meter}", -due, entered) for meter, due, entered in revenues]
-        found += [Imbalance(what, request_id, due, there) for what, due, there in pairs if due != there]
-    query = (
-        _select(_usage.c.request_id, cost, _holds.c.settled_picos)
-        .outerjoin(_holds, _holds.c.request_id == _usage.c.request_id)
-        .where(
-            batch,
-            sa.or_(
-                _holds.c.state.is_(None),
-                _holds.c.state != "settled",
-                _holds.c.settled_picos != cost,
-                cost > _holds.c.hold_picos,
-            ),
-        )
+    unit = _unit_prices()
+    at_price = unit.c.version == booked.c.price_version_id, unit.c.tier == booked.c.tier
+    due = (sa.func.coalesce(booked.c[f"{m}_tokens"] * unit.c[m], 0).label(f"{m}_due") for m in METERS)
+    hold = (_holds.c[name] for name in ("state", "settled_picos", "hold_picos"))
+    return (
+        _select(booked, *due, *hold)
+        .outerjoin(unit, sa.and_(*at_price))
+        .outerjoin(_holds, _holds.c.request_id == booked.c.request_id)
+        .subquery()
     )
-    return found + [
-        Imbalance("settled hold", row[0], int(row[1]), int(row[2] or 0)) for row in _some(connection, query)
+
+
+def _is_wrong(row: Any) -> sa.ColumnElement[bool]:
+    """(With each meter's revenue as it should be, the cost is tokens × prices if it is their sum.)"""
+    revenue: sa.ColumnElement[Any] = sum((row.c[f"{m}_revenue"] for m in METERS), row.c.cost)
+    return sa.or_(
+        revenue != 0,
+        row.c.received != row.c.cost,
+        row.c.total != 0,
+        *(row.c[f"{m}_revenue"] != -row.c[f"{m}_due"] for m in METERS),
+        row.c.foreign != 0,
+        row.c.state.is_(None),
+        row.c.state != "settled",
+        row.c.settled_picos != row.c.cost,
+        row.c.cost > row.c.hold_picos,
+    )
+
+
+def _wrongs(row: Any) -> list[Imbalance]:
+    due = {m: int(getattr(row, f"{m}_due")) for m in METERS}
+    pairs = [
+        ("price × tokens", sum(due.values()), row.cost),
+        ("receivable", row.cost, row.received),
+        ("entries of one transaction", 0, row.total),
+        *((f"revenue of {m}", -due[m], getattr(row, f"{m}_revenue")) for m in METERS),
+        ("entries in another currency", 0, row.foreign),
     ]
+    found = [Imbalance(what, row.request_id, int(due), int(there)) for what, due, there in pairs if due != there]
+    if row.state != "settled" or row.settled_picos != row.cost or row.cost > row.hold_picos:
+        found.append(Imbalance("settled hold", row.request_id, row.cost, row.settled_picos or 0))
+    return found
 
 
 def _unit_prices() -> Any:
@@ -169,14 +197,6 @@ def _unit_prices() -> Any:
     prices = (_sum(sa.case((_unit.c.meter == m, _unit.c.picos), else_=0)).label(m) for m in METERS)
     version = _unit.c.price_version_id.label("version")
     return _select(version, _unit.c.tier, *prices).group_by(_unit.c.price_version_id, _unit.c.tier).subquery()
-
-
-def _entries_of(batch: sa.ColumnElement[bool]) -> Any:
-    """Of each usage row in the batch that has any: its entries' sum, its receivable, and its revenue by meter."""
-    revenue = (_sum(sa.case((_entries.c.meter == m, _entries.c.amount_picos), else_=0)).label(m) for m in METERS)
-    sums = (_sum(_entries.c.amount_picos).label("total"), _received().label("received"), *revenue)
-    query = _select(_entries.c.transaction_id, *sums).join(_usage, _usage.c.request_id == _entries.c.transaction_id)
-    return query.where(batch).group_by(_entries.c.transaction_id).subquery()
 
 
 def entered(connection: sa.Connection, month: str | None) -> list[Imbalance]:
@@ -277,7 +297,7 @@ def sums(connection: sa.Connection, month: str | None) -> list[Sums]:
     )
 
 
-def sums_of_usage(connection: sa.Connection, first: int, last: int) -> list[Sums]:
+def _sums_of_usage(connection: sa.Connection, first: int, last: int) -> list[Sums]:
     """Of usage with first < sequence ≤ last, and its own entries."""
     batch = sa.and_(_usage.c.sequence > first, _usage.c.sequence <= last)
     owed = _select(_usage.c.currency, sa.func.count().label("n"), _sum(_usage.c.cost_picos).label("picos"))

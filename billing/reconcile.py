@@ -35,7 +35,8 @@ PERIOD_PROOFS: tuple[PeriodProof, ...] = (
 )
 
 _results = tables.reconciliations
-_ALONE = sa.text("SET LOCAL max_parallel_workers_per_gather = 0")
+# So few rows: workers would take longer to start than to read them. And so new ones: they are in memory, one by one.
+_FEW_AND_NEW = sa.text("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL random_page_cost = 1.1")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,13 +95,13 @@ def month(connection: sa.Connection, label: str, clock: Clock = database_now) ->
 
 def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
     """What was folded since the last minute's result. In one unchanging view."""
-    if connection.dialect.name != "sqlite":  # so few rows: workers would take longer to start than to read them
-        connection.execute(_ALONE)
+    if connection.dialect.name != "sqlite":
+        connection.execute(_FEW_AND_NEW)
     began, at = time.monotonic(), clock(connection)
     last = newest(connection, "minute")
     first = 0 if last is None else last.sequence_to
     upto = min(rollups.read_cursor(connection).sequence, first + MINUTE_ROWS_MAX)
-    found = proofs.settled(connection, first, upto)
+    found, both = proofs.settled(connection, first, upto)
     found += proofs.rolled_up_hours(connection, first, upto)
     found += proofs.corrected(connection, 0 if last is None else last.at - CORRECTIONS_AGAIN_S * SECOND)
     gap, engines = engine_books.gap(connection), engine_books.lost(connection)
@@ -109,7 +110,6 @@ def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
         found += engine_books.compare(quiet.engine_gap, quiet.engines, gap, engines)
     bounds, contradictions = engine_books.follow(connection, None if last is None else last.engine_bounds)
     found += contradictions
-    both = proofs.sums_of_usage(connection, first, upto)
     result = _result("minute", began, at, first, connection, found, proofs.overshot(connection), both)
     books = {"engine_gap": gap, "engines": {} if gap is None else engines, "engine_bounds": bounds}
     return msgspec.structs.replace(result, sequence_to=upto, **books)

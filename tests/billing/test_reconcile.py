@@ -44,7 +44,21 @@ FAULTS = {
     ),
     "an entry is in another currency": (
         "UPDATE entries SET currency = 'EUR' WHERE transaction_id = '{r}' AND account = 'receivable'",
-        "month whole",
+        "minute month whole",
+    ),
+    "all its entries are in another currency": (
+        "UPDATE entries SET currency = 'EUR' WHERE transaction_id = '{r}'",
+        "minute month whole",
+    ),
+    "entries and hold agree with a cost that is not tokens × prices": (
+        "UPDATE usage SET cost_picos = cost_picos + 5 WHERE request_id = '{r}'; "
+        "UPDATE usage_hours SET cost_picos = cost_picos + 5; "
+        "UPDATE holds SET settled_picos = settled_picos + 5 WHERE request_id = '{r}'; "
+        "UPDATE entries SET amount_picos = amount_picos + 5 WHERE transaction_id = '{r}' AND account = 'receivable'; "
+        "INSERT INTO entries (transaction_id, tenant_id, account, amount_picos, currency, recorded_at) "
+        "SELECT transaction_id, tenant_id, 'revenue', -5, currency, recorded_at FROM entries "
+        "WHERE transaction_id = '{r}' AND account = 'receivable'",
+        "minute month whole",
     ),
     "an entry of nobody's": (
         "INSERT INTO entries (transaction_id, tenant_id, account, amount_picos, currency, recorded_at) "
@@ -52,6 +66,7 @@ FAULTS = {
         "month whole",
     ),
     "a hold says something else": ("UPDATE holds SET settled_picos = 0 WHERE request_id = '{r}'", "minute whole"),
+    "a hold is gone": ("DELETE FROM hold_charges; DELETE FROM holds WHERE request_id = '{r}'", "minute"),
     "a hold is open again": ("UPDATE holds SET state = 'voided' WHERE request_id = '{r}'", "minute whole"),
     "a roll-up is changed": ("UPDATE usage_hours SET cost_picos = cost_picos + 1", "minute month whole"),
     "a roll-up is gone": ("DELETE FROM usage_hours", "minute month whole"),
