@@ -20,7 +20,8 @@ class Plan:
         self.tokens_left = tokens
         self.chunks: dict[Entry, Chunk] = {}
         self.step: Step | None = None  # once it has begun
-        self.tier_left = 0  # of tokens_left and the time, for the tier whose turn it is
+        self.tier_left = 0  # of tokens_left, for the tier whose turn it is
+        self.limit_s = 0.0  # how long its prefill may make the step
         self.crowd_max = tokens  # of prefill in it, up to which a share that crowds its tier may add to it
         self.made_way: set[int] = set()  # tiers in which decodes of such shares were taken out again for prefill
         self.prefill_tokens = 0

@@ -96,7 +96,7 @@ class Planner:
         """Of the models on the device, those that have requests: `live`, by tier."""
         models = [model for model, ranks in live.items() if any(ranks) and self._hosting.runs(model)]
         if len(models) < 2:
-            return {model: Work(0, None, (), 0.0, 0.0) for model in models}
+            return {model: Work(0, None, (), 0.0) for model in models}
         made = {model: _Making() for model in models}
         for rank, running in enumerate(self._room.running):
             for entry in running:
@@ -117,9 +117,10 @@ class Planner:
                     first = rank
                     break
         costs = self._cost_models.of(model).costs
-        decode_s = costs.seconds(made.load()) if made.ranks else 0.0
-        prefill_s = costs.seconds(Load(self._prefill_tokens_min, 1, 0, 0)) - (costs.base_s if made.ranks else 0.0)
-        return Work(best, first, tuple(made.ranks), decode_s, decode_s + (0.0 if first is None else prefill_s))
+        next_s = costs.seconds(made.load()) if made.ranks else 0.0
+        if first is not None:
+            next_s += costs.seconds(Load(self._prefill_tokens_min, 1, 0, 0)) - (costs.base_s if made.ranks else 0.0)
+        return Work(best, first, tuple(made.ranks), next_s)
 
     def _plan_decodes(self, plan: Plan) -> None:
         grow = self._room.grow
@@ -152,7 +153,7 @@ class Planner:
         waiting = self._next(plan.model, tier)
         if not begun and waiting is None:
             return
-        plan.tier_left = max(0, min(tokens_max, self._prefill_left(plan, tier)))
+        plan.limit_s, plan.tier_left = self._limit_s(plan, tier), tokens_max
         while begun or waiting:
             entry = min(begun, key=self._turn) if begun else None
             if waiting and (entry is None or self._turn(waiting) < self._turn(entry)):
@@ -167,12 +168,18 @@ class Planner:
         queue = self._queues[entry.tier]
         return queue.crowds(entry), queue.served(entry.sequence.share), entry.number
 
-    def _prefill_for(self, plan: Plan, entry: Entry) -> int:
-        """What is left for the tier, and for a share that crowds it: steps with its prefill stay short, as newcomers of
-        other shares wait for those in flight and then share theirs with it."""
+    def _allowed(self, plan: Plan, entry: Entry) -> int:
+        """Tokens for the tier, and for a share that crowds it: steps with its prefill stay short, as newcomers of other
+        shares wait for those in flight and then share theirs with it."""
         if not self._queues[entry.tier].crowds(entry):
             return plan.tier_left
         return max(0, min(plan.tier_left, plan.crowd_max - plan.prefill_tokens))
+
+    def _prefill_for(self, plan: Plan, entry: Entry) -> int:
+        """What is left of these and of the step's time, which never is less than `prefill_tokens_min` take."""
+        costs = self._cost_models.of(plan.model)
+        within = costs.prefill_within(plan.limit_s, plan.load(), self._step_tokens_max)
+        return min(self._allowed(plan, entry), max(within, self._prefill_tokens_min - plan.prefill_tokens))
 
     def _crowds_out(self, entry: Entry) -> bool:
         """It would take a place beyond those that shares which crowd its tier may have together."""
@@ -192,12 +199,12 @@ class Planner:
                 plan.leave_out(other)
 
     def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
-        """A chunk as long as there are tokens for; decodes of lower tiers wait for it, and of who crowds its own."""
-        wanted = min(entry.remaining(), self._prefill_for(plan, entry))
-        if wanted:
+        """A chunk as long as there are tokens and time for; decodes of lower tiers wait for it, and of who crowds its
+        own."""
+        if self._prefill_for(plan, entry):
             self._make_way(plan, entry)
-            self._take_from_decodes(plan, entry.tier, wanted)
-        count = min(wanted, plan.tokens_left)
+            self._take_from_decodes(plan, entry.tier, min(entry.remaining(), self._allowed(plan, entry)))
+        count = min(entry.remaining(), self._prefill_for(plan, entry), plan.tokens_left)
         if not count:
             plan.hungry.add(entry.tier)
             return
@@ -268,26 +275,27 @@ class Planner:
                 return not self._room.within_floor(entry)
         return False
 
-    def _prefill_left(self, plan: Plan, tier: int) -> int:
-        """Tokens that prefill of this tier may add, so that the step is no longer than those who decode may wait, in it
-        and on other models, nor than a request of a higher tier that comes while it runs may. Lower tiers' targets do
-        not count."""
+    def _limit_s(self, plan: Plan, tier: int) -> float:
+        """How long a step with prefill of this tier may be: no longer than those who decode may wait, in it and on
+        other models, nor than a request of a higher tier that comes while it runs may. Lower tiers' targets do not
+        count."""
         limit_s = min(min(self._patience_s[:tier], default=math.inf), self._turns.limit_s(plan.model, tier))
         waited_s = self._turns.waited_s(plan.model)
         for rank in plan.decoding:
             if rank <= tier:
                 limit_s = min(limit_s, self._targets_s[rank] - waited_s)
-        within = self._cost_models.of(plan.model).prefill_within(limit_s, plan.load(), self._step_tokens_max)
-        return max(within, self._prefill_tokens_min - plan.prefill_tokens)
+        return limit_s
 
     def _take_from_decodes(self, plan: Plan, tier: int, tokens: int) -> None:
         """Let decodes of lower tiers wait a step, the youngest of the lowest first, for so many tokens of prefill of
-        this one: until they fit, and the step is no longer than its first token can wait. Nobody waits twice in a
-        row."""
+        this one: until they fit, into the step's time too, and it is no longer than its first token can wait. So what
+        others' targets leave of a step is first a higher tier's prefill, then decodes of lower ones. Nobody waits twice
+        in a row."""
         if not plan.decodes_below(tier):
             return
         costs = self._cost_models.of(plan.model).costs
-        excess_s = costs.seconds(plan.load()) + costs.prefill_token_s * tokens - self._patience_s[tier]
+        limit_s = min(plan.limit_s, self._patience_s[tier])
+        excess_s = costs.seconds(plan.load()) + costs.prefill_token_s * tokens - limit_s
         for rank in range(len(self.tiers) - 1, tier, -1):
             if self.tiers[rank].preemptible:
                 excess_s = plan.drop_decodes(rank, tokens, excess_s, costs)

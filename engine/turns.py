@@ -30,8 +30,7 @@ class Work:
     best: int  # tier that has a request of it, running or waiting
     first: int | None  # best tier with prefill that could go on or begin; None: there is none
     decoding: tuple[int, ...]  # tiers that decode, the best first
-    decode_s: float  # what a step of its decodes alone takes; 0 without any, or unknown
-    next_s: float  # what its next step takes at least, with prefill if it has some
+    next_s: float  # what its next step takes at least: its decodes, and prefill if it has some; 0: unknown
 
 
 @dataclass(slots=True)
@@ -115,10 +114,10 @@ class Turns:
         for other, work in self._work.items():
             if other != model and (ranks := [own for own in work.decoding if own <= rank]):
                 left_s = min(self._targets_s[own] - self._turns[other].waited_s for own in ranks)
-                streams.append((left_s, work.decode_s))
+                streams.append((left_s, work.next_s))
         limit_s, before_s = math.inf, 0.0
-        for left_s, decode_s in sorted(streams):
-            before_s += decode_s
+        for left_s, next_s in sorted(streams):
+            before_s += next_s
             limit_s = min(limit_s, left_s - before_s)
         return limit_s
 
@@ -160,4 +159,4 @@ class Turns:
 
     def _left_s(self, model: str, rank: int) -> float:
         """Until its next step must begin, for the streams of this tier."""
-        return self._targets_s[rank] - self._turns[model].waited_s - self._work[model].decode_s
+        return self._targets_s[rank] - self._turns[model].waited_s - self._work[model].next_s

@@ -90,6 +90,23 @@ def test_a_stream_on_one_model_keeps_its_target_while_another_prefills(tier: str
     house.check_the_end()
 
 
+def test_a_stream_keeps_its_target_though_its_model_prefills_too() -> None:
+    """What another model's prefill leaves it is time for its own step as that will be: with the least of prefill."""
+    house = large()
+    timed = Timed(house)
+    for model in ("base", "other"):
+        house.submit(40, 10, model=model)
+    timed.run()
+    stream = house.submit(20, 60, model="base")
+    timed.run(lambda: len(stream.output_ids) > 5)
+    house.submit(1500, 2, model="base", tier="batch")
+    for _ in range(4):
+        house.submit(400, 2, model="other")
+    timed.run()
+    assert max(timed.gaps(stream)[6:]) < 0.1, "the tier's target"
+    house.check_the_end()
+
+
 def test_a_lower_tiers_stream_does_not_shorten_a_higher_ones_prefill() -> None:
     house = large()
     timed = Timed(house)

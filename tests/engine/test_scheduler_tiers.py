@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scheduler_auditor import House
 
 from engine.bounds import fairness_bound, starvation_bound_steps
+from engine.costs import Costs, load_of
 from engine.step import Sequence, Step
 from engine.tiers import SHIPPED_TIERS, Tier
 
@@ -109,6 +110,33 @@ def test_decodes_of_lower_tiers_wait_so_that_a_first_token_comes_in_time() -> No
     house.complete()
     assert len(counts(house.schedule())) >= 9
     house.complete()
+    house.run()
+    house.check_the_end()
+
+
+def test_decodes_of_lower_tiers_wait_for_a_prefill_that_a_still_higher_tier_keeps_short() -> None:
+    """What the highest tier's patience leaves of a step is the middle one's first: 200 ms are 20 tokens, or 12 beside
+    eight decodes."""
+    tiers = tiers_of({"ttft_base_ms": 400.0}, {}, {})
+    house = House(tiers=tiers, step_tokens_max=64, prefill_tokens_min=4, sequences_max=16, pages=400)
+    costs = Costs(prefill_token_s=0.010, sequence_s=0.010)
+
+    def take() -> dict[int, int]:
+        step = house.schedule()
+        assert step
+        house.complete(seconds=costs.seconds(load_of(step)))
+        return counts(step)
+
+    low = [house.submit(4, 90, tier="c") for _ in range(8)]
+    for number in range(40):  # steps of several sizes, for the cost model
+        take()
+        house.submit(2 + number % 5, 1, tier="b")
+    while len(house.live()) > len(low):
+        take()
+    middle = house.submit(57, 2, tier="b")
+    planned = [take() for _ in range(4)]
+    assert [len(step) for step in planned] == [1, 9, 1, 9]
+    assert [step[middle.handle] for step in planned] == pytest.approx([20, 12, 20, 5], abs=3)
     house.run()
     house.check_the_end()
 

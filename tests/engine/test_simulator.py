@@ -550,6 +550,29 @@ def test_premium_keeps_its_first_tokens_under_a_flood_of_batch() -> None:
     assert tier_of(flooded, "batch").output_tokens_per_s >= 3785
 
 
+def test_tiers_keep_their_targets_on_two_models_that_batch_saturates() -> None:
+    """The mix of benchmarks.serving.two_models, with its targets. Steps are short for premium's sake, and standard's
+    prefill has what is left of them before batch's decodes do."""
+
+    def tier(tier: Tier, ttft_ms: float, inter_token_ms: float) -> Tier:
+        targets = {"ttft_base_ms": ttft_ms, "ttft_per_1k_prompt_tokens_ms": 2 * ttft_ms}
+        sizes = {"inter_token_ms": inter_token_ms, "queue_target_ms": None, "queue_max": 1000}
+        return msgspec.structs.replace(tier, **targets, **sizes)
+
+    premium, standard, batch = SHIPPED_TIERS
+    tiers = (tier(premium, 50, 40), tier(standard, 200, 60), tier(batch, 3_600_000, 1000))
+    on = msgspec.structs.replace(DEVICES["h200-8b"], pages=16_384, sequences_max=384, prefill_tokens_min=64)
+    population = Population({"standard": 1.0}, tenants=1, adapters=0, models=2, model_zipf=0.0)
+    poissons = (Poisson("premium", 4.0, 512, 64), Poisson("standard", 4.0, 512, 128))
+    traffic = Traffic(population, 25.0, poissons=poissons, floods=2 * (Flood("batch", 256, 512, 512),))
+    report = simulate(traffic, on, tiers, system_tokens=0, seed=1)
+    for name in ("premium", "standard"):
+        kept = tier_of(report, name)
+        assert kept.group.requests > 80
+        assert (kept.ttft_holds, kept.inter_token_holds) == (True, True), name
+    assert tier_of(report, "batch").output_tokens_per_s > 6000
+
+
 def test_adapters_take_their_time_and_who_uses_none_is_answered_meanwhile() -> None:
     """One tenant's six, each loaded once, on a device that is mostly idle."""
     traffic = Traffic(
