@@ -80,7 +80,7 @@ class Side:
 def socket(tmp_path: Path) -> Iterator[Path]:
     """Of a fake engine."""
     path, config = tmp_path / "engine.sock", tmp_path / "engine.json"
-    config.write_text(json.dumps({"models": [{"name": FIRST}], "fake": {"step_ms": 2.0}}))
+    config.write_text(json.dumps({"models": [{"name": FIRST}], "fake": {"step_ms": 10.0}}))
     argv = [sys.executable, "-m", "engine", "--socket", str(path), "--config", str(config), "--fake"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None
@@ -155,7 +155,7 @@ async def test_nothing_is_begun_after_the_end(sides: tuple[Side, Side], monkeypa
 
 
 async def test_whoever_restores_one_that_still_drains_waits_for_it(make_stack: Callable[..., Stack]) -> None:
-    stack = make_stack()
+    stack = make_stack(fake={"step_ms": 10.0})
     directory = stack.config.models_dir / SECOND
     shutil.copytree(stack.model_dir, directory, ignore=shutil.ignore_patterns("*.safetensors"))
     price = {"input": 1, "cached_input": 1, "output": 1, "multipliers": {"premium": 1, "standard": 1, "batch": 1}}
