@@ -21,7 +21,7 @@ import msgspec
 
 from benchmarks.rows import append_rows
 from engine.arena import Arena
-from engine.config import FakeConfig
+from engine.config import FakeConfig, ModelConfig
 from engine.fake import FakeAdapters
 from engine.fake_weights import FakeWeights
 from engine.inbox import Inbox, Progress, Stop
@@ -49,6 +49,12 @@ class InstantRunner:
 
     def begin(self, step: Step) -> Done:
         return Done(StepResult([1000 if chunk.sample else None for chunk in step.chunks]))
+
+    def load_model(self, model: ModelConfig) -> ModelInfo:
+        raise ValueError("it serves the one model")
+
+    def unload_model(self, name: str) -> None:
+        raise AssertionError("its model is never removed")
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         self.adapters.models[digest] = model
