@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from billing_books import Books
 from finance_books import at, close, fold, use
+from gateway_stack import eventually_async
 
 from billing import corrections, prices
 from billing.corrections import PERIOD_PICOS_MAX
@@ -51,7 +52,8 @@ async def test_an_hour_that_no_column_holds_does_not_end_the_bookkeeper(books: B
     engine: Any = None  # it is not asked before the usage is folded
     keeper = Bookkeeper(books.database, engine, metrics, every_s=0.05)
     task = asyncio.create_task(keeper.run())
-    await asyncio.sleep(1.5)
+    await eventually_async(lambda: task.done() or metrics.imbalances.value == 1)
+    await asyncio.sleep(0.3)
     assert not task.done(), task
     assert metrics.imbalances.value == 1
     task.cancel()

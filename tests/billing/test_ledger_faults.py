@@ -35,7 +35,7 @@ async def gateway(url: str, name: str = "gw_1", **arguments: float) -> AsyncIter
     database.close()
 
 
-async def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"

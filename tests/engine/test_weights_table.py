@@ -96,7 +96,7 @@ class Point:
         return self._event.is_set()
 
     def wait(self) -> None:
-        assert self._event.wait(10)
+        assert self._event.wait(30)
 
 
 class Device:
@@ -112,7 +112,7 @@ class Device:
         pass
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> Point:
-        assert self.may_copy.wait(10)
+        assert self.may_copy.wait(30)
         target.copy_(source)
         return Point(True)
 
@@ -160,7 +160,7 @@ class Table:
     def until(self, condition: Callable[[], bool]) -> list[tuple[str, str, str]]:
         """Poll until it holds; what came meanwhile."""
         moved: list[tuple[str, str, str]] = []
-        stop = time.monotonic() + 10
+        stop = time.monotonic() + 30
         while not condition():
             assert time.monotonic() < stop, "it never came"
             moved += [(came.model, came.source, came.error) for came in self.weights.poll()]
@@ -425,8 +425,10 @@ def test_whatever_is_asked_for_what_is_on_the_device_is_right(tmp_path: Path) ->
     table = Table(tmp_path, budget=80, host=50, layers=(1, 2, 3, 4))
     weights, device = table.weights, table.device
     names = list(table.slabs)
-    came = 0
-    for turn in range(1000):
+    came = turn = 0
+    while turn < 1000 or came <= 50:  # where the threads get no turn of their own, a few more
+        assert turn < 20_000
+        turn += 1
         device.steps_done = dice.random() < 0.5
         name = dice.choice(names)
         known = weights._known[name]
@@ -451,4 +453,3 @@ def test_whatever_is_asked_for_what_is_on_the_device_is_right(tmp_path: Path) ->
         step.reach()
     table.until(lambda: not weights._busy)
     weights.check_integrity()
-    assert came > 50
