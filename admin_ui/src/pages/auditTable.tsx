@@ -33,7 +33,7 @@ export function AuditTable({ tenant, object }: { tenant?: string; object?: strin
     <DataTable
       label="Audit log"
       list={list}
-      columns={COLUMNS}
+      columns={object === undefined ? COLUMNS : COLUMNS.filter((column) => column.id !== "object")}
       id={(line) => String(line.id)}
       view={view}
       filters={filters}

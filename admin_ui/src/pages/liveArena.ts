@@ -36,7 +36,7 @@ export interface Palette {
 }
 
 /** In a square of 10 by 10; the first has none. */
-export const MARKS = ["", "M3 3h4v4H3z", "M0 4h10v2H0z", "M4 0h2v10H4z", "M1 1h3v3H1zM6 6h3v3H6z", "M0 0h5v5H0z", "M4 1h2v3h3v2H6v3H4V6H1V4h3z", "M1 1h8v2H1zM1 7h8v2H1z", "M0 8L8 0h2v2L2 10H0z"] as const;
+export const MARKS = ["", "M3.5 3.5h3v3h-3z", "M2 4.2h6v1.6H2z", "M4.2 2h1.6v6H4.2z", "M2 2h2.4v2.4H2zM5.6 5.6H8V8H5.6z", "M2 2h6L2 8z", "M4.2 2h1.6v2.2H8v1.6H5.8V8H4.2V5.8H2V4.2h2.2z", "M2 2.4h6V4H2zM2 6h6v1.6H2z", "M2 6.4L6.4 2H8v1.6L3.6 8H2z"] as const;
 const ADAPTER_MARK = MARKS.length - 1;
 // Of the eight of the charts: tiers take these in their order; what is cached has its own.
 const TIER_HUES = [0, 2, 1, 3, 5, 6];

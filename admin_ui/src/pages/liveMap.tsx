@@ -6,7 +6,7 @@ import { type By, type EngineEvent, type Group, MARKS, type Paint, type Palette,
 import type { Model } from "./modelParts";
 
 const MARKED_PX_MIN = 8;
-const MARK_ALPHA = 0.6;
+const MARK_ALPHA = 0.7;
 
 export interface Look {
   palette: Palette;

@@ -91,7 +91,7 @@ export function Requests({ event, view }: { event: EngineEvent; view: LiveView }
 
 export function Preemptions({ preemptions }: { preemptions: readonly Preemption[] }) {
   const zone = useZone();
-  if (preemptions.length === 0) return <div className="preemptions preemptions-none"><p className="faint">Nobody gave way since you look.</p></div>;
+  if (preemptions.length === 0) return <div className="preemptions"><p className="faint">Nobody gave way since you look.</p></div>;
   return (
     <ol className="preemptions" tabIndex={0} aria-label="Preemptions, the newest first">
       {preemptions.map((one, index) => {

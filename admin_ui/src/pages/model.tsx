@@ -1,12 +1,12 @@
 // One base model: where it is and who uses it, what its tokens cost now and next in each tier, who changed it, and what can
 // be done to it.
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 import { api, useGet, useMay, useWrite } from "../api";
 import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, Skeleton, StatTile, Tabs, Tiles, Time, bytes, count, toast, useParam, wholeList } from "../kit";
 import { useAliases } from "./aliasParts";
 import { AuditTable } from "./auditTable";
 import { ChangeModelForm, useModelChange } from "./modelForms";
-import { EngineAway, InOrder, MODELS, MayCall, type Model, ModelState, type ModelsAnswer, Origin, Pinned, WeightsBudget, coldSaid, useModels, whereSaid } from "./modelParts";
+import { EngineAway, InOrder, MODELS, MayCall, type Model, ModelState, type ModelsAnswer, Origin, Pinned, Refused, WeightsBudget, coldSaid, useModels, whereSaid } from "./modelParts";
 import { PriceForm } from "./priceForm";
 import { METERS, METERS_SAID, type Price, type Standing as PriceStanding, perMillion, plainTier, usePrices } from "./prices";
 
@@ -49,6 +49,7 @@ function Whole({ of: model, among }: { of: Model; among: ModelsAnswer }) {
         {may("prices:write") && <button type="button" className={active ? "button button-main" : "button"} onClick={() => setOpen("price")}>Publish a price</button>}
       </PageHead>
       <EngineAway of={among} />
+      <Refused of={model} />
       <Standing of={model} />
       <Tabs
         label={`Of ${model.name}`}
@@ -117,7 +118,7 @@ function stateNote(model: Model): string | undefined {
   const inside = requestsOn(model);
   if (model.state === "draining") return `nobody new may call it; ${inside === 0 ? "what runs on it ends first" : inside === 1 ? "1 request ends first" : `${count(inside)} requests end first`}`;
   if (model.state === "removed") return "nobody may call it";
-  if (model.state === "refused") return "callers get 503, or a fallback; it is tried again by itself";
+  if (model.state === "refused") return "nobody is served by it";
   if (model.state === "loading") return "the engine checks its files";
   return coldSaid(model) ?? (model.where === "device" ? "a request can begin at once" : undefined);
 }
@@ -135,6 +136,11 @@ function Standing({ of: model }: { of: Model }) {
   );
 }
 
+/** A fact that is known while an engine serves the model. */
+function known(name: string, value: number | null, said: (value: number) => ReactNode): [string, ReactNode][] {
+  return value === null ? [] : [[name, said(value)]];
+}
+
 function About({ of: model }: { of: Model }) {
   const aliases = useAliases().filter((alias) => [...alias.models.map((target) => target.model), ...alias.fallbacks].includes(model.name));
   return (
@@ -144,13 +150,13 @@ function About({ of: model }: { of: Model }) {
         ["Fallbacks", <InOrder models={model.fallbacks} />],
         ["Aliases", aliases.length === 0 ? <span className="faint">none</span> : <Link to="/aliases">{aliases.map((alias) => alias.name).join(", ")}</Link>],
         ["Adapters", <Link to="/adapters" query={{ search: model.name }}>{model.adapters} may be called</Link>],
-        ["Context", <><Count value={model.context_tokens} /> tokens</>],
+        ...known("Context", model.context_tokens, (tokens) => <>{count(tokens)} tokens</>),
         ["Default max_tokens", <Count value={model.max_tokens_default} />],
-        ["Tokens a page", <><Count value={model.tokens_per_page} />{model.page_waste_bytes !== null && <span className="faint">, {model.page_waste_bytes === 0 ? "nothing of a page is unused" : `${bytes(model.page_waste_bytes)} of each page unused`}</span>}</>],
-        ["With the whole arena", <><Count value={model.kv_tokens} /> tokens in <Count value={model.pages} /> pages</>],
-        ["Vocabulary", <Count value={model.vocab_size} />],
+        ...known("Tokens a page", model.tokens_per_page, (tokens) => <>{count(tokens)}{model.page_waste_bytes !== null && <span className="faint">, {model.page_waste_bytes === 0 ? "nothing of a page is unused" : `${bytes(model.page_waste_bytes)} of each page unused`}</span>}</>),
+        ...known("With the whole arena", model.kv_tokens, (tokens) => <>{count(tokens)} tokens in <Count value={model.pages} /> pages</>),
+        ...known("Vocabulary", model.vocab_size, (size) => count(size)),
         ["Directory", <code>{model.path}</code>],
-        ["Digest", model.digest === null ? <span className="faint">unknown until an engine connects</span> : <Id value={model.digest} />],
+        ["Digest", model.digest === null ? <span className="faint">unknown while no engine serves it</span> : <Id value={model.digest} />],
       ]}
     />
   );

@@ -26,12 +26,7 @@ const STATES: Record<Model["state"], readonly [Tone, string]> = {
 
 export function ModelState({ of: model }: { of: Model }) {
   const [tone, said] = STATES[model.state];
-  return (
-    <div className="two-lines">
-      <Badge tone={tone}>{said}</Badge>
-      {model.reason !== null && <span className="state-reason">{model.reason}</span>}
-    </div>
-  );
+  return <Badge tone={tone}>{said}</Badge>;
 }
 
 const WHERE = { device: "on the device", host: "in host memory", disk: "on disk" } as const;
@@ -61,7 +56,7 @@ export function ModelWhere({ of: model }: { of: Model }) {
 
 /** Who may call it: null is everybody. */
 export function MayCall({ tenants }: { tenants: readonly string[] | null }) {
-  if (tenants === null) return <>every tenant</>;
+  if (tenants === null) return <span className="no-break">every tenant</span>;
   return <span>{tenants.slice(0, FEW).map((id, index) => <span key={id}>{index > 0 && ", "}<TenantName id={id} /></span>)}{tenants.length > FEW && ` and ${tenants.length - FEW} more`}</span>;
 }
 
@@ -96,6 +91,17 @@ export function EngineAway({ of: { engine_away } }: { of: ModelsAnswer }) {
   return <div className="problem engine-away" role="status"><p>The engine is away: {engine_away} What it made of its models is as it last said. <Link to="/health">Health</Link></p></div>;
 }
 
+/** Why the engine does not serve it, where it does not; `named`: where that does not say which. */
+export function Refused({ of: { name, reason, fallbacks }, named = false }: { of: Model; named?: boolean }) {
+  if (reason === null) return null;
+  return (
+    <div className="problem engine-away" role="status">
+      <p><b>The engine refuses {named ? <Link to={place("/models", name)}>{name}</Link> : "it"}:</b> {reason}</p>
+      <p className="faint">{fallbacks.length === 0 ? "Callers get 503." : `Callers are served by ${fallbacks.join(", else by ")}.`} It is tried again by itself.</p>
+    </div>
+  );
+}
+
 /** The device's weights: who takes which share of the budget, who comes and leaves, and who is elsewhere. */
 export function WeightsBudget({ of: answer }: { of: ModelsAnswer }) {
   const colour = hues(answer.data);
@@ -103,19 +109,22 @@ export function WeightsBudget({ of: answer }: { of: ModelsAnswer }) {
   const there = answer.data.filter((model) => model.where === "device" || model.coming === true);
   const away = answer.data.filter((model) => !there.includes(model) && (model.state === "serving" || model.state === "draining"));
   const held = there.reduce((sum, model) => sum + (model.weights_bytes ?? 0), 0);
+  // Of one that drains it is not told any more.
+  const unknown = there.filter((model) => model.weights_bytes === null).map((model) => model.name);
   const limit = answer.weights_bytes;
   const parts: Part[] = there.map((model) => ({
     key: model.name,
     value: model.weights_bytes ?? 0,
+    known: model.weights_bytes !== null,
     hue: colour.get(model.name) ?? 0,
     moving: model.coming === true || model.leaving === true,
-    note: <>{bytes(model.weights_bytes ?? 0)}{model.pinned && ", pinned"}{model.coming ? ", coming" : model.leaving ? ", leaving" : ""}</>,
+    note: <>{model.weights_bytes === null ? "size unknown" : bytes(model.weights_bytes)}{model.pinned && ", pinned"}{model.coming ? ", coming" : model.leaving ? ", leaving" : ""}</>,
   }));
   return (
     <section className="panel weights" aria-label="Weights on the device">
       <div className="weights-head">
         <h2>Weights on the device</h2>
-        <span className="note num">{limit === 0 ? `${bytes(held)} in all; no limit is set, so all models stay` : `${bytes(held)} of ${bytes(limit)}, ${bytes(Math.max(0, limit - held))} to be had`}</span>
+        <span className="note num">{limit === 0 ? `${bytes(held)} in all; no limit is set, so all models stay` : unknown.length > 0 ? `${bytes(held)} of ${bytes(limit)}, and what ${unknown.join(", ")} still has` : `${bytes(held)} of ${bytes(limit)}, ${bytes(Math.max(0, limit - held))} to be had`}</span>
       </div>
       <ShareBar label="Weights on the device" parts={parts} {...(limit === 0 ? {} : { whole: limit })} />
       {away.length > 0 && (

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { useMay } from "../api";
 import { Badge, type Column, Count, DataTable, Dialog, EmptyState, Link, PageHead, Problem, Section, Skeleton, Time, bytes, count, place, wholeList } from "../kit";
 import { AddModelForm } from "./modelForms";
-import { EngineAway, InOrder, MayCall, type Model, ModelState, ModelWhere, WeightsBudget, coldSaid, useModels } from "./modelParts";
+import { EngineAway, InOrder, MayCall, type Model, ModelState, ModelWhere, Refused, WeightsBudget, coldSaid, useModels } from "./modelParts";
 import { perMillion, plainTier, usePrices } from "./prices";
 import "./models.css";
 
@@ -37,10 +37,11 @@ function Requests({ of: model }: { of: Model }) {
   );
 }
 
-function Pages({ of: model }: { of: Model }) {
+function Context({ of: model }: { of: Model }) {
   return (
     <div className="two-lines">
-      <Count value={model.tokens_per_page} />
+      <Count value={model.context_tokens} />
+      {model.tokens_per_page !== null && <span className="faint num">{count(model.tokens_per_page)} a page</span>}
       {model.page_waste_bytes !== null && model.page_waste_bytes > 0 && <span className="faint num">{bytes(model.page_waste_bytes)} unused</span>}
     </div>
   );
@@ -55,10 +56,10 @@ const COLUMNS: readonly Column<Model>[] = [
   { id: "loads", header: "Loads", hidden: true, cell: () => null, csv: (model) => model.loads },
   { id: "requests", header: "Requests", cell: (model) => <Requests of={model} />, csv: (model) => model.running },
   { id: "waiting", header: "Waiting", hidden: true, cell: () => null, csv: (model) => model.waiting },
-  { id: "page", header: "Tokens a page", end: true, wide: true, cell: (model) => <Pages of={model} />, csv: (model) => model.tokens_per_page },
-  { id: "context", header: "Context", end: true, wide: true, cell: (model) => <Count value={model.context_tokens} />, csv: (model) => model.context_tokens },
+  { id: "context", header: "Context", end: true, wide: true, cell: (model) => <Context of={model} />, csv: (model) => model.context_tokens },
+  { id: "page", header: "Tokens a page", hidden: true, cell: () => null, csv: (model) => model.tokens_per_page },
   { id: "adapters", header: "Adapters", end: true, cell: (model) => <Link to="/adapters" query={{ search: model.name }} className="num">{model.adapters}</Link>, csv: (model) => model.adapters },
-  { id: "tenants", header: "May call it", cell: (model) => <div className="two-lines"><MayCall tenants={model.tenants} />{model.fallbacks.length > 0 && <span className="faint">else <InOrder models={model.fallbacks} /></span>}</div>, csv: (model) => model.tenants?.join(" ") ?? "*" },
+  { id: "tenants", header: "May call it", cell: (model) => <div className="two-lines models-may"><MayCall tenants={model.tenants} />{model.fallbacks.length > 0 && <span className="faint">else <InOrder models={model.fallbacks} /></span>}</div>, csv: (model) => model.tenants?.join(" ") ?? "*" },
   { id: "fallbacks", header: "Fallbacks", hidden: true, cell: () => null, csv: (model) => model.fallbacks.join(" ") },
   { id: "price", header: "Input · cached · output", cell: (model) => <PriceNow of={model} /> },
 ];
@@ -84,6 +85,7 @@ export default function Models() {
       ) : (
         <>
           <EngineAway of={answer} />
+          {answer.data.filter((one) => one.reason !== null).map((one) => <Refused key={one.name} of={one} named />)}
           <WeightsBudget of={answer} />
           <DataTable label="Models" list={wholeList(answer.data.filter((one) => one.state !== "removed"))} columns={COLUMNS} id={(model) => model.name} to={(model) => place("/models", model.name)} csv empty={<EmptyState title="No model" />} />
           {answer.data.some((one) => one.state === "removed") && (

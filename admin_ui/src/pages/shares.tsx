@@ -7,6 +7,8 @@ export interface Part {
   /** What is said of it in words, beside its share. */
   note?: ReactNode;
   value: number;
+  /** False: its share is not said. */
+  known?: boolean;
   /** Of the eight of the charts. */
   hue: number;
   /** Neither there nor away: drawn paler, and `note` says which. */
@@ -28,7 +30,7 @@ export function ShareBar({ label, parts, whole, legend = true }: { label: string
     at += width;
     return { part, x, width };
   });
-  const said = parts.map((part) => `${part.key} ${shareSaid(part.value, all)}`).join(", ");
+  const said = parts.map((part) => (part.known === false ? part.key : `${part.key} ${shareSaid(part.value, all)}`)).join(", ");
   return (
     <div className="shares">
       <svg className="share-bar" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label={`${label}: ${said || "nothing"}`}>
@@ -40,7 +42,7 @@ export function ShareBar({ label, parts, whole, legend = true }: { label: string
           {parts.map((part) => (
             <li key={part.key}>
               <svg viewBox="0 0 10 10" aria-hidden="true"><rect className={`c${part.hue % 8}${part.moving ? " share-moving" : ""}`} width="10" height="10" rx="2" /></svg>
-              <span>{part.key}</span> <b className="num">{shareSaid(part.value, all)}</b>
+              <span>{part.key}</span> {part.known !== false && <b className="num">{shareSaid(part.value, all)}</b>}
               {part.note !== undefined && <span className="faint num">{part.note}</span>}
             </li>
           ))}
