@@ -160,6 +160,11 @@ class Counters:
             for budget in self._by_scope_id.get(scope_id, ())
         ]
 
+    def strange(self, charges: Iterable[tuple[str, int]], scope_ids: Collection[str]) -> bool:
+        """Whether one of these budgets is active and, meanwhile, of none of these tenants, projects and keys."""
+        charged = [self._budgets[budget_id] for budget_id, _start in charges]
+        return any(budget.active and budget.scope_id not in scope_ids for budget in charged)
+
     def window(self, budget_id: str, start: int) -> Window:
         key = (budget_id, start)
         if key not in self._windows:
