@@ -33,15 +33,16 @@ MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "model
 
 
 @contextmanager
-def fresh_postgres() -> Iterator[str]:
-    """A new, empty PostgreSQL database; dropped afterwards."""
+def fresh_postgres(template: str = "template1") -> Iterator[str]:
+    """A new PostgreSQL database, empty or a copy of another; dropped afterwards. No test pulls the plug on its host."""
     import sqlalchemy as sa
 
     admin = sa.create_engine(POSTGRES_ADMIN, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     name = f"laneway_test_{uuid.uuid4().hex[:12]}"
     try:
         with admin.connect() as connection:
-            connection.execute(sa.text(f'CREATE DATABASE "{name}"'))
+            connection.execute(sa.text(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
+            connection.execute(sa.text(f'ALTER DATABASE "{name}" SET synchronous_commit = off'))
     except sa.exc.OperationalError as error:
         missing_service("PostgreSQL", str(error.orig))
     yield str(sa.make_url(POSTGRES_ADMIN).set(database=name).render_as_string(hide_password=False))
@@ -49,9 +50,28 @@ def fresh_postgres() -> Iterator[str]:
         connection.execute(sa.text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
 
 
+@pytest.fixture(scope="session")
+def postgres_template() -> Iterator[str]:
+    """The name of a PostgreSQL database with our tables and no rows: a copy takes less than the migrations."""
+    import sqlalchemy as sa
+
+    from migrations.upgrade import upgrade
+
+    with fresh_postgres() as url:
+        upgrade(url)
+        yield str(sa.make_url(url).database)
+
+
 @pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """SQLAlchemy URL of a fresh, empty PostgreSQL database; dropped afterwards."""
+def postgres_url(postgres_template: str) -> Iterator[str]:
+    """SQLAlchemy URL of a PostgreSQL database of the test's own, migrated and without rows; dropped afterwards."""
+    with fresh_postgres(postgres_template) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres_url() -> Iterator[str]:
+    """One without tables."""
     with fresh_postgres() as url:
         yield url
 
@@ -77,8 +97,15 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """URL of an empty database of each kind. Run the migrations yourself: `migrations.upgrade(url)`."""
+    """URL of a database of each kind without rows. Run the migrations yourself, `migrations.upgrade(url)`: PostgreSQL's
+    has them already."""
     return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(params=["sqlite_url", "empty_postgres_url"], ids=["sqlite", "postgres"])
+def empty_database_url(request: pytest.FixtureRequest) -> str:
+    """One without tables."""
+    return str(request.getfixturevalue(request.param))
 
 
 @pytest.fixture

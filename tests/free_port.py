@@ -10,7 +10,7 @@ def free_port() -> int:
     """Below the ports that the kernel deals to outgoing connections: from those, another process's connection may
     take the port between this look and the server's start, or while the server is down."""
     while True:
-        port = random.randrange(10_000, 32_768)
+        port = random.SystemRandom().randrange(10_000, 32_768)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as a server does
             try:

@@ -33,7 +33,7 @@ class RedisServer:
         argv = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir"]
         self._process = subprocess.Popen([*argv, str(self._directory)], stdout=subprocess.DEVNULL)
         self.client = redis.Redis(port=self.port, decode_responses=True)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while True:
             try:
                 self.client.ping()

@@ -17,9 +17,6 @@ from migrations.upgrade import upgrade
 @pytest.fixture(scope="session")
 def migrated_postgres_url(shared_postgres_url: str) -> str:
     upgrade(shared_postgres_url)
-    engine = sa.create_engine(shared_postgres_url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
-    with engine.connect() as connection:  # no test here pulls the plug on the host
-        connection.execute(sa.text(f'ALTER DATABASE "{engine.url.database}" SET synchronous_commit = off'))
     return shared_postgres_url
 
 

@@ -29,30 +29,30 @@ from migrations.upgrade import _migrating, configuration, is_current, upgrade
 REPO = Path(__file__).resolve().parents[2]
 
 
-def test_tables_and_migrations_agree(database_url: str) -> None:
-    assert not is_current(database_url)
-    upgrade(database_url)
-    assert is_current(database_url)
-    engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+def test_tables_and_migrations_agree(empty_database_url: str) -> None:
+    assert not is_current(empty_database_url)
+    upgrade(empty_database_url)
+    assert is_current(empty_database_url)
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert compare_metadata(context, metadata) == []
 
 
-def test_upgrading_again_changes_nothing(database_url: str) -> None:
-    upgrade(database_url)
-    database = Database(database_url)
+def test_upgrading_again_changes_nothing(empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    database = Database(empty_database_url)
     database.write_sync(revision.bump)
-    upgrade(database_url)
+    upgrade(empty_database_url)
     assert database.read_sync(revision.read) == 1
     database.close()
 
 
-def test_two_hosts_upgrade_at_once(database_url: str) -> None:
+def test_two_hosts_upgrade_at_once(empty_database_url: str) -> None:
     # Processes, as hosts are: alembic's context belongs to a whole process.
-    hosts = [subprocess.Popen([sys.executable, "-m", "migrations", database_url], cwd=REPO) for _ in range(2)]
+    hosts = [subprocess.Popen([sys.executable, "-m", "migrations", empty_database_url], cwd=REPO) for _ in range(2)]
     assert [host.wait(60) for host in hosts] == [0, 0]
-    assert is_current(database_url)
+    assert is_current(empty_database_url)
 
 
 def test_command_makes_the_file_and_its_folder(tmp_path: Path) -> None:
@@ -116,24 +116,24 @@ def just_before(url: str, number: str) -> None:
         command.upgrade(configuration(connection), str(revision_before))
 
 
-def test_calls_in_flight_have_an_end_too(database_url: str) -> None:
+def test_calls_in_flight_have_an_end_too(empty_database_url: str) -> None:
     """Revision 0010: a row that no answer was written into is found by its end, as those that it makes itself."""
-    just_before(database_url, "0010")
-    engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+    just_before(empty_database_url, "0010")
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
     rows = "('k', 'running', 'f', 'req_1', 'gw', 7, NULL), ('k', 'answered', 'f', 'req_2', 'gw', 7, 9)"
     names = "key_id, name, fingerprint, request_id, gateway_id, begun_at, expires_at"
     with engine.begin() as connection:
         connection.exec_driver_sql(f"INSERT INTO replays ({names}) VALUES {rows}")
-    upgrade(database_url)
+    upgrade(empty_database_url)
     with engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT request_id, expires_at FROM replays ORDER BY request_id").all()
     assert [tuple(row) for row in found] == [("req_1", 600_000_007), ("req_2", 9)]
 
 
-def test_budgets_that_were_there_stay_as_they_are(database_url: str) -> None:
+def test_budgets_that_were_there_stay_as_they_are(empty_database_url: str) -> None:
     """Revision 0004 makes SQLite's table of budgets anew, beneath the windows that point to it."""
-    just_before(database_url, "0004")
-    engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+    just_before(empty_database_url, "0004")
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
     budget = "'bud_1', 'ten_1', 'tenant', 'ten_1', 'tokens', 'month', 500"
     names = "id, tenant_id, scope, scope_id, unit, period, limit_amount, active, created_at"
     with engine.begin() as connection:
@@ -144,8 +144,8 @@ def test_budgets_that_were_there_stay_as_they_are(database_url: str) -> None:
             "INSERT INTO budget_windows (budget_id, window_start, held, posted) VALUES ('bud_1', 11, 5, 6)",
         ):
             connection.exec_driver_sql(statement)
-    upgrade(database_url)
-    database = Database(database_url)
+    upgrade(empty_database_url)
+    database = Database(empty_database_url)
     [found] = database.read_sync(budgets.listing)
     assert found == Budget("bud_1", "ten_1", "tenant", "ten_1", "tokens", "month", 500, True, 7, "hard", ())
     assert database.read_sync(lambda c: tenants.get(c, "ten_1")).time_zone == "UTC"  # type: ignore[union-attr]
@@ -163,9 +163,9 @@ def test_budgets_that_were_there_stay_as_they_are(database_url: str) -> None:
     engine.dispose()
 
 
-def test_adapters_that_were_there_are_their_own_first_versions(database_url: str) -> None:
-    just_before(database_url, "0008")
-    engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+def test_adapters_that_were_there_are_their_own_first_versions(empty_database_url: str) -> None:
+    just_before(empty_database_url, "0008")
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
     names = "id, tenant_id, name, base_model, digest, active, created_at"
     with engine.begin() as connection:
         connection.exec_driver_sql(
@@ -179,8 +179,8 @@ def test_adapters_that_were_there_are_their_own_first_versions(database_url: str
         ):
             connection.exec_driver_sql(f"INSERT INTO adapters ({names}) VALUES ({row})")
     engine.dispose()
-    upgrade(database_url)
-    database = Database(database_url)
+    upgrade(empty_database_url)
+    database = Database(empty_database_url)
     found = {row.name: row for row in database.read_sync(adapter_rows.list_adapters)}
     assert {name: (row.shared, row.version, row.active) for name, row in found.items()} == {
         "own": ((), 1, True),

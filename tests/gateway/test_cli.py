@@ -80,8 +80,8 @@ def test_the_commands_load_no_tensor_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_upgrade_is_safe_to_run_again(make: Callable[[str], Laneway], database_url: str) -> None:
-    laneway = make(f'[gateway]\ndatabase_url = "{database_url}"\n')
+def test_upgrade_is_safe_to_run_again(make: Callable[[str], Laneway], empty_database_url: str) -> None:
+    laneway = make(f'[gateway]\ndatabase_url = "{empty_database_url}"\n')
     for _ in range(2):
         assert "the schema is the newest" in laneway.text("db", "upgrade")
     assert laneway.json("tenants", "list") == []
@@ -320,8 +320,8 @@ def test_a_database_that_cannot_be_used_is_said(
         assert "hunter2" not in says
 
 
-def test_a_database_without_tables_is_said(make: Callable[[str], Laneway], postgres_url: str) -> None:
-    says = make(f'[gateway]\ndatabase_url = "{postgres_url}"').refusal("tenants", "list")
+def test_a_database_without_tables_is_said(make: Callable[[str], Laneway], empty_postgres_url: str) -> None:
+    says = make(f'[gateway]\ndatabase_url = "{empty_postgres_url}"').refusal("tenants", "list")
     assert says.endswith("bring it up with: laneway db upgrade")
 
 
