@@ -10,11 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, field
 from itertools import islice
 
 from engine.step import WeightsTable
-from engine.weights_policy import Hosted, Keep, by_use
+from engine.weights_policy import Asker, Hosted, Keep, Room, Wait, by_use
 
 # A model in use stays at least so many times as long as it takes to come, before another of its tier has a turn.
 LOADS_WORTH = 4.0
@@ -30,38 +29,6 @@ LOADS_MAX = 10_000
 
 # Preempts what runs on a model, if all of it may be, for a request of that tier, if any; whether nothing runs any more.
 Evacuate = Callable[[str, int | None], bool]
-
-
-@dataclass(slots=True, frozen=True)
-class Wait:
-    """Until a model's weights could be on the device: until they begin to come, and while they do."""
-
-    before_s: float = 0.0
-    load_s: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return self.before_s + self.load_s
-
-
-@dataclass(slots=True)
-class _Room:
-    """What is made for a model, by a request of `rank`: who goes, decided once."""
-
-    model: str
-    rank: int
-    victims: list[str]
-    since: float
-
-
-@dataclass(slots=True, frozen=True, order=True)
-class _Asker:
-    """A model that is wanted on the device; sorted, who comes first."""
-
-    rank: int  # of the best tier that waits for it
-    since: float
-    number: int
-    model: str = field(compare=False)
 
 
 class Hosting:
@@ -104,7 +71,7 @@ class Hosting:
         self._residence_s = residence_s
         self._keep = keep
         self._cold: dict[str, None] = {}  # those that are not on the device, in order of the models
-        self._room: _Room | None = None
+        self._room: Room | None = None
         self._loads: list[tuple[str, str, float]] = []  # model, from where, and the seconds; for whoever takes them
         self._came = 0
         self._byte_s = 0.0  # what a byte of the last load took; 0: unknown
@@ -235,7 +202,7 @@ class Hosting:
         leaving = [model for model in (self._room.victims if self._room else ()) if self.models[model].leaving]
         return frozenset((*self._cold, *leaving))
 
-    def _serve(self, askers: list[_Asker], table: WeightsTable) -> None:
+    def _serve(self, askers: list[Asker], table: WeightsTable) -> None:
         able = list(islice((asker for asker in askers if not self._barred(asker)), 2))
         if not able:
             self._calm()
@@ -246,14 +213,14 @@ class Hosting:
             if not hosted.coming and table.where(asker.model) == "disk":
                 table.prefetch(asker.model)
 
-    def _barred(self, asker: _Asker) -> bool:
+    def _barred(self, asker: Asker) -> bool:
         """Those that never go for it, pinned or of higher tiers, leave too little: it keeps nobody from coming beside
         them."""
         there = (hosted for hosted in self.models.values() if hosted.on_device or hosted.coming)
         may = sum(hosted.bytes for hosted in there if self._ready_s(hosted, asker.rank) < math.inf)
         return self._free() + may < self.models[asker.model].bytes
 
-    def _serve_first(self, first: _Asker, table: WeightsTable) -> None:
+    def _serve_first(self, first: Asker, table: WeightsTable) -> None:
         coming = [hosted for hosted in map(self.models.__getitem__, self._cold) if hosted.coming]
         for hosted in coming:
             if self._gives_up(hosted, first):
@@ -263,7 +230,7 @@ class Hosting:
         if not any(hosted.coming for hosted in coming):
             self._bring(first)
 
-    def _gives_up(self, coming: Hosted, asker: _Asker) -> bool:
+    def _gives_up(self, coming: Hosted, asker: Asker) -> bool:
         """Its load, for one that waits for better reasons."""
         best = self._rank(coming.name)
         if best <= asker.rank:
@@ -280,7 +247,7 @@ class Hosting:
         assert self._table is not None
         return not beside or self._table.seconds(coming.name) > coming.coming_s / 2
 
-    def _askers(self) -> list[_Asker]:
+    def _askers(self) -> list[Asker]:
         now, askers = self._clock(), []
         for model in self._cold:
             hosted, rank = self.models[model], self._rank(model)
@@ -294,7 +261,7 @@ class Hosting:
             if hosted.coming or self.cannot(model):
                 continue
             if rank < self._tiers or self._unasked(hosted):
-                askers.append(_Asker(rank, hosted.since.get(rank, now), hosted.number, model))
+                askers.append(Asker(rank, hosted.since.get(rank, now), hosted.number, model))
         return sorted(askers)
 
     def _rank(self, model: str) -> int:
@@ -309,7 +276,7 @@ class Hosting:
         """On the device, whether anybody asks or not."""
         return hosted.pinned or (self._table is not None and self._table.bytes_max is None)
 
-    def _bring(self, asker: _Asker) -> None:
+    def _bring(self, asker: Asker) -> None:
         assert self._table is not None
         model = self.models[asker.model]
         if self._free() < model.bytes:
@@ -332,7 +299,7 @@ class Hosting:
 
     # ---- who goes
 
-    def _make_room(self, asker: _Asker, lacking: float) -> None:
+    def _make_room(self, asker: Asker, lacking: float) -> None:
         now, room = self._clock(), self._room
         if room is None or room.model != asker.model or room.rank != asker.rank or not self._suffices(room, lacking):
             victims = self._victims(asker.rank, lacking)
@@ -340,7 +307,7 @@ class Hosting:
                 room.rank = asker.rank
             else:
                 self._calm()
-                room = _Room(asker.model, asker.rank, victims, now)
+                room = Room(asker.model, asker.rank, victims, now)
             self._room = room if victims else None
             if not victims:
                 return
@@ -352,7 +319,7 @@ class Hosting:
             for model in idle:
                 self._goes(model, room, now)
 
-    def _goes(self, model: str, room: _Room, now: float) -> bool:
+    def _goes(self, model: str, room: Room, now: float) -> bool:
         """Let it go, or on its way to that."""
         hosted = self.models[model]
         if not hosted.on_device:
@@ -385,7 +352,7 @@ class Hosting:
                     self.models[model].leaving = False
         self._room = None
 
-    def _suffices(self, room: _Room, lacking: float) -> bool:
+    def _suffices(self, room: Room, lacking: float) -> bool:
         """Who was to go may still go, and is enough."""
         victims = [self.models[model] for model in room.victims if self.models[model].on_device]
         may = all(self._ready_s(hosted, room.rank) == 0 for hosted in victims)
@@ -440,7 +407,7 @@ class Hosting:
             return Wait()
         if hosted.coming:
             return Wait(0.0, self._table.seconds(model))
-        own = _Asker(rank, hosted.since.get(rank, self._clock()), hosted.number, model)
+        own = Asker(rank, hosted.since.get(rank, self._clock()), hosted.number, model)
         coming = [other for other in map(self.models.__getitem__, self._cold) if other.coming]
         given_up = [other for other in coming if self._gives_up(other, own)]
         at_s = sum(self._table.seconds(other.name) for other in coming if other not in given_up)
@@ -463,7 +430,7 @@ class Hosting:
             going[asker.model] = at_s + self._stay_s(self.models[asker.model])
         raise AssertionError("unreachable")
 
-    def _ahead(self, own: _Asker) -> list[_Asker]:
+    def _ahead(self, own: Asker) -> list[Asker]:
         """Those that come before it: none that higher tiers leave no room for, unless it is one itself."""
         ahead = [asker for asker in self._askers() if asker < own and asker.model != own.model]
         return ahead if self._barred(own) else [asker for asker in ahead if not self._barred(asker)]

@@ -1,6 +1,6 @@
-"""Which idle model's weights are worth least: what is known of each model, and the rules that compare.
+"""What is known of each model and its weights, of who asks for them, and the rules by which idle ones compare.
 
-Plain data. It must never know who waits.
+Plain data. It must never know a request.
 """
 
 from __future__ import annotations
@@ -44,6 +44,38 @@ class Hosted:
     def uses(self, now: float) -> float:
         """Requests, those of long ago counting less."""
         return float(self._uses * 0.5 ** ((now - self._counted_at) / USES_HALF_S))
+
+
+@dataclass(slots=True, frozen=True)
+class Wait:
+    """Until a model's weights could be on the device: until they begin to come, and while they do."""
+
+    before_s: float = 0.0
+    load_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.before_s + self.load_s
+
+
+@dataclass(slots=True)
+class Room:
+    """What is made for a model, by a request of `rank`: who goes, decided once."""
+
+    model: str
+    rank: int
+    victims: list[str]
+    since: float
+
+
+@dataclass(slots=True, frozen=True, order=True)
+class Asker:
+    """A model that is wanted on the device; sorted, who comes first."""
+
+    rank: int  # of the best tier that waits for it
+    since: float
+    number: int
+    model: str = field(compare=False)
 
 
 # What an idle model is worth now: who is worth least goes first, of equals who was used longest ago.

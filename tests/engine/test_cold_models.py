@@ -8,7 +8,7 @@ from test_scheduler_models import Timed, budget, here, large, loads
 
 from engine.hosting import HELD_S_MAX, LEAVING_PART, LOADS_GIVEN_UP_MAX
 
-LOAD_S = 0.4
+LOAD_S = 0.2
 
 
 def interrupt(house: House, timed: Timed) -> float:
