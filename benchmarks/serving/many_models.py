@@ -87,7 +87,8 @@ class Sizes:
         return sum(weights[: self.room]) / sum(weights)
 
 
-GPU = Sizes(shapes.LLAMA_1B, "bfloat16", 10, 3, 10, 0.5, 16 << 30, 64, 512, 40.0, 64, 128, 32, 3.0, 15.0)
+# The engine's own residence. Of 1,200 requests 12 are beyond p99; that of 10 seconds says nothing of a policy.
+GPU = Sizes(shapes.LLAMA_1B, "bfloat16", 10, 3, 10, 2.0, 16 << 30, 64, 512, 40.0, 64, 128, 32, 3.0, 30.0)
 CPU = Sizes(shapes.SMALL, "float32", 10, 3, 10, 0.5, 32 << 20, 8, 128, 8.0, 8, 16, 8, 1.0, 4.0)
 
 # Steps and loads of about an H200's length, by its bounds.
@@ -174,7 +175,7 @@ def phase_figures(measured: Measured) -> dict[str, float]:
 
 def _first_tokens(name: str, requests: Sequence[Request]) -> dict[str, float]:
     ttft = [request.ttft_ms for request in requests]
-    return {f"{name}_ttft_p50_ms": percentile(ttft, 50), f"{name}_ttft_p99_ms": percentile(ttft, 99)}
+    return {f"{name}_ttft_p{q}_ms": percentile(ttft, q) for q in (50, 95, 99)}
 
 
 def report(found: Mapping[str, Mapping[str, float]], bounds: Mapping[str, float]) -> dict[str, float]:
