@@ -65,7 +65,7 @@ class Tokenizer:
         self._control = _any_of(self._special_ids)
         self._names = {name: _token_text(config[name]) for name in _NAMED_TOKENS if config.get(name) is not None}
         self._template = _compile_template(directory, config)
-        self._byte_level = _decoder_type(self._encoder) == "ByteLevel"
+        self._byte_level = isinstance(self._encoder.decoder, tokenizers.decoders.ByteLevel)
         self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, as they are asked for; no larger than it is
         self.eos_ids = self._find_eos_ids(directory)
         self.vocab_size = self._encoder.get_vocab_size(with_added_tokens=True)
@@ -264,11 +264,6 @@ def _encoder_of(text: bytes, path: Path) -> tokenizers.Tokenizer:
 def _encode(encoder: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
     # Of a batch of one: without the offsets that `encode` finds for every token, and without the GIL.
     return list(encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
-
-
-def _decoder_type(encoder: tokenizers.Tokenizer) -> str | None:
-    decoder = json.loads(encoder.to_str())["decoder"]
-    return None if decoder is None else str(decoder["type"])
 
 
 def _read_json(path: Path) -> dict[str, Any]:

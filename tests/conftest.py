@@ -24,6 +24,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if not Path("/dev/nvidia0").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# No test speaks TLS to the world. httpx reads the host's certificates for every request that has no client of its own,
+# which takes fifty times as long as the request: here it finds none.
+os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(Path(__file__).parent)}
+
 REPO = Path(__file__).resolve().parents[1]
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
 # Each process of a parallel run has a Redis database of its own: they are flushed.

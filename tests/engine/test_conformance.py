@@ -42,6 +42,7 @@ from engine.protocol import (
     Watch,
     encode,
 )
+from engine.tiers import SHIPPED_TIERS
 
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
 
@@ -77,7 +78,12 @@ def subject(
         base = BaseShape.from_config(json.loads((model_dir / "config.json").read_text()))
         store = AdapterStore(tmp_path_factory.mktemp("adapters"))
         stored = store.add_directory(REPO / "examples" / "adapters" / "pirate", base)
-        config = {"models": [{"name": "smol", "path": str(model_dir)}], "threads": 1}
+        # Targets that a machine busy with other things keeps: the engine starts with no others.
+        tiers = [
+            {"name": t.name, "service_tier": t.service_tier, "floor": t.floor, "inter_token_ms": 10_000}
+            for t in SHIPPED_TIERS
+        ]
+        config = {"models": [{"name": "smol", "path": str(model_dir)}], "threads": 1, "tiers": tiers}
         process = EngineProcess(socket_dir / "conformance-real.sock", config)
         digest, path, step_s, many = stored.digest, str(stored.path), 2.0, 8
     yield Subject(process, digest, path, step_s, fake, many, itertools.count(1))

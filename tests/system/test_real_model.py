@@ -22,11 +22,17 @@ import pytest
 from adapter_operator import AdapterOperator
 from conftest import Serve  # type: ignore[attr-defined]
 
+from engine.tiers import SHIPPED_TIERS
 from engine.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MODEL = "smollm2-135m-instruct"
+# Targets that a machine busy with other things keeps: the engine starts with no others.
+TIERS = "".join(
+    f'[[tiers]]\nname = "{t.name}"\nservice_tier = "{t.service_tier}"\nfloor = {t.floor}\ninter_token_ms = 10000\n'
+    for t in SHIPPED_TIERS
+)
 REPO = Path(__file__).resolve().parents[2]
 LONG = (
     "The harbour master counts the ships that come in with the morning tide and writes each name into his book. " * 20
@@ -36,7 +42,7 @@ LONG = (
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Serve]:
     directory = tmp_path_factory.mktemp("real")
-    serve = Serve(directory, model_dir)
+    serve = Serve(directory, model_dir, TIERS)
     serve.start("--demo")
     yield serve
     took = serve.stop()
