@@ -29,7 +29,8 @@ _log = logging.getLogger(__name__)
 
 class ModelLoader:
     """`all_models()`: those of laneway.toml and of the database, the removed ones too. `told(refused)` hears why the
-    engine refuses which, whenever that may have changed; `gone(name)` that it forgot a model and its adapters."""
+    engine refuses which, whenever that may have changed; `gone(name)` that it forgot a model and its adapters.
+    `fresh()`: whether what the database says now is among them."""
 
     def __init__(
         self,
@@ -37,11 +38,13 @@ class ModelLoader:
         all_models: Callable[[], Mapping[str, BaseModel]],
         told: Callable[[Mapping[str, str]], None],
         gone: Callable[[str], None],
+        fresh: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._all = all_models
         self._told = told
         self._gone = gone
+        self._fresh = fresh
         self._pinned: dict[str, bool] = {}  # what this engine process was told last
         self._failed: dict[str, tuple[BaseModel, str, float]] = {}  # by name: what failed, why, when it is due again
         self._working: dict[str, asyncio.Task[None]] = {}  # by name
@@ -83,9 +86,11 @@ class ModelLoader:
             elif self._pinned.get(name, self._known(model, info)) != model.pinned:
                 self._begin(name, self._load(model))
         self._dismissed -= there.keys()
-        self._nameless = {name: self._nameless.get(name, now) for name in have.keys() - there.keys() - self._dismissed}
+        nameless = have.keys() - there.keys() - self._dismissed
+        # Whoever cannot read the database does not know what has a row: it counts anew.
+        self._nameless = {name: self._nameless.get(name, now) if self._fresh() else now for name in nameless}
         for name, since in self._nameless.items():
-            if name not in self._working and now >= since + NAMELESS_S:
+            if name not in self._working and self._fresh() and now >= since + NAMELESS_S:
                 self._begin(name, self._dismiss(name))
         self._follow_again(now)
         self._told({name: reason for name, (_, reason, _) in self._failed.items()})

@@ -130,6 +130,7 @@ class Services:
             lambda: {model.name: model for model in self.models.all},
             self.models.refuse,
             self.loader.forget_model,
+            lambda: self.watch.fresh,
         )
         self.sweeper = Sweeper(self.store, self.database, self.loader)
         self.slabs = SlabMaker(self.store, self.database, config)

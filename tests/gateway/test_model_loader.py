@@ -51,8 +51,9 @@ class Side:
     def __init__(self, socket: Path) -> None:
         self.rows = {FIRST: model(FIRST)}
         self.refused: Mapping[str, str] = {}
+        self.fresh = True
         self.client = EngineClient(socket, on_models=lambda models: self.loader.follow())
-        self.loader = ModelLoader(self.client, lambda: self.rows, self._told, lambda name: None)
+        self.loader = ModelLoader(self.client, lambda: self.rows, self._told, lambda name: None, lambda: self.fresh)
 
     def _told(self, refused: Mapping[str, str]) -> None:
         self.refused = refused
@@ -118,6 +119,24 @@ async def test_what_has_no_row_goes_and_what_gets_one_stays(
     one.loader.follow()
     await asyncio.sleep(0.1)
     assert one.serves("given-up")
+
+
+async def test_what_has_no_row_stays_while_nobody_can_tell(
+    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that cannot read the database takes nothing from others that can."""
+    one, other = sides
+    monkeypatch.setattr(model_loader, "NAMELESS_S", 0.0)
+    one.fresh = other.fresh = False
+    await other.client.load_model("late", "")
+    await eventually_async(lambda: one.serves("late") and other.serves("late"))
+    for side in sides:
+        side.loader.follow()
+    await asyncio.sleep(0.1)
+    assert one.serves("late")
+    one.fresh = True
+    one.loader.follow()
+    await eventually_async(lambda: not one.serves("late") and not other.serves("late"))
 
 
 async def test_one_that_is_restored_while_another_gateway_unloads_it(
