@@ -53,7 +53,7 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Something that somebody should look at, and where."""
 
-    kind: Literal["engine", "database", "lease", "journal", "books", "budget", "exports", "webhooks", "keys"]
+    kind: Literal["engine", "models", "database", "lease", "journal", "books", "budget", "exports", "webhooks", "keys"]
     severity: Literal["warning", "critical"]
     message: str
     link: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 from litestar import get
@@ -13,6 +14,7 @@ from gateway.routes.health import problems_of
 from gateway.services import Services
 
 HEALTH = "/admin/health"
+MODELS = "/admin/models"
 
 
 class OverviewView(Overview, frozen=True, kw_only=True):
@@ -45,6 +47,9 @@ def _of(services: Services, problems: dict[str, str]) -> list[Attention]:
         )
         for kind, why in problems.items()
     ]
+    for name, why in services.models.all_refused().items():
+        message = f"The base model {name} is refused: {why}"
+        found.append(Attention(kind="models", severity="critical", message=message, link=f"{MODELS}/{quote(name, '')}"))
     if "journal" not in problems and services.settler.bytes_used:
         message = f"{services.settler.bytes_used} bytes of settlements wait in the journal for the database."
         found.append(Attention(kind="journal", severity="warning", message=message, link=HEALTH))

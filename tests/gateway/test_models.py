@@ -454,6 +454,10 @@ def test_the_last_one_stays_and_a_start_knows_what_was_changed(
     health = {item["name"]: item for item in own.operator.ok("GET", "health")["data"]}
     assert health["models"]["status"] == "degraded"
     assert "later" in health["models"]["detail"]
+    overview = own.operator.ok("GET", "overview")
+    (told,) = [one for one in overview["attention"] if one["kind"] == "models"]
+    assert (told["severity"], told["link"], overview["status"]) == ("critical", "/admin/models/later", "degraded")
+    assert shown["reason"] in told["message"]
     assert "laneway_models_refused 1.0" in httpx.get(f"{stack.url}/metrics").text
     # So does an engine: `laneway serve` and `laneway engine` write its file from the database.
     written = json.loads(engine_file(stack.config).read_bytes())["models"]

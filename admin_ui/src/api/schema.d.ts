@@ -1464,7 +1464,7 @@ export interface components {
         /** Attention */
         Attention: {
             /** @enum {string} */
-            kind: "engine" | "database" | "lease" | "journal" | "books" | "budget" | "exports" | "webhooks" | "keys";
+            kind: "engine" | "models" | "database" | "lease" | "journal" | "books" | "budget" | "exports" | "webhooks" | "keys";
             link: string;
             message: string;
             /** @enum {string} */
