@@ -410,10 +410,12 @@ class Hosting:
         own = Asker(rank, hosted.since.get(rank, self._clock()), hosted.number, model)
         coming = [other for other in map(self.models.__getitem__, self._cold) if other.coming]
         given_up = [other for other in coming if self._gives_up(other, own)]
-        at_s = sum(self._table.seconds(other.name) for other in coming if other not in given_up)
+        comes = [other for other in coming if other not in given_up]
+        at_s = sum(self._table.seconds(other.name) for other in comes)
         free = self._free() + sum(other.bytes for other in given_up)
         others = (other for other in self.models.values() if other.on_device and not other.pinned)
         going = {other.name: self._going_s(other, rank) for other in others}
+        going |= {other.name: at_s + self._stays_s(other, rank) for other in comes if not other.pinned}
         for asker in [*self._ahead(own), own]:
             lacking = self.models[asker.model].bytes
             load_s = self._table.seconds(asker.model) or self.models[asker.model].load_s
@@ -449,6 +451,13 @@ class Hosting:
         if self._rank(hosted.name) == rank:
             return ready_s + LEAVING_PART * self._stay_s(hosted)
         return ready_s
+
+    def _stays_s(self, hosted: Hosted, rank: int) -> float:
+        """One that is on its way, once it is there, as far as can be told."""
+        best = self._rank(hosted.name)
+        if best <= rank:
+            return self._stay_s(hosted)
+        return hosted.load_s if best < self._tiers and hosted.given_up >= LOADS_GIVEN_UP_MAX else 0.0
 
     # ---- counts
 

@@ -144,6 +144,25 @@ def test_a_higher_tier_is_not_told_to_wait_for_a_load_that_it_ends() -> None:
     house.check_the_end()
 
 
+def test_who_needs_the_bytes_of_one_on_its_way_is_told_its_stay_too() -> None:
+    house = budget(models=3, load_s=LOAD_S, residence_s=2.0)
+    timed = Timed(house)
+    house.submit(16, 400, model="b", tier="standard")
+    house.schedule()
+    house.idle(0.5 * LOAD_S)
+    assert house.vault
+    assert "b" in house.vault.coming
+    assert house.scheduler.wait_s("b", 1) == pytest.approx(0.5 * LOAD_S)
+    assert house.scheduler.wait_s("c", 1) == pytest.approx(0.5 * LOAD_S + 2.0 + LOAD_S)
+    assert house.scheduler.wait_s("c", 2) == pytest.approx(0.5 * LOAD_S + 2.0 + LOAD_S)
+    assert house.scheduler.wait_s("c", 0) == pytest.approx(LOAD_S), "that load is given up"
+    waits = house.submit(16, 2, model="c", tier="standard")
+    timed.run(lambda: len(waits.output_ids) == 2)
+    assert timed.ttft(waits) > 2.0 + LOAD_S
+    timed.run()
+    house.check_the_end()
+
+
 # ---- idle
 
 

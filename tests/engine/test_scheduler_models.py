@@ -679,7 +679,7 @@ def test_a_load_that_is_longer_than_the_target_is_no_reason_to_refuse() -> None:
     refusal = house.offer(house.sequence(model="c", tier="premium"))
     assert refusal, "it would wait for two"
     assert refusal.code == "queue_full"
-    assert house.scheduler.wait_s("c", 0) == pytest.approx(50.0)
+    assert house.scheduler.wait_s("c", 0) == pytest.approx(20.0 + 2.0 + 30.0), "two loads and a stay"
     house.submit(model="c", tier="batch")
     house.idle(20.0)
     house.run(4)
