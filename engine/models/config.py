@@ -115,7 +115,7 @@ def check_vocabulary(directory: Path, vocab: int) -> None:
         largest = max(msgspec.json.decode(text, type=_Tokenizer).model.vocab.values(), default=0)
     except msgspec.ValidationError:
         return  # it is of another kind
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ModelRefused(f"{path}: {error}") from error
     if largest >= vocab:
         raise ModelRefused(f"{path}: it has an id {largest}; config.json says vocab_size {vocab}")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.models.config import ModelRefused, load_config
+from engine.models.config import ModelRefused, check_vocabulary, load_config
 from engine.models.files import HEADER_BYTES_MAX, WeightFiles
 from engine.models.linear import Linear
 from engine.models.slab import ALIGN_BYTES, slab_weights
@@ -163,6 +163,9 @@ def test_a_bad_directory_is_refused_and_never_raises_otherwise(tmp_path: Path) -
     os.mkfifo(directory / "more.safetensors")
     with pytest.raises(ModelRefused, match=r"more\.safetensors: not a file"):
         FileSource(directory, load_config(directory), torch.float32)
+    (directory / "tokenizer.json").write_bytes(b'{"model": {"vocab": {"\xff": 0}}}')
+    with pytest.raises(ModelRefused, match=r"tokenizer\.json: .*utf-8"):
+        check_vocabulary(directory, 320)
 
 
 def test_files_that_changed_since_they_were_checked_are_not_read(tmp_path: Path) -> None:
