@@ -24,6 +24,7 @@ class Plan:
         self.limit_s = 0.0  # how long its prefill may make the step
         self.crowd_max = tokens  # of prefill in it, up to which a share that crowds its tier may add to it
         self.made_way: set[int] = set()  # tiers in which decodes of such shares were taken out again for prefill
+        self.tight: set[int] = set()  # tiers for more prefill of which lower ones' decodes would not leave the time
         self.prefill_tokens = 0
         self.prefill_of: Counter[int] = Counter()  # by tier
         self._prefilling: set[Entry] = set()
@@ -86,9 +87,16 @@ class Plan:
         own = self.decodes(tier)
         while own and (self.tokens_left < tokens or excess_s > 0):
             entry = own.pop()
-            excess_s -= costs.sequence_s + costs.kv_token_s * (self.chunks[entry].start + 1)
+            excess_s -= self._decode_s(entry, costs)
             self.leave_out(entry)
         return excess_s
+
+    def decodes_s(self, tier: int, costs: Costs) -> float:
+        """Seconds of the step that those of a tier take which may be taken out."""
+        return sum(self._decode_s(entry, costs) for entry in self.decodes(tier))
+
+    def _decode_s(self, entry: Entry, costs: Costs) -> float:
+        return costs.sequence_s + costs.kv_token_s * (self.chunks[entry].start + 1)
 
     def decodes(self, tier: int) -> list[Entry]:
         """Those of a tier that may be taken out, as they were not left out of the step before; the oldest first."""

@@ -181,6 +181,21 @@ class Planner:
         within = costs.prefill_within(plan.limit_s, plan.load(), self._step_tokens_max)
         return min(self._allowed(plan, entry), max(within, self._prefill_tokens_min - plan.prefill_tokens))
 
+    def _may_prefill(self, plan: Plan, entry: Entry) -> bool:
+        """Now, or in the time of decodes of lower tiers that may wait a step for it."""
+        if self._prefill_for(plan, entry) > 0:
+            return True
+        tier = entry.tier
+        if self._allowed(plan, entry) <= 0 or not plan.decodes_below(tier) or tier in plan.tight:
+            return False
+        below = (rank for rank in range(tier + 1, len(self.tiers)) if self.tiers[rank].preemptible)
+        own = self._cost_models.of(plan.model)
+        left_s = plan.limit_s + sum(plan.decodes_s(rank, own.costs) for rank in below)
+        if own.prefill_within(left_s, plan.load(), self._step_tokens_max) > 0:
+            return True
+        plan.tight.add(tier)
+        return False
+
     def _crowds_out(self, entry: Entry) -> bool:
         """It would take a place beyond those that shares which crowd its tier may have together."""
         queue = self._queues[entry.tier]
@@ -201,7 +216,7 @@ class Planner:
     def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
         """A chunk as long as there are tokens and time for; decodes of lower tiers wait for it, and of who crowds its
         own."""
-        if self._prefill_for(plan, entry):
+        if self._may_prefill(plan, entry):
             self._make_way(plan, entry)
             self._take_from_decodes(plan, entry.tier, min(entry.remaining(), self._allowed(plan, entry)))
         count = min(entry.remaining(), self._prefill_for(plan, entry), plan.tokens_left)
@@ -215,7 +230,7 @@ class Planner:
     def _admit(self, plan: Plan, entry: Entry) -> bool:
         """Let a waiting request join, if the step has tokens for it. Nobody overtakes one that waits for room: False
         ends it for the tier and this step."""
-        if min(self._prefill_for(plan, entry), plan.tokens_left + plan.decodes_below(entry.tier)) <= 0:
+        if plan.tokens_left + plan.decodes_below(entry.tier) <= 0 or not self._may_prefill(plan, entry):
             plan.hungry.add(entry.tier)
             return False
         if self._overtakes(entry) or self._crowds_out(entry):

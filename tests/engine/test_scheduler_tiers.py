@@ -141,6 +141,36 @@ def test_decodes_of_lower_tiers_wait_for_a_prefill_that_a_still_higher_tier_keep
     house.check_the_end()
 
 
+def test_decodes_of_lower_tiers_wait_for_a_prefill_behind_a_higher_tiers() -> None:
+    """Of 200 ms the highest tier's prompt takes 90 and ten decodes 100: these wait for the middle's prefill, not twice
+    in a row."""
+    tiers = tiers_of({"ttft_base_ms": 400.0}, {}, {})
+    house = House(tiers=tiers, step_tokens_max=64, prefill_tokens_min=4, sequences_max=16, pages=400)
+    costs = Costs(prefill_token_s=0.010, sequence_s=0.010)
+
+    def take() -> dict[int, int]:
+        step = house.schedule()
+        assert step
+        house.complete(seconds=costs.seconds(load_of(step)))
+        return counts(step)
+
+    low = [house.submit(4, 90, tier="c") for _ in range(10)]
+    for number in range(40):  # steps of several sizes, for the cost model
+        take()
+        house.submit(2 + number % 5, 1, tier="b")
+    while len(house.live()) > len(low):
+        take()
+    middle = house.submit(57, 2, tier="b")
+    for tokens, rows in [(10, 2), (0, 11)] * 2:
+        high = house.submit(8, 1, tier="a")
+        step = take()
+        assert step[high.handle] == 8
+        assert step.get(middle.handle, 0) == pytest.approx(tokens, abs=1)
+        assert len(step) == rows
+    house.run()
+    house.check_the_end()
+
+
 def test_decodes_of_a_tier_that_cannot_be_preempted_wait_for_nobody() -> None:
     tiers = tiers_of({}, {"preemptible": False})
     house = House(tiers=tiers, step_tokens_max=20, prefill_tokens_min=4, sequences_max=16, pages=400)
