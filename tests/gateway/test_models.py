@@ -458,6 +458,13 @@ def test_the_last_one_stays_and_a_start_knows_what_was_changed(
     (told,) = [one for one in overview["attention"] if one["kind"] == "models"]
     assert (told["severity"], told["link"], overview["status"]) == ("critical", "/admin/models/later", "degraded")
     assert shown["reason"] in told["message"]
+    assert str(file) in shown["reason"], "a path of the host: a tenant's own admin reads it nowhere"
+    acme = stack.tenants["acme"]
+    made = stack.write(lambda c: keys.create(c, tenant_id=acme, name="its", kind="admin", role="tenant_admin"))
+    headers = {"Authorization": f"Bearer {made.secret}"}
+    answers = [httpx.get(f"{stack.url}/v1/admin/{path}", headers=headers) for path in ("models", "health", "overview")]
+    assert [answer.status_code for answer in answers] == [403, 403, 200]
+    assert "later" not in answers[2].text
     assert "laneway_models_refused 1.0" in httpx.get(f"{stack.url}/metrics").text
     # So does an engine: `laneway serve` and `laneway engine` write its file from the database.
     written = json.loads(engine_file(stack.config).read_bytes())["models"]
