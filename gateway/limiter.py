@@ -245,9 +245,11 @@ class Limiter:
         asked = shared.admit(subjects, tokens, place, self._rates)
         try:
             decision = await shared.answer(asked)
-        except RedisAway:
+        except (RedisAway, asyncio.CancelledError) as error:
             asked.add_done_callback(lambda done: self._late(done, subjects, tokens, place))
-            return None
+            if isinstance(error, RedisAway):
+                return None
+            raise
         self._ahead_us = decision.at - self._clock()
         if any(
             one.running < self._rates.running(subject) for one, subject in zip(decision.taken, subjects, strict=True)
@@ -256,8 +258,8 @@ class Limiter:
         return decision
 
     def _late(self, asked: asyncio.Future[Decision], subjects: Sequence[Subject], tokens: int, place: str) -> None:
-        """Redis allowed what was decided here meanwhile: it has counted it, or must have it back. Of a question that
-        broke off nobody knows: whatever was decided here, Redis is not to have it."""
+        """Redis allowed what was decided here meanwhile, or what nobody waits for any more: it has counted it, or must
+        have it back. Of a question that broke off nobody knows: whatever was decided here, Redis is not to have it."""
         if asked.cancelled():
             return
         if asked.exception() is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -217,6 +217,30 @@ async def test_one_that_grows_is_counted_once(redis_url: str) -> None:
             await second.enlarge(grown, 500)
         await grown.give_back()
         await (await first.admit(one, 150)).finish(0)  # nothing of it is left
+
+
+@pytest.mark.parametrize("grows", [False, True])
+async def test_whoever_is_gone_before_the_answer_takes_nothing(redis_url: str, grows: bool) -> None:
+    """After however many turns of the loop."""
+    theirs = [subjects(Allowance(1000, 1000, 1)) for _ in range(12)]
+    async with limiter(redis_url) as first, limiter(redis_url) as second:
+        for turns, one in enumerate(theirs):
+            begun = await first.admit(one, 100) if grows else None
+            asked = asyncio.create_task(first.admit(one, 900) if begun is None else first.enlarge(begun, 900))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asked.cancel()
+            with suppress(asyncio.CancelledError):
+                taken = await asked or begun
+                assert taken is not None
+                await taken.give_back()
+            if begun is not None:
+                await begun.give_back()  # as whoever has it does
+        deadline = time.monotonic() + PLACE_S / 2
+        for one in theirs:
+            while not (found := await allowed(lambda one=one: second.admit(one, 900), 1)):  # type: ignore[misc]
+                assert time.monotonic() < deadline
+            await found[0].give_back()
 
 
 async def test_of_a_hundred_at_once_as_many_as_are_allowed(redis_url: str) -> None:
