@@ -21,6 +21,7 @@ from engine.protocol import (
     Hello,
     LoadAdapter,
     ModelInfo,
+    Refused,
     Status,
     StatusReport,
     Submit,
@@ -89,7 +90,7 @@ class ScriptedEngine:
         def send(frame: FromEngine) -> None:
             if writer.is_closing():
                 return
-            if isinstance(frame, Finished) and frame.handle not in self._open:
+            if isinstance(frame, Finished | Refused) and frame.handle not in self._open:
                 return
             writer.write(encode(frame))
             if hasattr(frame, "handle"):

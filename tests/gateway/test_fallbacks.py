@@ -176,6 +176,7 @@ def test_what_was_made_stays_with_its_model(stack: ScriptedModels) -> None:
 def test_several_texts_fall_back_together(stack: ScriptedModels) -> None:
     stack.says(full(MODEL))
     answer = post(stack, "completions", MODEL, n=3, prompt=["Once", "Twice"], max_tokens=2)
+    assert named_in("completions", answer) == {SMALL}
     assert len(answer.json()["choices"]) == 6
     assert billed(stack, answer) == SMALL
     assert answer.json()["usage"]["completion_tokens"] == 12
