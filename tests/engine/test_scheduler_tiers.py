@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -114,9 +115,9 @@ def test_decodes_of_lower_tiers_wait_so_that_a_first_token_comes_in_time() -> No
     house.check_the_end()
 
 
-def test_decodes_of_lower_tiers_wait_for_a_prefill_that_a_still_higher_tier_keeps_short() -> None:
-    """What the highest tier's patience leaves of a step is the middle one's first: 200 ms are 20 tokens, or 12 beside
-    eight decodes."""
+def beside_decodes(low: int) -> tuple[House, Callable[[], dict[int, int]]]:
+    """So many of the lowest of three tiers decode, and what steps take is known. A call takes one, and says how many
+    tokens of each handle were in it."""
     tiers = tiers_of({"ttft_base_ms": 400.0}, {}, {})
     house = House(tiers=tiers, step_tokens_max=64, prefill_tokens_min=4, sequences_max=16, pages=400)
     costs = Costs(prefill_token_s=0.010, sequence_s=0.010)
@@ -127,12 +128,20 @@ def test_decodes_of_lower_tiers_wait_for_a_prefill_that_a_still_higher_tier_keep
         house.complete(seconds=costs.seconds(load_of(step)))
         return counts(step)
 
-    low = [house.submit(4, 90, tier="c") for _ in range(8)]
+    for _ in range(low):
+        house.submit(4, 90, tier="c")
     for number in range(40):  # steps of several sizes, for the cost model
         take()
         house.submit(2 + number % 5, 1, tier="b")
-    while len(house.live()) > len(low):
+    while len(house.live()) > low:
         take()
+    return house, take
+
+
+def test_decodes_of_lower_tiers_wait_for_a_prefill_that_a_still_higher_tier_keeps_short() -> None:
+    """What the highest tier's patience leaves of a step is the middle one's first: 200 ms are 20 tokens, or 12 beside
+    eight decodes."""
+    house, take = beside_decodes(8)
     middle = house.submit(57, 2, tier="b")
     planned = [take() for _ in range(4)]
     assert [len(step) for step in planned] == [1, 9, 1, 9]
@@ -144,22 +153,7 @@ def test_decodes_of_lower_tiers_wait_for_a_prefill_that_a_still_higher_tier_keep
 def test_decodes_of_lower_tiers_wait_for_a_prefill_behind_a_higher_tiers() -> None:
     """Of 200 ms the highest tier's prompt takes 90 and ten decodes 100: these wait for the middle's prefill, not twice
     in a row."""
-    tiers = tiers_of({"ttft_base_ms": 400.0}, {}, {})
-    house = House(tiers=tiers, step_tokens_max=64, prefill_tokens_min=4, sequences_max=16, pages=400)
-    costs = Costs(prefill_token_s=0.010, sequence_s=0.010)
-
-    def take() -> dict[int, int]:
-        step = house.schedule()
-        assert step
-        house.complete(seconds=costs.seconds(load_of(step)))
-        return counts(step)
-
-    low = [house.submit(4, 90, tier="c") for _ in range(10)]
-    for number in range(40):  # steps of several sizes, for the cost model
-        take()
-        house.submit(2 + number % 5, 1, tier="b")
-    while len(house.live()) > len(low):
-        take()
+    house, take = beside_decodes(10)
     middle = house.submit(57, 2, tier="b")
     for tokens, rows in [(10, 2), (0, 11)] * 2:
         high = house.submit(8, 1, tier="a")
