@@ -21,7 +21,7 @@ from gateway_stack import MODEL, Stack
 from adapters.facts import Facts
 from adapters.generate import Recipe, write_random
 from adapters.spec import BaseShape
-from billing import budgets, periods, prices
+from billing import budgets, periods, prices, tenants
 from billing.clock import DAY, database_now
 from billing.database import Database
 from billing.errors import InvalidValue
@@ -310,7 +310,9 @@ NOT_WRITTEN_HERE = {
 def test_every_write_over_http_has_its_line(stack: Stack) -> None:
     operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="audited", kind="admin"))
     headers = {"Authorization": f"Bearer {operator.secret}"}
-    stack.write(lambda c: periods.ensure(c, {stack.tenants["acme"]: (IN_2031, IN_2031)}, IN_2031))
+    # Of a tenant that nobody else's test counts with: what it uses from now on is of that month.
+    later = stack.write(lambda c: tenants.create(c, slug="of-2031", name="Of 2031", tier="batch")).id
+    stack.write(lambda c: periods.ensure(c, {later: (IN_2031, IN_2031)}, IN_2031))
     ignored = shutil.ignore_patterns("*.safetensors")
     shutil.copytree(stack.model_dir, stack.config.models_dir / "audited", ignore=ignored)
     with httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30) as client:

@@ -56,7 +56,7 @@ def test_the_overview_says_what_the_api_says_and_leads_on(console: Console, open
 def test_requests_are_found_and_one_is_shown_whole(console: Console, open_page: Callable[..., Page]) -> None:
     page = open_page("/admin/requests")
     page.get_by_label("Ended by").select_option("client_left")
-    page.get_by_label("Tier").select_option("premium")
+    page.get_by_role("combobox", name="Tier").select_option("premium")
     query = {"ending": "client_left", "tier": "premium"}
     rows: list[Any] = console.api("GET", "/v1/admin/requests", params=query).json()["data"]
     assert rows, "the history has such"
