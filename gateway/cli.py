@@ -5,6 +5,7 @@ It loads no torch: another room runs as `python -m ROOM`. What a command does li
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import click
@@ -40,6 +41,9 @@ from gateway.commands.tenants import projects_group, tenants_group
 def main(context: click.Context, file: Path | None) -> None:
     """Laneway: a multi-tenant, OpenAI-compatible gateway and the engine behind it."""
     context.obj = Console(file)
+    # A command says what happens in its own words; a lost engine is not told a second time as a bare line of a log.
+    if not (log := logging.getLogger("engine")).handlers:
+        log.addHandler(logging.NullHandler())
 
 
 for command in (
