@@ -7,6 +7,7 @@ the process that started it is gone. With --fake it must never load a tensor lib
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import os
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -25,7 +26,7 @@ from engine.arena import Arena
 from engine.config import ConfigError, EngineConfig, load
 from engine.fake import FakeRunner, build_fake_runner
 from engine.inbox import Inbox, Progress, Stop
-from engine.probe import check_targets, shortest_step_s, shortest_target_s
+from engine.probe import impossible, out_of_reach, shortest_step_s, shortest_target_s
 from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo
 from engine.scheduler import ModelLimits, Scheduler
 from engine.server import Server, SocketInUse
@@ -33,7 +34,8 @@ from engine.step import Runner
 from engine.weights_policy import KEEPS
 from engine.worker import Worker
 
-# From a signal to the end of the process, whatever the loop is doing.
+# From a signal to the end of the process, whatever the loop is doing. What the kernel does after that (unpinning host
+# memory, taking down the device's context) is not in it: gateway.supervisor.STOP_ENGINE_ON_GPU_S has room for it.
 STOP_S_MAX = 1.5
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -54,6 +56,7 @@ class Stopper:
 
     def __init__(self) -> None:
         self.inbox: Inbox | None = None  # None while the models load: then there is nobody to answer
+        self.asked_at = 0.0  # time.monotonic() of the first reason
         self._once = threading.Lock()
 
     def listen(self) -> None:
@@ -66,6 +69,7 @@ class Stopper:
         """From any thread; only the first counts."""
         if not self._once.acquire(blocking=False):
             return
+        self.asked_at = time.monotonic()
         if self.inbox is None:
             os._exit(0)
         self.inbox.put(Stop(why))
@@ -120,8 +124,9 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
     scheduler = build_scheduler(config, runner)
     models = [pinned_or_not(scheduler, info) for info in runner.models.values()]
     hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), models, tiers, runner.refused)
+    late: list[str] = []
     if not isinstance(runner, FakeRunner):
-        check_speed(config, runner)
+        late = check_speed(config, runner)
         # Before somebody looks; not at the top: numpy starts threads, which must find the signals blocked. The fake
         # loads it when it is watched.
         import engine.snapshot  # noqa: F401
@@ -136,6 +141,7 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
         send=server.send,
         tell_models=server.tell_models,
         configs=config.models,
+        targets_out_of_reach=len(late),
     )
     stopper.inbox = inbox
     server.start()
@@ -156,8 +162,11 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
     try:
         worker.run()
     finally:
+        ended_at = time.monotonic()
         server.stop()
-    _log.info("engine.stopped")
+    now = time.monotonic()
+    seconds = {"requests": ended_at - stopper.asked_at, "flush": now - ended_at, "all": now - stopper.asked_at}
+    _log.info("engine.stopped", extra={"fields": {f"{part}_s": round(took, 3) for part, took in seconds.items()}})
 
 
 def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
@@ -194,19 +203,22 @@ def pinned_or_not(scheduler: Scheduler, model: ModelInfo) -> ModelInfo:
     return msgspec.structs.replace(model, pinned=model.pinned and not why)
 
 
-def check_speed(config: EngineConfig, runner: ServedRunner) -> None:
-    """Raises ConfigError when a tier's target is below what a step takes here, of a model that is on the device. (The
-    fake is as slow as it was told.)"""
+def check_speed(config: EngineConfig, runner: ServedRunner) -> list[str]:
+    """The tiers' targets below what a step takes here, of a model that is on the device; each is logged as a warning,
+    because a machine that is busy at the start may keep it later. Raises ConfigError when a target is so far below that
+    no idle machine of this kind keeps it. (The fake is as slow as it was told.)"""
     enough_s = shortest_target_s(config.tiers)
     resident = {name: info for name, info in runner.models.items() if runner.weights.where(name) == "device"}
     if not resident:
-        return
+        return []
     step_s = shortest_step_s(runner, resident, runner.pages, runner.page_bytes, enough_s)
     _log.info("engine.probed", extra={"fields": {"shortest_step_ms": round(step_s * 1000, 2)}})
-    try:
-        check_targets(config.tiers, step_s)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    if hopeless := impossible(config.tiers, step_s):
+        raise ConfigError(hopeless[0])
+    late = out_of_reach(config.tiers, step_s)
+    for reason in late:
+        _log.warning("tier.target_out_of_reach", extra={"fields": {"reason": reason}})
+    return late
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -234,5 +246,16 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def leave(status: int) -> NoReturn:
+    """End the process without taking the interpreter down. All that must last is done: endings were told, streams
+    flushed and closed, the socket removed. Destroying CUDA graphs and freeing pinned memory one after another takes
+    seconds, in which the supervisor would kill the process; the kernel does it at once."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -36,7 +36,8 @@ class Admission:
         self,
         tiers: Ordered[Tier],
         served: Served,
-        floors: Floors,
+        pages: Floors,
+        places: Floors,
         residency: Residency,
         hosting: Hosting,
         queues: Ordered[TierQueue],
@@ -44,7 +45,8 @@ class Admission:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._tiers = tiers
         self._served = served
-        self._floors = floors
+        self._pages = pages
+        self._places = places
         self._hosting = hosting
         self._residency = residency
         self._queues = queues
@@ -70,8 +72,11 @@ class Admission:
             return Refusal("too_long", message)
         # The last id's KV is never computed.
         pages = -(-(tokens - 1) // limits.tokens_per_page)
-        pages += self._residency.footprint(sequence.adapter)
-        capacity = self._floors.capacity(rank)
+        pages += self._residency.pages_at_least(sequence.adapter)
+        capacity = self._pages.capacity(rank) - self._residency.pinned_pages(other_than=sequence.adapter)
+        if not self._places.capacity(rank):
+            tier = self._tiers[rank].name
+            return Refusal("too_long", f"tier {tier} cannot run: the floors of other tiers take all sequence places")
         if pages > capacity:
             return Refusal("too_long", f"the request needs {pages} pages; its tier can have {capacity}")
         return None
@@ -81,7 +86,9 @@ class Admission:
         that have as much right to their place."""
         tier, queue = self._tiers[rank], self._queues[rank]
         weights, target_ms = self._hosting.wait(sequence.model, rank), tier.queue_target_ms
-        wait_s = weights.seconds + queue.wait_s(sequence.share, sequence.model)
+        # Others are preempted for a share's first request: it does not wait for its turn.
+        turn_s = 0.0 if queue.first_is_next(sequence.share) else queue.wait_s(sequence.share, sequence.model)
+        wait_s = weights.seconds + turn_s
         # A load that is longer than the target is waited for: nobody else will ask for it in better time.
         if target_ms is not None and wait_s > (limit_s := max(target_ms / 1000, weights.load_s)):
             where = f" (model {sequence.model!r} is not in the device's memory)" if weights.seconds else ""

@@ -75,6 +75,11 @@ class Arena:
         """Distinct pages that `holder` holds."""
         return len(self._held.get(holder, ()))
 
+    def held_of(self, pages: Iterable[int], holder: str) -> int:
+        """How many of these pages `holder` holds."""
+        account = self._held.get(holder, {})
+        return sum(page in account for page in pages)
+
     def adapter_pages(self) -> int:
         return self._adapter_pages
 

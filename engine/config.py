@@ -41,6 +41,7 @@ class FakeFaults(Section, frozen=True, kw_only=True):
     """Faults on demand, for tests: a prompt that contains the id makes it happen."""
 
     chunk_error_id: int | None = None  # its chunk fails, alone
+    draw_error_id: int | None = None  # drawing its id raises
     step_error_id: int | None = None  # the whole step raises
     device_lost_id: int | None = None  # nothing is computed any more: the process ends
     stall_id: int | None = None  # the step takes stall_s

@@ -8,33 +8,73 @@ from __future__ import annotations
 
 # What was served so long ago counts half.
 HALF_LIFE_S = 30.0
-# Over so many times what shares have on average, a share crowds …
+# A share crowds its tier that had over so many times what the tier's shares have on average …
 FACTOR = 2.0
-# … where a share counts that has at least this part of what all have.
+# … or over this part of what all have, where so few shares ask that none can have twice the average.
+PART_MAX = 0.9
+# A share has at least so much when it asks, be it never served: it counts for one half-life after its last request.
+ASK_TOKENS = 1.0
+# A share that crowds crowds heavily if it still does when only shares with at least this part of the total count.
 PART_MIN = 0.01
-# How often that is found out; shares of which less than a token is left are forgotten then.
+# A share of which less is left is forgotten.
+TOKENS_KEPT = 0.5
+# How often both are found out. Sooner, but not at once, when a share asks that was not known.
 EVERY_S = 1.0
+NEW_SHARE_S = 0.05
+NONE: frozenset[str] = frozenset()
 
 
 class Crowding:
-    def __init__(self) -> None:
-        self._recent: dict[str, float] = {}  # share → tokens of prefill, as of `_as_of`
+    def __init__(self, tokens_min: float = 0.0) -> None:
+        """`tokens_min`: weighted tokens lately, below which a share does not crowd beside shares that only ask."""
+        self._tokens_min = tokens_min
+        self._recent: dict[str, float] = {}  # share → weighted tokens served, as of `_as_of`
         self._as_of = 0.0
-        self._shares: frozenset[str] = frozenset()
+        self._new = False  # a share asked that was not known at `_as_of`
+        self._shares = NONE
+        self._heavy = NONE
+
+    def asks(self, share: str) -> None:
+        """A request of the share was queued."""
+        self._new |= share not in self._recent
+        self._recent[share] = max(self._recent.get(share, 0.0), ASK_TOKENS)
 
     def serve(self, share: str, tokens: float) -> None:
         self._recent[share] = self._recent.get(share, 0.0) + tokens
 
+    def known(self) -> list[str]:
+        return list(self._recent)
+
+    def due(self, now: float) -> bool:
+        """The next `shares` counts again what was served: let it know of all of that first."""
+        early = self._new and max(self._recent.values()) >= self._tokens_min
+        return now - self._as_of >= (NEW_SHARE_S if early else EVERY_S)
+
     def shares(self, now: float) -> frozenset[str]:
-        """Those that crowd; the same object as before while they are the same."""
-        if now - self._as_of >= EVERY_S:
-            fading = 0.5 ** ((now - self._as_of) / HALF_LIFE_S)
-            self._recent = {share: left for share, had in self._recent.items() if (left := had * fading) >= 1}
-            self._as_of = now
-            total = sum(self._recent.values())
-            active = sum(tokens >= PART_MIN * total for tokens in self._recent.values())
-            limit = FACTOR * total / max(1, active)
-            found = frozenset(share for share, tokens in self._recent.items() if tokens > limit)
-            if found != self._shares:
-                self._shares = found
+        """The shares that crowd; the same object as before while they are the same."""
+        if self.due(now):
+            self._count(now)
         return self._shares
+
+    def heavy(self, now: float) -> frozenset[str]:
+        """Of `shares`, those that crowd beside shares of some size, not only beside ones that ask for little."""
+        if self.due(now):
+            self._count(now)
+        return self._heavy
+
+    def _count(self, now: float) -> None:
+        fading = 0.5 ** ((now - self._as_of) / HALF_LIFE_S)
+        self._recent = {share: left for share, had in self._recent.items() if (left := had * fading) >= TOKENS_KEPT}
+        self._as_of, self._new = now, False
+        total = sum(self._recent.values())
+        sizeable = sum(tokens > ASK_TOKENS and tokens >= PART_MIN * total for tokens in self._recent.values())
+        heavy_limit = FACTOR * total / max(1, sizeable)
+        limit = total * min(FACTOR / max(1, len(self._recent)), PART_MAX)
+        if len(self._recent) > 1:
+            limit = min(heavy_limit, max(limit, self._tokens_min))
+            shares = frozenset(share for share, tokens in self._recent.items() if tokens > limit)
+        else:
+            shares = NONE
+        if shares != self._shares:
+            self._shares = shares
+        self._heavy = frozenset(share for share in shares if self._recent[share] > heavy_limit)

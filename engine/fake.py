@@ -23,6 +23,7 @@ from engine.fake_weights import FakeWeights
 from engine.protocol import Logprobs, ModelInfo
 from engine.step import (
     PENDING_ID,
+    UNDRAWABLE,
     AdapterMove,
     AdapterTable,
     Chunk,
@@ -146,6 +147,12 @@ class FakeAdapters(AdapterTable):
 
     def pages_needed(self, digest: str) -> int:
         return 0 if digest in self._resident else self._pages_each
+
+    def pages_alone(self, digest: str) -> int:
+        return self._pages_each
+
+    def pages_of(self, digest: str) -> list[int]:
+        return self._resident[digest]
 
     def place(self, digest: str, pages: list[int]) -> None:
         held = self._resident.pop(digest, None)
@@ -313,7 +320,12 @@ class FakeRunner:
                 ids.append(None)
                 continue
             sequence = chunk.sequence
-            token = drawn[sequence] = self._draw(sequence, words)
+            try:
+                token = drawn[sequence] = self._draw(sequence, words)
+            except Exception as error:  # noqa: BLE001 - one row's edge: its request ends, its neighbours are drawn
+                ids.append(None)
+                errors[index] = f"{UNDRAWABLE}: {type(error).__name__}: {error}"
+                continue
             ids.append(token)
             if sequence.sampling.logprobs >= 0 and index not in errors:
                 logprobs[index] = _logprobs(token, sequence.sampling.logprobs, words)
@@ -322,6 +334,9 @@ class FakeRunner:
     def _draw(self, sequence: Sequence, words: list[int]) -> int:
         """The next id: a pure function of prompt, outputs, adapter, seed and choice (greedy: of the first three)."""
         made = sequence.output_ids
+        fault_id = self._config.faults.draw_error_id
+        if fault_id is not None and fault_id in sequence.prompt_ids:
+            raise OverflowError("the draw was made to fail")
         if self._config.stop_after is not None and len(made) + 1 >= self._config.stop_after and sequence.stop_ids:
             return min(sequence.stop_ids)
         if made:

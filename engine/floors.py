@@ -23,14 +23,19 @@ class Floors:
         self._available = available
         self._preemptible = [tier.preemptible for tier in tiers]
         self._floors = [int(tier.floor * total) for tier in tiers]
+        self._capacity = [total - self._yielded(rank) for rank in range(len(tiers))]
 
     def floor(self, tier: int) -> int:
         return self._floors[tier]
 
     def capacity(self, tier: int) -> int:
         """Units that it could have if nobody else had any."""
-        others = (other for other in range(len(self._floors)) if other != tier and self._yields(tier, other))
-        return self._total - sum(self._floors[other] for other in others)
+        return self._capacity[tier]
+
+    def below_capacity(self, tier: int) -> int:
+        """Units that it may take and still leave others' floors, where it holds units in common with them: those others
+        count such units as their own until they have none, and then want others in their place."""
+        return self._capacity[tier] - self._held(tier)
 
     def over(self, tier: int) -> int:
         """Units that it holds beyond its floor; negative: that its floor still owes it."""
@@ -58,6 +63,14 @@ class Floors:
                 else:
                     surplus += over
         return units
+
+    def unpromised(self) -> int:
+        """Units that nobody has and no floor lacks: they can be given away for good."""
+        return self._available() - sum(max(0, -self.over(tier)) for tier in range(len(self._floors)))
+
+    def _yielded(self, tier: int) -> int:
+        others = (other for other in range(len(self._floors)) if other != tier and self._yields(tier, other))
+        return sum(self._floors[other] for other in others)
 
     def _yields(self, tier: int, other: int) -> bool:
         """`tier` leaves `other` the rest of its floor, as `other` could not get it back by preempting."""

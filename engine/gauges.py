@@ -37,6 +37,7 @@ class Gauges:
     tokens_overrun: int  # made after the ending of their request, and the device's seconds for them
     overrun_s: float
     tokens_swapped: int
+    faults: int  # requests whose scheduling raised
     adapters_resident: list[str]
     adapters: AdapterCounts
     models: ModelCounts
@@ -58,6 +59,7 @@ def read_gauges(scheduler: Scheduler, adapters_resident: list[str]) -> Gauges:
         tokens_overrun=scheduler.tokens_overrun,
         overrun_s=scheduler.overrun_s,
         tokens_swapped=scheduler.swap.tokens,
+        faults=scheduler.faults.count,
         adapters_resident=adapters_resident,
         adapters=scheduler.residency.counts(),
         models=ModelCounts(

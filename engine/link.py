@@ -85,7 +85,8 @@ class Generation:
     def take(self) -> list[int]:
         """The ids that came since the last call."""
         ids, self._ids = self._ids, []
-        self._logprobs_taken, self._logprobs = self._logprobs, []
+        if self._logprobs or self._logprobs_taken:
+            self._logprobs_taken, self._logprobs = self._logprobs, []
         return ids
 
     def __aiter__(self) -> Generation:

@@ -28,8 +28,6 @@ REQUEST_BUCKETS_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15
 LOAD_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # A model's weights are read from files of many GB.
 MODEL_LOAD_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-LORA_INFO_ADAPTERS_MAX = 64
-_DIGEST_SHOWN = 16
 # The model of what those made that are served no more.
 GONE = ""
 
@@ -73,6 +71,7 @@ class EngineMetrics(Collector):
         self.step_errors = 0  # steps in which the runner itself raised
         self.chunk_errors = 0  # chunks that failed alone
         self.request_errors = 0  # frames whose handling raised: our own mistakes
+        self.targets_out_of_reach = 0  # tiers' targets below the shortest step of the start
         self._tiers = list(tiers)
         self._models: list[str] = []
         for model in models:
@@ -213,13 +212,12 @@ class EngineMetrics(Collector):
             pages.add_metric([state], count)
         yield pages
         resident = now.adapters_resident
-        shown = ",".join(digest[:_DIGEST_SHOWN] for digest in resident[-LORA_INFO_ADAPTERS_MAX:])
         lora = GaugeMetricFamily(
             "vllm:lora_requests_info",
-            "Adapters in the arena, by the beginning of their digests.",
+            "Adapters in the arena: max_lora is their number. Which they are is not told here.",
             labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
         )
-        yield _one(lora, [str(len(resident)), shown, ""], time.time())
+        yield _one(lora, [str(len(resident)), "", ""], time.time())
 
     def _totals(self, now: Gauges) -> Iterator[Metric]:
         model = self._models[0] if self._models else ""
@@ -257,8 +255,11 @@ class EngineMetrics(Collector):
             ("laneway_step_errors", "Steps in which the runner raised.", self.step_errors),
             ("laneway_chunk_errors", "Chunks that failed alone.", self.chunk_errors),
             ("laneway_request_errors", "Frames whose handling raised.", self.request_errors),
+            ("laneway_scheduling_errors", "Requests that ended because their scheduling raised.", now.faults),
         ):
             yield _one(CounterMetricFamily(name, text), [], total)
+        text = "Tiers' targets that were below the shortest step when the engine started."
+        yield _one(GaugeMetricFamily("laneway_tier_targets_out_of_reach", text), [], self.targets_out_of_reach)
         text = "The device's seconds for requests that had ended."
         yield _one(CounterMetricFamily("laneway_overrun_seconds", text), [], now.overrun_s)
 

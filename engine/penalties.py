@@ -48,6 +48,15 @@ def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
     return changed
 
 
+def changes(draw: Draw, vocab: int) -> list[tuple[list[int], list[float]]]:
+    """What `penalize` prepares on the host for one row, as (ids, numbers). Raises what it would raise."""
+    found = [change(draw, vocab) for change in (_biases, _repeated, _penalties)] if _asks(draw) else []
+    for numbers in found:
+        if numbers and not 0 <= min(numbers) <= max(numbers) < vocab:
+            raise IndexError(f"an id is outside the vocabulary of {vocab}")
+    return [(list(map(int, numbers)), list(map(float, numbers.values()))) for numbers in found]
+
+
 def _asks(draw: Draw) -> bool:
     sampling = draw.sampling
     return (

@@ -12,6 +12,7 @@ from collections.abc import Sequence as Ordered
 from engine.cost_model import CostModels
 from engine.costs import Load
 from engine.entry import Entry
+from engine.first_requests import FirstRequests
 from engine.hosting import Hosting
 from engine.plan import Plan
 from engine.prefix import PrefixCache
@@ -38,14 +39,17 @@ class Planner:
         turns: Turns,
         clock: Callable[[], float],
         fail: Callable[[Entry, str], None],
+        fault: Callable[[Entry, Exception], None],
         in_flight: Sized,
+        firsts: FirstRequests,
         *,
         step_tokens_max: int,
         prefill_tokens_min: int,
         sequences_max: int,
         steps_ahead: int,
     ) -> None:
-        """`fail(entry, why)` ends a request that can never run; `in_flight`: the steps that are."""
+        """`fail(entry, why)` ends a request that can never run, `fault(entry, error)` one whose planning raised;
+        `in_flight`: the steps that are."""
         self.tiers = tiers
         self.residency = residency
         self.prefix = prefix
@@ -57,11 +61,15 @@ class Planner:
         self._turns = turns
         self._clock = clock
         self._fail = fail
+        self._fault = fault
+        self._faulty: dict[Entry, Exception] = {}  # found while a queue was looked through: they end after that
         self._in_flight = in_flight
+        self._firsts = firsts
         self._step_tokens_max = step_tokens_max
         self._prefill_tokens_min = prefill_tokens_min
         self._crowd_tokens = [tier.crowd_tokens(step_tokens_max, prefill_tokens_min) for tier in tiers]
         self._crowd_places = [tier.crowd_places(sequences_max) for tier in tiers]
+        self._crowd_places_beside_light = [tier.crowd_places_beside_light(sequences_max) for tier in tiers]
         self._targets_s = [TARGET_MARGIN * tier.inter_token_ms / 1000 for tier in tiers]
         self._patience_s = [tier.patience_s(steps_ahead) for tier in tiers]
         self._prefill_owed = [0.0] * len(tiers)  # tokens, by tier
@@ -73,6 +81,7 @@ class Planner:
         self._claims.pop(plan.model, None)
         self._plan_decodes(plan)
         self._plan_prefills(plan)
+        self._end_faulty()
 
     def settle(self, plan: Plan) -> None:
         """It begins. What a tier that ran out of tokens lacks of its floor's share of prefill is owed to it."""
@@ -88,12 +97,17 @@ class Planner:
         if self._claims.get(entry.sequence.model) is entry:
             del self._claims[entry.sequence.model]
 
+    def claims(self) -> list[Entry]:
+        """Who waits for room, and keeps others from taking it."""
+        return list(self._claims.values())
+
     def suspend(self, model: str) -> None:
         """Nobody of it can join before it comes back: so nobody of it waits for room."""
         self._claims.pop(model, None)
 
     def work(self, live: dict[str, list[int]]) -> dict[str, Work]:
         """Of the models on the device, those that have requests: `live`, by tier."""
+        self._end_faulty()
         models = [model for model, ranks in live.items() if any(ranks) and self._hosting.runs(model)]
         if len(models) < 2:
             return {model: Work(0, None, (), 0.0) for model in models}
@@ -127,10 +141,13 @@ class Planner:
         for running in self._room.running:
             for entry in tuple(running):
                 sequence = entry.sequence
-                if not entry.running or sequence.model != plan.model or entry.remaining() != 1 or not entry.ready():
-                    continue
-                if sequence.computed < len(sequence.pages) * entry.chain.tokens_per_page or grow(entry):
-                    plan.add(entry, 1)
+                try:
+                    if not entry.running or sequence.model != plan.model or entry.remaining() != 1 or not entry.ready():
+                        continue
+                    if sequence.computed < len(sequence.pages) * entry.chain.tokens_per_page or grow(entry):
+                        plan.add(entry, 1)
+                except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+                    self._fault(entry, error)
         plan.note_decodes()
 
     def _plan_prefills(self, plan: Plan) -> None:
@@ -157,10 +174,25 @@ class Planner:
         while begun or waiting:
             entry = min(begun, key=self._turn) if begun else None
             if waiting and (entry is None or self._turn(waiting) < self._turn(entry)):
-                waiting = self._next(plan.model, tier) if self._admit(plan, waiting) else None
+                waiting = self._next(plan.model, tier) if self._guard(self._admit, plan, waiting) else None
+                begun = [entry for entry in begun if entry.running]
             elif entry:
                 begun.remove(entry)
-                self._plan_prefill(plan, entry)
+                self._guard(self._plan_prefill, plan, entry)
+
+    def _guard(self, plans: Callable[[Plan, Entry], bool | None], plan: Plan, entry: Entry) -> bool | None:
+        """What `plans` returns; or True, when it raised and ended that request: others may go on."""
+        try:
+            return plans(plan, entry)
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._fault(entry, error)
+            return True
+
+    def _end_faulty(self) -> None:
+        while self._faulty:
+            entry, error = self._faulty.popitem()
+            if not entry.ended:
+                self._fault(entry, error)
 
     def _turn(self, entry: Entry) -> tuple[bool, float, int]:
         """Prefill goes to the share that was served least, be it one that runs or one that waits; last to those that
@@ -199,8 +231,11 @@ class Planner:
     def _crowds_out(self, entry: Entry) -> bool:
         """It would take a place beyond those that shares which crowd its tier may have together."""
         queue = self._queues[entry.tier]
-        places = self._crowd_places[entry.tier]
-        return queue.crowds(entry) and sum(map(queue.crowds, self._room.running[entry.tier])) >= places
+        if not queue.crowds(entry):
+            return False
+        heavily = queue.crowds_heavily(entry)
+        places = (self._crowd_places if heavily else self._crowd_places_beside_light)[entry.tier]
+        return sum(map(queue.crowds, self._room.running[entry.tier])) >= places
 
     def _make_way(self, plan: Plan, entry: Entry) -> None:
         """Let decodes of shares that crowd the tier wait a step for prefill of one that does not. Nobody waits twice in
@@ -209,8 +244,11 @@ class Planner:
         if tier in plan.made_way or queue.crowds(entry):
             return
         plan.made_way.add(tier)
+        # Beside light shares only where the step is long: each of their requests would cost the others a step.
+        costs = self._cost_models.of(plan.model).costs
+        crowds = queue.crowds if costs.seconds(plan.load()) > self._targets_s[tier] else queue.crowds_heavily
         for other in plan.decodes(tier):
-            if queue.crowds(other):
+            if crowds(other):
                 plan.leave_out(other)
 
     def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
@@ -235,20 +273,23 @@ class Planner:
             return False
         if self._overtakes(entry) or self._crowds_out(entry):
             return False
-        if not entry.in_flight and self._join(entry):
+        if not entry.in_flight and not self._firsts.kept_from(entry) and self._join(entry):
             self._plan_prefill(plan, entry)
+        elif first := self._join_first(plan, entry.tier):
+            self._plan_prefill(plan, first)
         elif self._room.count() or self._in_flight or not self._ready(entry):
             self._claims.setdefault(plan.model, entry)
             return False
         else:
-            self._fail(entry, "the request does not fit beside its adapter")
+            self._fail(entry, "the request does not fit beside its adapter and the pinned ones")
         return True
 
     def _next(self, model: str, tier: int) -> Entry | None:
         if not self._hosting.joins(model):
             return None
         queue = self._queues[tier]
-        owed = queue.owed(model, self._ready)
+        while (owed := queue.owed(model, self._ready)) and self._room.outgrew_floor(owed):
+            queue.revoke_owed(owed)
         if owed and self._room.can_reserve(owed):
             return owed
         head = queue.head(model, self._ready)
@@ -259,12 +300,16 @@ class Planner:
     def _beside(self, queue: TierQueue, head: Entry) -> Entry | None:
         """Who adds no adapter to the batch, and may join before `head`, which would: while that has hardly waited, and
         only so far as the bound of fairness stays within twice what it is."""
-        tier = self.tiers[head.tier]
-        patience_s = min(PASSED_SHARE_MAX * tier.ttft_base_ms / 1000, tier.ageing_s)
-        if self._clock() - head.sequence.arrived_at >= patience_s:
+        if not self._may_be_passed(head):
             return None
+        tier = self.tiers[head.tier]
         slack = max(tier.prefill_weight, tier.decode_weight) * self._step_tokens_max
         return queue.beside(head, slack, self._adds_no_adapter)
+
+    def _may_be_passed(self, head: Entry) -> bool:
+        tier = self.tiers[head.tier]
+        patience_s = min(PASSED_SHARE_MAX * tier.ttft_base_ms / 1000, tier.ageing_s)
+        return self._clock() - head.sequence.arrived_at < patience_s
 
     def _adds_no_adapter(self, entry: Entry) -> bool:
         return self.residency.in_use(entry.sequence.adapter)
@@ -273,6 +318,7 @@ class Planner:
         if not self._room.join(entry):
             return False
         self._queues[entry.tier].joined(entry)
+        self._firsts.joined(entry)
         sequence = entry.sequence
         self.residency.waits_no_more(sequence.adapter, entry.tier)
         entry.charged = max(entry.charged, sequence.computed)
@@ -281,6 +327,24 @@ class Planner:
             self.prefix.queries += len(sequence.prompt_ids)
             self.prefix.hits += sequence.computed
         return True
+
+    def _join_first(self, plan: Plan, tier: int) -> Entry | None:
+        """Where the next request lacks room, the first one of a share joins in its place, if others make way."""
+        entry = self._firsts.next(plan.model, tier, self._may_join)
+        if entry is None or self._overtakes(entry):
+            return None
+        if not self._adds_no_adapter(entry) and self._may_be_passed(entry):
+            return None
+        try:
+            joins = self._firsts.make_room(entry) and self._join(entry)
+        except Exception as error:  # noqa: BLE001 - see _guard
+            self._fault(entry, error)
+            return None
+        return entry if joins else None
+
+    def _may_join(self, entry: Entry) -> bool:
+        """A preempted request joins again only when the step that still writes its old pages has ended."""
+        return not entry.in_flight and self._ready(entry)
 
     def _overtakes(self, entry: Entry) -> bool:
         """It would take room for which a better one waits: not if its tier's floor has that room."""
@@ -317,7 +381,11 @@ class Planner:
 
     def _ready(self, entry: Entry) -> bool:
         """Its adapter is here, or as good as here; else it is brought, and others pass by."""
-        ready = self.residency.ready(entry.sequence.adapter)
+        try:
+            ready = self.residency.ready(entry.sequence.adapter)
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._faulty[entry] = error
+            return False
         self.awaits |= not ready
         return ready
 

@@ -1,4 +1,4 @@
-"""What the shortest step takes on this machine, asked before anybody is served: no target can be kept below it.
+"""What the shortest step takes on this machine, measured before anybody is served: no target can be kept below it.
 
 One request of a few tokens, through a scheduler of its own over the engine's runner. Nothing of it stays.
 """
@@ -16,11 +16,12 @@ from engine.step import Runner, Sequence
 from engine.tiers import Tier
 
 PROMPT_TOKENS = 4
-# The shortest of several, and of more while none is short enough, so that a machine that is busy refuses nothing.
+# The shortest of several, and of more for up to PROBE_S_MAX while none is short enough: a neighbour may be busy.
 STEPS = 8
 PROBE_S_MAX = 5.0
-# So many times what would be short enough is not because somebody else was busy.
-HOPELESS = 5.0
+# A shortest step of so many times the target is not explained by a busy machine, and refuses the start. Below that a
+# target that is out of reach is a warning: an engine that is started again under load must start.
+IMPOSSIBLE_TIMES = 20.0
 TIER = Tier(name="probe", service_tier="probe")
 
 
@@ -32,8 +33,8 @@ def shortest_step_s(
     enough_s: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Seconds of the shortest decode, of the slowest model; looked for again for up to PROBE_S_MAX while it is a
-    little over `enough_s`. The runner is idle, and is idle again afterwards."""
+    """Seconds of the shortest decode, of the slowest model; measured again for up to PROBE_S_MAX while it is over
+    `enough_s`. The runner is idle, and is idle again afterwards."""
     until = clock() + PROBE_S_MAX
     shortest = dict.fromkeys(models, math.inf)
     while True:
@@ -41,7 +42,7 @@ def shortest_step_s(
             if shortest[name] is math.inf or shortest[name] > enough_s:
                 shortest[name] = min(shortest[name], _of_model(runner, info, Arena(pages, page_bytes), clock))
         step_s = max(shortest.values())
-        if step_s <= enough_s or step_s > HOPELESS * enough_s or clock() >= until:
+        if step_s <= enough_s or clock() >= until:
             return step_s
 
 
@@ -90,12 +91,21 @@ def shortest_target_s(tiers: tuple[Tier, ...]) -> float:
     return min(min(tier.inter_token_ms, tier.ttft_base_ms) for tier in tiers) / 1000
 
 
-def check_targets(tiers: tuple[Tier, ...], step_s: float) -> None:
-    """Raises ValueError for a target that no request could keep, were it alone: the time between tokens is a step's at
-    least, and a first token waits for a step of its own."""
-    step_ms = step_s * 1000
+def impossible(tiers: tuple[Tier, ...], step_s: float) -> list[str]:
+    """Targets that the shortest step is over by IMPOSSIBLE_TIMES, one sentence each."""
+    return out_of_reach(tiers, step_s / IMPOSSIBLE_TIMES, step_s)
+
+
+def out_of_reach(tiers: tuple[Tier, ...], step_s: float, shown_s: float | None = None) -> list[str]:
+    """Targets that no request can keep, were it alone, one sentence each: the time between tokens is a step's at least,
+    and a first token waits for a step of its own."""
+    step_ms, found = (step_s if shown_s is None else shown_s) * 1000, []
     for tier in tiers:
         for field, target_ms in (("inter_token_ms", tier.inter_token_ms), ("ttft_base_ms", tier.ttft_base_ms)):
-            if target_ms < step_ms:
-                here = f"the shortest step takes {step_ms:.1f} ms here"
-                raise ValueError(f"tiers: {field} of {tier.name!r} is {target_ms:g}, and {here}")
+            if target_ms < step_s * 1000:
+                found.append(
+                    f"tiers: {field} of {tier.name!r} is {target_ms:g}, and the shortest step takes {step_ms:.1f} ms "
+                    f"here: set {field} above {step_ms:.0f}, or serve a smaller model or on a faster device; if "
+                    "something else keeps this machine busy, start again when it is idle"
+                )
+    return found

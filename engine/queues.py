@@ -18,6 +18,8 @@ from engine.tiers import Tier
 
 # Shares whose counters are remembered; beyond it those that were served least are forgotten, which costs others least.
 SHARES_MAX = 10_000
+# A share that was served fewer weighted tokens lately does not crowd a tier in which others only ask.
+LIGHT_TOKENS_MIN = 1000.0
 NOBODY: frozenset[str] = frozenset()
 # Behind so many that are not ready, nobody is looked for.
 PASSED_MAX = 256
@@ -37,7 +39,12 @@ class TierQueue:
         self._tier = tier
         self._clock = clock
         self._drain = Drain()
-        self._crowding = Crowding()
+        self._crowding = Crowding(LIGHT_TOKENS_MIN)
+        self._counted: dict[str, float] = {}  # share → what of `_served` the crowding knows
+        self._present: Counter[str] = Counter()  # share → its requests in the tier, running or waiting
+        self._running: Counter[str] = Counter()  # share → of them, those that run
+        self._first: dict[str, Entry] = {}  # share → its first request, while that waits
+        self.newest_first = 0  # the number of the last that was queued
         self._served: dict[str, float] = {}  # share → weighted tokens, lifted when it comes back after a pause
         self._waiting: Counter[str] = Counter()  # share → its requests that wait and never ran
         self._lines: dict[str, _Line] = {}  # by model
@@ -52,10 +59,15 @@ class TierQueue:
         """A new request. A share that had nothing waiting starts level with the least served: a pause earns nothing."""
         share, now = entry.sequence.share, self._clock()
         if not self._waiting[share]:
-            self._served[share] = max(self._served.get(share, 0.0), self._level())
-            if len(self._served) > SHARES_MAX:
-                self._forget_shares()
+            self._lift(share)
         self._waiting[share] += 1
+        if self._tier.crowd_part < 1:
+            self._crowding.asks(share)
+        if not self._present[share]:
+            entry.first = True
+            self._first[share] = entry
+            self.newest_first = entry.number
+        self._present[share] += 1
         line = self._line(entry)
         line.add(entry, now)
         if entry.sequence.model not in self._suspended:
@@ -68,16 +80,33 @@ class TierQueue:
         line = self._line(entry)
         bisect.insort(line.owed if entry.owed else line.resumed, entry, key=_number)
         self._count += 1
+        _less(self._running, entry.sequence.share)
+        if entry.first and not entry.owed and not self.runs(entry.sequence.share):
+            self._first[entry.sequence.share] = entry
 
     def owed(self, model: str, ready: Ready = _always) -> Entry | None:
         """The oldest of those that run inside the tier's floor next, having been preempted often enough."""
         line = self._lines.get(model)
         return next(filter(ready, line.owed), None) if line else None
 
+    def revoke_owed(self, entry: Entry) -> None:
+        """A waiting request is owed its run no more: it waits as other preempted ones do."""
+        line = self._line(entry)
+        line.owed.remove(entry)
+        entry.owed = False
+        bisect.insort(line.resumed, entry, key=_number)
+
     def head(self, model: str, ready: Ready = _always) -> Entry | None:
         """Who is next of all but the owed, and of the first PASSED_MAX that are not `ready`."""
         line, now = self._lines.get(model), self._clock()
-        return line.head(self._served, now - self._tier.ageing_s, self._crowd(now), ready) if line else None
+        if line is None:
+            return None
+        head = line.head(self._served, now - self._tier.ageing_s, self._crowd(now), ready)
+        if head is None or not (self._first and head.sequence.preemptions and self.runs(head.sequence.share)):
+            return head
+        # Before a preempted request of a share that runs others and was served more.
+        first = self.first(model, ready)
+        return first if first and self.served(first.sequence.share) < self.served(head.sequence.share) else head
 
     def beside(self, head: Entry, slack: float, fits: Ready) -> Entry | None:
         """Who may join in the place of `head`, having come after it: of a share that was served at most `slack` more,
@@ -96,6 +125,7 @@ class TierQueue:
         """It runs now."""
         now, fresh = self._clock(), not entry.sequence.preemptions
         self._remove(entry)
+        self._running[entry.sequence.share] += 1
         if fresh:
             line = self._line(entry)
             line.started(entry.sequence.share, now)
@@ -105,11 +135,67 @@ class TierQueue:
     def left(self, entry: Entry) -> None:
         """It has ended without running again."""
         self._remove(entry)
+        _less(self._present, entry.sequence.share)
         line = self._line(entry)
         if not line.waits():
             line.drain.emptied()
         if not self._waiting:
             self._drain.emptied()
+        self._promote(entry.sequence.share)
+
+    def discard(self, entry: Entry, running: Iterable[Entry]) -> None:
+        """Forget a request that was torn down, if it is here, and count again: `running` are the tier's."""
+        line, share = self._line(entry), entry.sequence.share
+        for row in (line.owed, line.resumed):
+            if entry in row:
+                row.remove(entry)
+        if line.has(entry):
+            line.remove(entry)
+            self._waiting[share] -= 1
+            self._waiting += Counter()  # without those at 0
+        if self._first.get(share) is entry:
+            del self._first[share]
+        preempted = [other for own in self._lines.values() for other in (*own.owed, *own.resumed)]
+        self._count = sum(self._waiting.values()) + len(preempted)
+        self._running = Counter(other.sequence.share for other in running)
+        self._present = self._waiting + self._running + Counter(other.sequence.share for other in preempted)
+        self._promote(share)
+
+    def ended(self, entry: Entry) -> None:
+        """It ran, and has ended."""
+        _less(self._running, entry.sequence.share)
+        _less(self._present, entry.sequence.share)
+        self._promote(entry.sequence.share)
+
+    def first(self, model: str, ready: Ready = _always) -> Entry | None:
+        """Of the first requests that wait, the one whose share was served least; none of a share that crowds, nor of a
+        share that runs another request by now: a preempted one that joined again."""
+        if not self._first:
+            return None
+        own = [entry for share, entry in self._first.items() if not self.runs(share)]
+        entries = [entry for entry in own if entry.sequence.model == model]
+        entries.sort(key=lambda entry: (self.served(entry.sequence.share), entry.number))
+        return next((entry for entry in entries if not self.crowds(entry) and ready(entry)), None)
+
+    def _promote(self, share: str) -> None:
+        """A request of the share has ended. If the share runs no other, the oldest that waits is its first from now on:
+        else one request that was queued beside the first would wait, and all later ones behind it, until a request of
+        another share ends."""
+        if self.runs(share) or share in self._first or not self._waiting.get(share):
+            return
+        waiting = [entry for line in self._lines.values() if (entry := line.oldest(share))]
+        if waiting:  # not after a fault that left the counts ahead of the lines
+            entry = min(waiting, key=_number)
+            entry.first = True
+            self._first[share] = entry
+            self.newest_first = entry.number
+
+    def first_is_next(self, share: str) -> bool:
+        """A request of the share that came now would be its first, beside a share that runs several."""
+        return not self._present.get(share) and any(count > 1 for count in self._running.values())
+
+    def runs(self, share: str) -> bool:
+        return share in self._running
 
     def charge(self, entry: Entry, computed: int) -> None:
         """Charge the share for the request's tokens up to `computed`, each once, by kind and the share's weight:
@@ -120,14 +206,16 @@ class TierQueue:
             made = computed - entry.charged - prompt
             cost = (self._tier.prefill_weight * prompt + self._tier.decode_weight * made) / sequence.weight
             self._served[sequence.share] = self._served.get(sequence.share, 0.0) + cost
-            if prompt:
-                self._crowding.serve(sequence.share, prompt / sequence.weight)
             entry.charged = computed
 
     def crowds(self, entry: Entry) -> bool:
         """Its share was served far more than others lately, and nothing of it is kept waiting for too long."""
         share, now = entry.sequence.share, self._clock()
         return share in self._crowd(now) and not self._line(entry).aged(share, now - self._tier.ageing_s)
+
+    def crowds_heavily(self, entry: Entry) -> bool:
+        """`crowds`, beside shares of some size."""
+        return self.crowds(entry) and entry.sequence.share in self._crowding.heavy(self._clock())
 
     def served(self, share: str) -> float:
         return self._served.get(share, 0.0)
@@ -171,11 +259,32 @@ class TierQueue:
         return max((entry for entry in newest if entry), key=_number)
 
     def _crowd(self, now: float) -> frozenset[str]:
-        return self._crowding.shares(now) if self._tier.crowd_part < 1 else NOBODY
+        if self._tier.crowd_part == 1:
+            return NOBODY
+        if self._crowding.due(now):
+            self._count_served()
+        return self._crowding.shares(now)
+
+    def _count_served(self) -> None:
+        """Let the crowding know what its shares were served since it was last told."""
+        served = {share: self._served.get(share, 0.0) for share in self._crowding.known()}
+        for share, now in served.items():
+            self._crowding.serve(share, now - self._counted.get(share, now))
+        self._counted = served
+
+    def _lift(self, share: str) -> None:
+        """It had nothing waiting: it starts level with the least served."""
+        before = self._served.get(share, 0.0)
+        after = self._served[share] = max(before, self._level())
+        self._counted[share] = self._counted.get(share, before) + after - before
+        if len(self._served) > SHARES_MAX:
+            self._forget_shares()
 
     def _remove(self, entry: Entry) -> None:
         line = self._line(entry)
         self._count -= 1
+        if self._first.get(entry.sequence.share) is entry:
+            del self._first[entry.sequence.share]
         if entry.sequence.preemptions:
             (line.owed if entry.owed else line.resumed).remove(entry)
             return
@@ -200,6 +309,7 @@ class TierQueue:
         idle = sorted((served, share) for share, served in self._served.items() if share not in self._waiting)
         for _, share in idle[: SHARES_MAX // 10]:
             del self._served[share]
+            self._counted.pop(share, None)
 
 
 class _Line:
@@ -226,6 +336,10 @@ class _Line:
         if not self._fresh[share]:
             del self._fresh[share]
             del self._since[share]
+
+    def has(self, entry: Entry) -> bool:
+        """It waits here, and never ran."""
+        return entry.number in self._fresh.get(entry.sequence.share, ())
 
     def started(self, share: str, now: float) -> None:
         """One of the share's requests runs now; others of it may wait."""
@@ -265,6 +379,10 @@ class _Line:
         yield from self._others.in_order(served)
         yield from (entry for entry in self.resumed if entry.sequence.share in crowd)
         yield from self._crowding.in_order(served)
+
+    def oldest(self, share: str) -> Entry | None:
+        entries = self._fresh.get(share)
+        return next(iter(entries.values())) if entries else None
 
     def newest(self, share: str) -> Entry | None:
         entries = self._fresh.get(share)
@@ -327,6 +445,12 @@ def _ahead(share: str, waiting: Mapping[str, int], resumed: int) -> int:
     """Of every other share as many go before a new request of `share` as it has waiting itself, and one."""
     own = waiting.get(share, 0)
     return resumed + own + sum(min(count, own + 1) for other, count in waiting.items() if other != share)
+
+
+def _less(counts: Counter[str], share: str) -> None:
+    counts[share] -= 1
+    if not counts[share]:
+        del counts[share]
 
 
 def _number(entry: Entry) -> int:

@@ -6,14 +6,16 @@ It decides pages and order. It must never know what an adapter's bytes are: the 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
 from engine.arena import Arena
-from engine.step import AdapterTable
+from engine.step import AdapterTable, DeviceLost
 
 # On whose account the pages of pinned adapters are held: the name of no tier.
 PINNED = ":pinned"
@@ -23,6 +25,8 @@ PINNED_SHARE_MAX = 0.5
 DEFERRED_MAX = 16
 # Loads whose seconds are kept until somebody takes them.
 LOADS_MAX = 10_000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,7 +40,8 @@ class AdapterCounts:
 
 
 class Residency:
-    def __init__(self, table: AdapterTable, arena: Arena, sequences_max: int = 1) -> None:
+    def __init__(self, table: AdapterTable, arena: Arena, sequences_max: int = 1, floor_pages: int = 0) -> None:
+        """`floor_pages`: pages that the floors of all tiers promise, which pinned adapters leave."""
         self._evictions = 0
         self._hits = Counter(device=0, host=0, disk=0)  # where a request's adapter was when it came
         self._failures = 0
@@ -44,7 +49,10 @@ class Residency:
         self._table = table
         self._arena = arena
         self._sequences_max = sequences_max
-        self._pages: dict[str, list[int]] = {}  # resident digest → pages that were allocated for it
+        self._pinned_pages_max = min(int(PINNED_SHARE_MAX * arena.pages), arena.pages - floor_pages)
+        by_floors = self._pinned_pages_max < int(PINNED_SHARE_MAX * arena.pages)
+        self._pin_limit_reason = f", as floors promise {floor_pages} of {arena.pages}" if by_floors else ""
+        self._pages: dict[str, list[int]] = {}  # resident digest → pages that its tiles lie in, others' among them
         self._pins: Counter[str] = Counter()  # digest → running requests that use it
         self._stays: set[str] = set()  # digests that are pinned for good
         self._coming: dict[str, None] = {}  # of those, that are to come into the arena before anybody asks
@@ -61,9 +69,26 @@ class Residency:
         return self._table.pages_needed(digest) if digest is not None else 0
 
     def footprint(self, digest: str | None) -> int:
-        """Pages that it needs or that were allocated for it. A little less than it needs alone, when it found room in
-        pages of others."""
-        return max(self.pages_needed(digest), len(self._pages.get(digest, ()))) if digest is not None else 0
+        """Pages that it takes: those that it lies in, and no fewer than it needs alone, whatever room it finds in pages
+        of other adapters. Less would be too little as soon as it is placed again without them."""
+        if digest is None:
+            return 0
+        return max(self._table.pages_alone(digest), len(self._pages.get(digest, ())))
+
+    def pages_joined(self, digest: str | None, holder: str) -> int:
+        """Pages that come onto the account of `holder` beside those that are allocated, when a request of it joins."""
+        pages = self._pages.get(digest, ()) if digest is not None else ()
+        return len(pages) - self._arena.held_of(pages, holder) if pages else 0
+
+    def pages_at_least(self, digest: str | None) -> int:
+        """Pages that it takes once nobody else is in the arena. A pinned one is not placed anew for that."""
+        if digest is None:
+            return 0
+        return self.footprint(digest) if digest in self._stays else self._table.pages_alone(digest)
+
+    def pinned_pages(self, other_than: str | None) -> int:
+        """Pages that all pinned adapters take, on the device or not, but for one of them."""
+        return sum(self.footprint(digest) for digest in self._stays if digest != other_than)
 
     def in_use(self, digest: str | None) -> bool:
         """A running request has it already, so that one more adds no adapter to a step; so does one without any."""
@@ -95,6 +120,16 @@ class Residency:
             self._deferred.pop(digest, None)
             self._drop_unwanted(digest)
 
+    def recount(self, digest: str | None, waiting: Counter[int]) -> None:
+        """So many requests of each tier wait for it, whatever was counted before: one of them was torn down."""
+        if digest is None:
+            return
+        if waiting:
+            self._waiting[digest] = waiting
+        elif self._waiting.pop(digest, None) is not None:
+            self._deferred.pop(digest, None)
+            self._drop_unwanted(digest)
+
     def ready(self, digest: str | None) -> bool:
         """Until the next `poll`, and while it is not evicted: `join` would wait for nothing."""
         if digest is None or digest in self._pages:
@@ -103,9 +138,10 @@ class Residency:
             self._absent.add(digest)
         return digest not in self._absent
 
-    def poll(self, *, hidden: bool) -> dict[str, str]:
+    def poll(self, *, hidden: bool, unpromised: Callable[[], int] | None = None) -> dict[str, str]:
         """Take in what came nearer since; digest → why one that is waited for cannot. Before each step. `hidden`: one
-        is in flight."""
+        is in flight. `unpromised`: pages that a pinned adapter may take before anybody asks for it; None: all that are
+        available."""
         self._hidden = hidden
         self._absent.clear()
         failed = {}
@@ -119,24 +155,41 @@ class Residency:
             elif len(self._loads) < LOADS_MAX:
                 self._loads.append((move.source, move.seconds))
         for digest in list(islice(self._deferred, DEFERRED_MAX)):
-            if self._table.want(digest):
-                del self._deferred[digest]
-        self._bring_pinned()
+            with self._failing(digest, failed):
+                if self._table.want(digest):
+                    del self._deferred[digest]
+        if self._coming:
+            self._bring_pinned(self._arena.available() if unpromised is None else unpromised(), failed)
         return failed
+
+    @contextmanager
+    def _failing(self, digest: str, failed: dict[str, str]) -> Iterator[None]:
+        """What raises for one adapter fails that adapter, for those that wait for it now; it is logged and counted."""
+        try:
+            yield
+        except DeviceLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - the adapter's edge: its requests end, the others go on
+            _log.error("adapter.failed", exc_info=error, extra={"fields": {"digest": digest}})
+            self._failures += 1
+            self._deferred.pop(digest, None)
+            failed[digest] = f"internal error: {type(error).__name__}"
 
     @property
     def brings(self) -> bool:
         """A pinned one is on its way, for no request: `poll` goes on with it."""
         return bool(self._coming)
 
-    def _bring_pinned(self) -> None:
-        """One after another, into pages that nobody uses; where there are none it waits for a request, as others do."""
-        digest = next(iter(self._coming), None)
-        if digest is None or not self._table.want(digest) or not self._table.ready(digest, hidden=False):
-            return
-        if self._table.has_room() and self._arena.available() >= self._table.pages_needed(digest):
-            self._place(digest)
-            self._idle[digest] = self._arena.now
+    def _bring_pinned(self, spare: int, failed: dict[str, str]) -> None:
+        """One after another, into pages that nobody uses nor was promised; where there are none it waits for a request,
+        as others do."""
+        digest = next(iter(self._coming))
+        with self._failing(digest, failed):
+            if not self._table.want(digest) or not self._table.ready(digest, hidden=False):
+                return
+            if self._table.has_room() and spare >= self._table.pages_needed(digest):
+                self._place(digest)
+                self._idle[digest] = self._arena.now
         self._coming.pop(digest, None)
         self._drop_unwanted(digest)
 
@@ -160,8 +213,13 @@ class Residency:
         self._arena.retain(self._pages[digest], holder)
 
     def _place(self, digest: str) -> None:
-        self._pages[digest] = self._arena.allocate_adapter(self._table.pages_needed(digest))
-        self._table.place(digest, self._pages[digest])
+        pages = self._arena.allocate_adapter(self._table.pages_needed(digest))
+        try:
+            self._table.place(digest, pages)
+        except Exception:
+            self._arena.free_adapter(pages)
+            raise
+        self._pages[digest] = self._table.pages_of(digest)
         self._coming.pop(digest, None)
         if digest in self._stays:
             self._arena.retain(self._pages[digest], PINNED)
@@ -206,9 +264,9 @@ class Residency:
     def stay(self, digest: str, stays: bool) -> str:
         """Whether it comes before anybody asks, and is never evicted. Why that cannot be, or ""."""
         if stays and digest not in self._stays:
-            pages, limit = sum(map(self.footprint, {*self._stays, digest})), int(PINNED_SHARE_MAX * self._arena.pages)
+            pages, limit = self.footprint(digest) + self.pinned_pages(other_than=digest), self._pinned_pages_max
             if pages > limit:
-                return f"pinned adapters would take {pages} pages; their limit is {limit}"
+                return f"pinned adapters would take {pages} pages; their limit is {limit}{self._pin_limit_reason}"
             rows = self._table.adapters_max
             if rows is not None and len(self._stays) >= rows - self._sequences_max:
                 return f"{len(self._stays)} adapters are pinned; the limit is {rows - self._sequences_max}"
@@ -241,14 +299,15 @@ class Residency:
 
     def _remove(self, digest: str) -> None:
         assert not self._pins[digest], f"adapter {digest} is in use"
+        pages = self._table.remove(digest)
         del self._pages[digest]
         del self._idle[digest]
-        self._arena.free_adapter(self._table.remove(digest))
+        self._arena.free_adapter(pages)
 
     # ---- counts
 
     def pages(self) -> Mapping[str, Ordered[int]]:
-        """By resident digest, the pages that were taken for it; not to be changed."""
+        """By resident digest, the pages that its tiles lie in; not to be changed."""
         return self._pages
 
     def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
@@ -271,8 +330,10 @@ class Residency:
         held.update(page for digest in self._stays for page in self._pages.get(digest, ()))
         return held
 
-    def check_integrity(self, waiting: Counter[tuple[str, int]]) -> None:
-        """AssertionError says what is wrong. `waiting`: (digest, rank) of all requests that wait and use one."""
+    def check_integrity(self, waiting: Counter[tuple[str, int]], running: Counter[str] | None = None) -> None:
+        """AssertionError says what is wrong. `waiting`: (digest, rank) of all requests that wait and use one;
+        `running`: digests of those that run."""
+        assert running is None or +self._pins == running, "an adapter is held for other requests than those that run"
         found = Counter({(digest, rank): n for digest, ranks in self._waiting.items() for rank, n in ranks.items()})
         assert found == waiting, "it knows of other waiting requests than there are"
         assert set(self._deferred) <= set(self._waiting)

@@ -42,11 +42,12 @@ class Room:
         self._swap = swap
         self._preempt = preempt
         self.pages = Floors(tiers, arena.pages, lambda rank: arena.held(tiers[rank].name), arena.available)
-        self._places = Floors(
+        self.places = Floors(
             tiers, sequences_max, lambda rank: len(self.running[rank]), lambda: sequences_max - self.count()
         )
         self._reserved_pages = [0] * len(tiers)
         self._reserved_places = [0] * len(tiers)
+        self.changes = 0  # counts requests that join or leave
 
     def count(self) -> int:
         return sum(map(len, self.running))
@@ -57,42 +58,74 @@ class Room:
         """Give a waiting request a place, its adapter, and pages for all its tokens, preempting who must give way; or
         none of these. One that is owed also gets its floor's pages for all that it may ever need."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
-        if self._places.spare(entry.tier, reclaim=True) < 1:
+        if self.places.spare(entry.tier, reclaim=True) < 1:
             return False
         page_tokens = entry.chain.tokens_per_page
         # At least one token is computed, so that there are logits to draw from.
         cached = self._prefix.match(entry.chain, sequence.tokens, (sequence.token_count() - 1) // page_tokens)
         self._arena.retain(cached, holder)
         missing = self.pages_of(entry, sequence.token_count()) - len(cached)
-        # Making room may have taken its adapter's place, too.
-        if not self._make_room(entry, missing) or not self._residency.ready(sequence.adapter):
+        try:
+            # Making room may have taken its adapter's place, too.
+            joins = self._make_room(entry, missing) and self._residency.ready(sequence.adapter)
+            if joins:
+                self._take(entry, cached, missing)
+        except Exception:
+            self._arena.release(reversed(cached), holder)
+            raise
+        if not joins:
             self._arena.release(reversed(cached), holder)
             return False
-        while self._places.spare(entry.tier) < 1:
-            victim = self._place_victim(entry.tier)
-            assert victim is not None
-            self._preempt(victim, entry.tier)
-        self._residency.give_way(missing + self._adapter_pages(entry), sequence.adapter, entry.tier)
-        self._residency.join(sequence.adapter, holder)
-        sequence.pages = cached + self._arena.allocate(missing, holder)
-        sequence.computed = len(cached) * page_tokens
-        entry.shared = entry.published = len(cached)
-        self._swap.restore(entry, len(cached))
         entry.running = True
+        self.changes += 1
         bisect.insort(self.running[entry.tier], entry, key=lambda other: other.number)
-        if entry.owed:
+        # Its adapter may have come to lie in more pages than it needs alone; without a floor for them it is preempted
+        # as others are.
+        if entry.owed and self.can_reserve(entry):
             entry.reserved = self._need(entry)
             self._reserved_pages[entry.tier] += entry.reserved
             self._reserved_places[entry.tier] += 1
         return True
 
+    def _take(self, entry: Entry, cached: list[int], missing: int) -> None:
+        """A place, the adapter and `missing` pages, beside `cached` ones that it holds already. What raises leaves it
+        with none of these."""
+        sequence, holder = entry.sequence, self._tiers[entry.tier].name
+        while self.places.spare(entry.tier) < 1:
+            victim = self._place_victim(entry.tier)
+            assert victim is not None, "no place, and nobody to preempt for one"
+            self._preempt(victim, entry.tier)
+        self._residency.give_way(missing + self._adapter_pages(entry), sequence.adapter, entry.tier)
+        self._residency.join(sequence.adapter, holder)
+        own: list[int] = []
+        try:
+            own = self._arena.allocate(missing, holder)
+            sequence.pages = cached + own
+            sequence.computed = len(cached) * entry.chain.tokens_per_page
+            entry.shared = entry.published = len(cached)
+            self._swap.restore(entry, len(cached))
+        except Exception:
+            sequence.pages, sequence.computed = [], 0
+            self._arena.release(reversed(own), holder)
+            self._residency.leave(sequence.adapter, holder)
+            raise
+
     def grow(self, entry: Entry) -> bool:
-        """A page more for a running request. When there is none it is preempted itself."""
+        """A page more for a running request. When there is none it is preempted itself.
+
+        One that is owed its run finds none when requests that it cannot preempt hold pages in common with requests of
+        its own tier that ended: the floor counted those pages as its own. Then it is preempted once more."""
         sequence = entry.sequence
+        while self.pages.below_capacity(entry.tier) < 1:
+            victim = self._youngest(entry.tier) or entry
+            self._preempt(victim, entry.tier)
+            if victim is entry:
+                return False
         while self.pages.spare(entry.tier) < 1:
-            if self._residency.evict(sequence.adapter, entry.tier):
+            # Within its floor a tier leaves no page to adapters that higher tiers only wait for.
+            if self._residency.evict(sequence.adapter, entry.tier if self.pages.over(entry.tier) >= 0 else 0):
                 continue
-            victim = self._page_victim(entry.tier) or self._youngest(entry.tier)
+            victim = self._page_victim(entry.tier) or self._youngest(entry.tier) or entry
             self._preempt(victim, entry.tier)
             if victim is entry:
                 return False
@@ -104,6 +137,7 @@ class Room:
         """Give up place, adapter and pages."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
         entry.running = False
+        self.changes += 1
         self.running[entry.tier].remove(entry)
         # Last page first: of a chain the end is evicted before the beginning.
         self._arena.release(reversed(sequence.pages), holder)
@@ -120,18 +154,34 @@ class Room:
         """Preempted as often as its tier allows, it is owed a run to its end, for which its tier's floor is enough."""
         if entry.sequence.preemptions < self._tiers[entry.tier].preemptions_max:
             return False
-        return self._places.floor(entry.tier) > 0 and self._need(entry) <= self.pages.floor(entry.tier)
+        return self.places.floor(entry.tier) > 0 and self._need(entry) <= self.pages.floor(entry.tier)
+
+    def outgrew_floor(self, entry: Entry) -> bool:
+        """It needs more than its tier's floor, by the pages in which its adapter lies now: it was owed its run when
+        that lay in fewer."""
+        return self._need(entry) > self.pages.floor(entry.tier)
 
     def can_reserve(self, entry: Entry) -> bool:
         """Its tier's floor is not promised to others who are owed it."""
         tier = entry.tier
         pages = self._reserved_pages[tier] + self._need(entry)
-        return pages <= self.pages.floor(tier) and self._reserved_places[tier] < self._places.floor(tier)
+        return pages <= self.pages.floor(tier) and self._reserved_places[tier] < self.places.floor(tier)
 
     def within_floor(self, entry: Entry) -> bool:
         """It would join with no page beyond its tier's floor."""
         pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
         return self.pages.over(entry.tier) + pages <= 0
+
+    def spare_places(self, tier: int) -> int:
+        """Places that it may take now, and after preempting all that lower tiers borrow."""
+        return self.places.spare(tier, reclaim=True)
+
+    def lacks(self, entry: Entry) -> tuple[int, int]:
+        """Places and pages that a waiting request lacks to join, once all lower tiers have been preempted and all idle
+        adapters evicted; nothing is lacking where it is not above 0. Without headroom, nor what it may find cached."""
+        pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
+        reach = self.pages.spare(entry.tier, reclaim=True) + self._residency.evictable_pages(entry.tier)
+        return 1 - self.spare_places(entry.tier), pages - reach
 
     def pages_of(self, entry: Entry, tokens: int) -> int:
         return -(-tokens // entry.chain.tokens_per_page)
@@ -141,7 +191,7 @@ class Room:
         for tier, running in enumerate(self.running):
             reserved = [entry.reserved for entry in running if entry.reserved]
             assert sum(reserved) == self._reserved_pages[tier] <= self.pages.floor(tier)
-            assert len(reserved) == self._reserved_places[tier] <= self._places.floor(tier)
+            assert len(reserved) == self._reserved_places[tier] <= self.places.floor(tier)
             for entry in running:
                 held = len(entry.sequence.pages)
                 assert not entry.reserved or held <= entry.reserved, f"{entry.sequence.request_id} outgrew its floor"
@@ -162,13 +212,18 @@ class Room:
         adapter = entry.sequence.adapter
         headroom = self._headroom(entry, missing)
         wanted = missing + self._adapter_pages(entry) + headroom
-        # Alone a request may have what others only wait for.
-        idle = self._residency.evictable_pages(entry.tier if self.count() else 0)
+        # Alone, or within its tier's floor, a request may have what others only wait for.
+        rank = entry.tier if self.count() and not self.within_floor(entry) else 0
+        idle = self._residency.evictable_pages(rank)
+        taken = missing + self._adapter_pages(entry)
+        taken += self._residency.pages_joined(adapter, self._tiers[entry.tier].name)
+        if self.count() and self.pages.below_capacity(entry.tier) < taken:
+            return False
         if self.pages.spare(entry.tier, reclaim=True) + idle < wanted:
             return False
         # Evicting an adapter may change what the own one needs: they share pages.
         while self.pages.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
-            if self._residency.evict(adapter, entry.tier):
+            if self._residency.evict(adapter, rank):
                 continue
             victim = self._page_victim(entry.tier)
             if victim:
@@ -179,8 +234,8 @@ class Room:
 
     def _headroom(self, entry: Entry, missing: int) -> int:
         """One page for each running request that could preempt the newcomer when it grows: inside its floor those of
-        its own tier alone; nobody, when it is owed its pages."""
-        if entry.owed:
+        its own tier alone; nobody, when it is owed its pages, or joins before its turn (first_requests.py)."""
+        if entry.owed or entry.preempts_share:
             return 0
         own = len(self.running[entry.tier])
         if self.pages.over(entry.tier) + missing + self._adapter_pages(entry) + own <= 0:
@@ -197,16 +252,19 @@ class Room:
     def _place_victim(self, tier: int) -> Entry | None:
         """Whom to preempt so that `tier` gets a place."""
         for rank in range(len(self._tiers) - 1, tier, -1):
-            if self._places.borrows(rank) and (victim := _cheapest(self.running[rank])):
+            if self.places.borrows(rank) and (victim := _cheapest(self.running[rank])):
                 return victim
         return None
 
-    def _youngest(self, tier: int) -> Entry:
-        """Whom to preempt for one of the same tier. The floor's own pages are enough for those who are owed them."""
-        return next(entry for entry in reversed(self.running[tier]) if not entry.reserved)
+    def _youngest(self, tier: int) -> Entry | None:
+        """The request to preempt for another of the same tier; None: all of them are owed their run. A share's first
+        request (first_requests.py) is spared while there are others."""
+        free = [entry for entry in reversed(self.running[tier]) if not entry.reserved]
+        return next((entry for entry in free if not entry.first), free[0] if free else None)
 
     def _need(self, entry: Entry) -> int:
-        """Pages that it will hold at most, with its adapter's. The last id's KV is never computed."""
+        """Pages that it will hold at most, with its adapter's, wherever that is placed next but for pages of others in
+        which it finds room. The last id's KV is never computed."""
         sequence = entry.sequence
         tokens = max(sequence.token_count(), len(sequence.prompt_ids) + sequence.max_tokens - 1)
         return self.pages_of(entry, tokens) + self._residency.footprint(sequence.adapter)

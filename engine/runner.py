@@ -31,7 +31,7 @@ from engine.models.weights import model_digest
 from engine.penalties import Draw
 from engine.protocol import Logprobs, ModelInfo
 from engine.sampler import sample
-from engine.step import Chunk, Done, HostPool, Step, StepResult
+from engine.step import UNDRAWABLE, Chunk, Done, HostPool, Step, StepResult
 from engine.together import check_weights_fit, in_order_of_loading
 
 # A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
@@ -71,11 +71,13 @@ class TorchRunner:
         """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
         info, decoder = self.models[step.model], self.weights.decoder(step.model)
         good, errors = sort_out(step.chunks, info)
-        drawn = self._forward(good, decoder) if good else {}
+        drawn, undrawn = self._forward(good, decoder) if good else ({}, {})
         ids: list[int | None] = []
         reported: dict[int, Logprobs] = {}
         for index, chunk in enumerate(step.chunks):
             token, found = drawn.get(id(chunk), (None, None))
+            if id(chunk) in undrawn:
+                errors[index] = undrawn[id(chunk)]
             ids.append(token)
             if found is not None:
                 reported[index] = found
@@ -83,18 +85,19 @@ class TorchRunner:
                 errors[index] = "the model's logits are not finite numbers"
         return Done(StepResult(ids, errors, reported))
 
-    def _forward(self, chunks: list[Chunk], decoder: Decoder) -> dict[int, tuple[int | None, Logprobs | None]]:
-        """Ids drawn and their logprobs where asked for, by id() of the chunk."""
+    def _forward(
+        self, chunks: list[Chunk], decoder: Decoder
+    ) -> tuple[dict[int, tuple[int | None, Logprobs | None]], dict[int, str]]:
+        """By id() of the chunk: ids drawn, with logprobs where asked for; and why others could not be drawn."""
         batch = pack(chunks, decoder.kv.tokens_per_page, self._arena.device, decoder.dtype)
         lora = LoraBatch(self.adapters, [(c.sequence.adapter, c.count) for c in batch.chunks], self._arena.device)
         logits = decoder.forward(batch, lora if lora else None)
         sampling = [chunk for chunk in batch.chunks if chunk.sample]
         if not sampling:
-            return {}
-        draws = [draw_of(chunk) for chunk in sampling]
-        ids = sample(logits, draws)
-        found = logprobs(logits, draws, ids)
-        return {id(chunk): (ids[row], found.get(row)) for row, chunk in enumerate(sampling)}
+            return {}, {}
+        drawn, errors = draw_rows(logits, [draw_of(chunk) for chunk in sampling])
+        keys = [id(chunk) for chunk in sampling]
+        return dict(zip(keys, drawn, strict=True)), {keys[row]: why for row, why in errors.items()}
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Check its files, and know it. Raises ValueError with the reason, OSError."""
@@ -136,6 +139,27 @@ class TorchRunner:
     def unload_adapter(self, digest: str) -> None:
         """Forget it; the scheduler has removed it from the arena before."""
         self.adapters.unload(digest)
+
+
+def draw_rows(logits: Tensor, draws: list[Draw]) -> tuple[list[tuple[int | None, Logprobs | None]], dict[int, str]]:
+    """The id of each row of `logits` [rows, vocab], with its logprobs where asked for; and by row, why one could not
+    be drawn. Such a row fails alone: its neighbours draw what they would draw without it."""
+    try:
+        ids = sample(logits, draws)
+        found = logprobs(logits, draws, ids)
+        return [(token, found.get(row)) for row, token in enumerate(ids)], {}
+    except Exception as error:  # noqa: BLE001 - a row's edge: its request ends, its neighbours are drawn
+        if len(draws) == 1:
+            return [(None, None)], {0: f"{UNDRAWABLE}: {type(error).__name__}: {error}"}
+        _log.warning("draw.failed", exc_info=error, extra={"fields": {"rows": len(draws)}})
+    drawn: list[tuple[int | None, Logprobs | None]] = []
+    errors: dict[int, str] = {}
+    for row, draw in enumerate(draws):
+        (own,), failed = draw_rows(logits[row : row + 1], [draw])
+        drawn.append(own)
+        if failed:
+            errors[row] = failed[0]
+    return drawn, errors
 
 
 def draw_of(chunk: Chunk) -> Draw:

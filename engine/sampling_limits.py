@@ -11,6 +11,9 @@ REPETITION_PENALTY_MAX = 10.0
 LOGIT_BIAS_MAX = 100.0
 LOGIT_BIAS_IDS_MAX = 1024
 LOGPROBS_MAX = 20
+# What a device's packed step has for them: int32.
+TOP_K_MAX = 2**31 - 1
+CHOICE_MAX = 2**31 - 1
 
 
 def fault(sampling: Sampling, max_tokens: int, vocab_size: int | None) -> str | None:
@@ -19,7 +22,8 @@ def fault(sampling: Sampling, max_tokens: int, vocab_size: int | None) -> str | 
     checks = (
         ("temperature", s.temperature, 0 <= s.temperature < math.inf, "a number from 0"),
         ("top_p", s.top_p, 0 < s.top_p <= 1, "over 0 and at most 1"),
-        ("top_k", s.top_k, s.top_k >= 0, "0 or more"),
+        ("top_k", s.top_k, 0 <= s.top_k <= TOP_K_MAX, f"0 to {TOP_K_MAX}"),
+        ("choice", s.choice, abs(s.choice) <= CHOICE_MAX, f"±{CHOICE_MAX} at most"),
         ("min_p", s.min_p, 0 <= s.min_p <= 1, "0 to 1"),
         ("presence_penalty", s.presence_penalty, abs(s.presence_penalty) <= PENALTY_MAX, f"±{PENALTY_MAX:g} at most"),
         (

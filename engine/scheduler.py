@@ -13,6 +13,8 @@ from engine.admission import Admission, Refusal
 from engine.arena import Arena
 from engine.cost_model import CostModels
 from engine.entry import Entry
+from engine.faults import Faults, NoStep, stuck
+from engine.first_requests import FirstRequests
 from engine.hosting import Hosting
 from engine.plan import Plan
 from engine.planner import Planner
@@ -41,6 +43,10 @@ from engine.turns import MODEL_WAIT_STEPS_MAX, Turns
 from engine.weights_policy import Keep, by_use
 
 __all__ = ["MODEL_WAIT_STEPS_MAX", "Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
+
+
+# Times that a step is planned anew because all that ran was preempted.
+ROUNDS_MAX = 100
 
 
 class Scheduler:
@@ -99,7 +105,8 @@ class Scheduler:
         self.served = Served(len(tiers), self.prefix)
         self.models = self.served.limits  # those that are retired among them
         self._clock = clock
-        self.residency = Residency(adapters, arena, sequences_max)
+        floor_pages = sum(int(tier.floor * arena.pages) for tier in tiers)
+        self.residency = Residency(adapters, arena, sequences_max, floor_pages)
         self._cost_models = CostModels()
         self.swap = Swap(host_pool, arena, self._cost_models)
         self._room = Room(self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt)
@@ -112,7 +119,7 @@ class Scheduler:
             weights, len(tiers), self.served.live, clock, self._evacuate, residence_s=weights_residence_s, keep=keep
         )
         self._admission = Admission(
-            self.tiers, self.served, self._room.pages, self.residency, self.hosting, self._queues
+            self.tiers, self.served, self._room.pages, self._room.places, self.residency, self.hosting, self._queues
         )
         self._failed: list[Ended] = []
         self._displaced: list[tuple[Sequence, Refusal]] = []
@@ -121,6 +128,8 @@ class Scheduler:
         self._arrivals = 0
         self._in_flight: deque[Plan] = deque()  # oldest first
         self._turns = Turns(tiers)
+        self.faults = Faults(self._entries, self._room, self._queues, self.residency, self.swap, self.served)
+        self._firsts = FirstRequests(self.tiers, self._room, arena, self._queues, clock, self._preempt, sequences_max)
         self._planner = Planner(
             self.tiers,
             self._room,
@@ -132,7 +141,9 @@ class Scheduler:
             self._turns,
             clock,
             self._fail,
+            self._fault,
             self._in_flight,
+            self._firsts,
             step_tokens_max=step_tokens_max,
             prefill_tokens_min=prefill_tokens_min,
             sequences_max=sequences_max,
@@ -178,7 +189,7 @@ class Scheduler:
     # ---- requests
 
     def submit(self, sequence: Sequence) -> Refusal | None:
-        """Queue it, or say why not. Once queued it ends exactly once."""
+        """Queue it, or say why not. Once queued it ends exactly once. What raises leaves nothing of it here."""
         if (sequence.gateway, sequence.handle) in self._entries:
             return Refusal("bad_request", f"handle {sequence.handle} is in use")
         refusal = self._admission.refusal(sequence)
@@ -187,11 +198,15 @@ class Scheduler:
         self._arrivals += 1
         entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
         self._displace(entry)
-        self.served.came(entry)
-        self.hosting.asked(sequence.model, entry.tier)
         self._entries[sequence.gateway, sequence.handle] = entry
-        self._queues[entry.tier].add(entry)
-        self.residency.waits(sequence.adapter, entry.tier, new=True)
+        self.served.came(entry)
+        try:
+            self.hosting.asked(sequence.model, entry.tier)
+            self._queues[entry.tier].add(entry)
+            self.residency.waits(sequence.adapter, entry.tier, new=True)
+        except Exception as error:
+            self.faults.take_out(entry, error)
+            raise
         return None
 
     def abort(self, gateway: int, handle: int) -> Ended | None:
@@ -227,17 +242,22 @@ class Scheduler:
         if self._in_flight:
             self._in_flight[-1].assume()
         self.take_in()
+        rounds = 0
         while self._entries:
             before = (len(self._entries), self.running)
             for model in self._turns.order(self._planner.work(self.served.live)):
                 plan = self._plan = Plan(model, self._step_tokens_max)
                 self._planner.fill(plan)
                 if plan.chunks:
+                    self._check_after_fault()
                     return self._begin(plan)
             # All that ran was preempted: the next round finds the arena empty.
-            if before == (len(self._entries), self.running):
-                assert self._in_flight or self.awaits, "there is work, and no step can be made of it"
-                return None
+            rounds += 1
+            if before == (len(self._entries), self.running) or rounds > ROUNDS_MAX:
+                if self._in_flight or self.awaits:
+                    break
+                self._fault(stuck(self._entries.values(), self._planner.claims()), NoStep())
+        self._check_after_fault()
         return None
 
     def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
@@ -262,14 +282,22 @@ class Scheduler:
             entry.account(chunk, parts[index])
             reason: FinishReason | None = None
             if good:
-                self._advance(entry, chunk)
-                reason = self._take_id(entry, chunk, result.ids[index], now, outcome.tokens)
+                try:
+                    self._advance(entry, chunk)
+                    reason = self._take_id(entry, chunk, result.ids[index], now, outcome.tokens)
+                except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+                    self._lose_id(chunk)
+                    self._fault(entry, error)
+                    continue
                 if index in result.logprobs:
                     outcome.logprobs[chunk.sequence] = result.logprobs[index]
             if entry.aborting:
                 outcome.ended.append(self._end(entry, "aborted"))
             elif reason or not good:
                 outcome.ended.append(self._end(entry, reason or "error", result.errors.get(index, "")))
+        if self.faults.unchecked:
+            outcome.ended.extend(self.take_failed())
+            self._check_after_fault()
         return outcome
 
     def take_failed(self) -> list[Ended]:
@@ -345,8 +373,9 @@ class Scheduler:
             assert sequence.output_ids.count(PENDING_ID) <= entry.in_flight, f"{sequence.request_id} lacks an id"
         assert len(running) + sum(self.waiting().values()) == len(self._entries)
         self._room.check_integrity()
-        waiting = [(e.sequence.adapter, e.tier) for e in self._entries.values() if not e.running and e.sequence.adapter]
-        self.residency.check_integrity(Counter(waiting))
+        with_adapter = [(e.sequence.adapter, e) for e in self._entries.values() if e.sequence.adapter]
+        waiting = Counter((adapter, e.tier) for adapter, e in with_adapter if not e.running)
+        self.residency.check_integrity(waiting, Counter(adapter for adapter, e in with_adapter if e.running))
         self.swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
         self.arena.check_integrity(self._room.references())
         self.prefix.check_integrity()
@@ -360,7 +389,8 @@ class Scheduler:
         self._planner.awaits = False
         # Behind the step in flight a copy hides; a request that is alone waits for its own, and keeps nobody waiting.
         alone = len(self._entries) == 1 and not self.running
-        for digest, why in self.residency.poll(hidden=bool(self._in_flight) or alone).items():
+        failed = self.residency.poll(hidden=bool(self._in_flight) or alone, unpromised=self._room.pages.unpromised)
+        for digest, why in failed.items():
             self._fail_waiting(f"its adapter cannot be loaded: {why}", adapter=digest)
         for model, why in self.hosting.poll().items():
             self._fail_waiting(f"its model cannot be loaded: {why}", model=model)
@@ -385,15 +415,37 @@ class Scheduler:
     def _fail(self, entry: Entry, why: str) -> None:
         self._failed.append(self._end(entry, "error", why))
 
+    def _fault(self, entry: Entry, error: Exception) -> None:
+        """Its scheduling raised: it ends, and nothing of it is left."""
+        self._failed.append(self._end_faulty(entry, error))
+
+    def _end_faulty(self, entry: Entry, error: Exception) -> Ended:
+        self._unplan(entry)
+        self._planner.left(entry)
+        return Ended(entry.sequence, "error", self.faults.take_out(entry, error))
+
+    def _check_after_fault(self) -> None:
+        """See faults: where the books are wrong the engine ends."""
+        if self.faults.unchecked:
+            self.faults.unchecked = False
+            self.check_integrity()
+
     def _evacuate(self, model: str, rank: int | None) -> bool:
         """See hosting.Evacuate. Who is owed its run runs to its end; as long as somebody does, so may the others."""
         running = [entry for tier in self._room.running for entry in tier if entry.sequence.model == model]
-        if rank is None or any(entry.reserved or not self.tiers[entry.tier].preemptible for entry in running):
+        if rank is None or any(self._runs_to_its_end(entry, rank) for entry in running):
             return not running
-        self._plan = Plan("", 0)  # none is being put together: nothing is taken out of those in flight
         for entry in running:
             self._preempt(entry, rank)
         return True
+
+    def _runs_to_its_end(self, entry: Entry, rank: int) -> bool:
+        """Its model does not leave the device for a request of tier `rank` before it has ended. Two models of one tier
+        would take the device from each other for ever, where a run takes longer than a model stays: after
+        `preemptions_max` preemptions it is let run."""
+        tier = self.tiers[entry.tier]
+        tired = entry.tier <= rank and entry.sequence.preemptions >= tier.preemptions_max
+        return entry.reserved > 0 or not tier.preemptible or tired
 
     def _begin(self, plan: Plan) -> Step:
         self._planner.settle(plan)
@@ -410,15 +462,27 @@ class Scheduler:
 
     def _preempt(self, entry: Entry, cause: int) -> None:
         """Back to the front of its queue, its ids kept; its full pages stay in the prefix cache while there is room,
-        and what is cheaper to bring back than to compute again goes to host memory."""
-        self._plan.drop(entry)
+        and what is cheaper to bring back than to compute again goes to host memory. When that raises, the victim ends:
+        it gives way in any case."""
+        try:
+            self._put_aside(entry, cause)
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._fault(entry, error)
+
+    def _unplan(self, entry: Entry) -> None:
+        """Take it out of the step that is being put together, if one is: never out of one in flight."""
+        if self._plan.step is None:
+            self._plan.drop(entry)
+
+    def _put_aside(self, entry: Entry, cause: int) -> None:
+        self._unplan(entry)
         swapped = self.swap.save(entry)
         self._room.leave(entry)
         entry.sequence.computed = 0
-        entry.sequence.preemptions += 1
-        entry.cause = self.tiers[cause].name
-        entry.owed = self._room.owes(entry)
         self.preempted.note(self._clock(), entry.sequence.request_id, entry.tier, cause, swapped=swapped)
+        entry.sequence.preemptions += 1
+        entry.cause, entry.made_way_for = self.tiers[cause].name, ""
+        entry.owed = self._room.owes(entry)
         self._queues[entry.tier].put_back(entry)
         self.residency.waits(entry.sequence.adapter, entry.tier, new=False)
 
@@ -479,13 +543,28 @@ class Scheduler:
             return None
         return self._end(entry, "aborted")
 
+    def _lose_id(self, chunk: Chunk) -> None:
+        """What the chunk drew is in nobody's answer, if taking it in raised."""
+        sequence = chunk.sequence
+        place = chunk.start + chunk.count - len(sequence.prompt_ids)
+        if chunk.sample and sequence.output_ids[place : place + 1] == [PENDING_ID]:
+            self.tokens_made += 1
+            self.tokens_overrun += 1
+
     def _end(self, entry: Entry, reason: FinishReason, message: str = "") -> Ended:
+        try:
+            return self._finish(entry, reason, message)
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends in any case, and the fault is counted
+            return self._end_faulty(entry, error)
+
+    def _finish(self, entry: Entry, reason: FinishReason, message: str) -> Ended:
         sequence = entry.sequence
         entry.ended = True
         while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
             sequence.output_ids.pop()
         if entry.running:
             self._room.leave(entry)
+            self._firsts.ended(entry)
         else:
             self._queues[entry.tier].left(entry)
             self.residency.waits_no_more(sequence.adapter, entry.tier)

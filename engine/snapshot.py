@@ -105,11 +105,12 @@ def _unheld(scheduler: Scheduler, owners: list[Owner]) -> Owners:
 
 
 def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:
-    """Each for itself, of the first ADAPTERS_MAX; what is left is some adapter's."""
+    """Each for itself, of the first ADAPTERS_MAX; what is left is some adapter's. A page in which several have tiles is
+    shown as that of the adapter which came first."""
     shown = list(islice(scheduler.residency.pages().items(), ADAPTERS_MAX))
     first = len(owners)
     owners += [("adapter", None, None, digest) for digest, _ in shown]
-    _paint(owner_of, [(first + index, pages) for index, (_, pages) in enumerate(shown)])
+    _paint(owner_of, [(first + index, pages) for index, (_, pages) in reversed([*enumerate(shown)])])
 
 
 def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:

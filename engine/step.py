@@ -16,6 +16,8 @@ from engine.protocol import FinishReason, Logprobs, ModelInfo, Recompute, Sampli
 
 # Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
 PENDING_ID = -1
+# Begins the error of a row whose sampling values the runner could not prepare or draw with.
+UNDRAWABLE = "its sampling could not be prepared"
 
 
 @dataclass(slots=True, eq=False)
@@ -197,6 +199,15 @@ class AdapterTable(Protocol):
 
     def pages_needed(self, digest: str) -> int:
         """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
+        ...
+
+    def pages_alone(self, digest: str) -> int:
+        """Arena pages needed to make it resident where no other adapter is. Never changes."""
+        ...
+
+    def pages_of(self, digest: str) -> list[int]:
+        """The arena pages in which tiles of a resident adapter lie, each once: those that `place` was given, and those
+        of other adapters in which it found room."""
         ...
 
     def place(self, digest: str, pages: list[int]) -> None:

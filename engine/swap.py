@@ -56,7 +56,11 @@ class Swap:
         if 2 * self._pool.page_copy_s * len(own) > again_s:  # out and in
             return False
         slots = {page: self._free.pop() for page in own}
-        self._pool.copy_out(own, list(slots.values()))
+        try:
+            self._pool.copy_out(own, list(slots.values()))
+        except Exception:
+            self._free += reversed(slots.values())
+            raise
         self._saved[entry] = _Saved(sequence.computed, [slots.get(page) for page in filled])
         return True
 

@@ -12,7 +12,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+# Of an engine's places, left to shares that were served very little beside one that crowds their tier.
+LIGHT_PART = 1 / 8
+
 TierName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+# By so much the sum of floors that are meant to be 1 together may miss it.
+FLOORS_ROUNDING = 1e-9
 Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
 
 
@@ -56,6 +61,11 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def crowd_places(self, sequences_max: int) -> int:
         return max(int(self.crowd_part * sequences_max), 1)
 
+    def crowd_places_beside_light(self, sequences_max: int) -> int:
+        """Of shares that crowd the tier, where all others were served very little."""
+        places = sequences_max - max(1, int(LIGHT_PART * sequences_max))
+        return max(places, self.crowd_places(sequences_max))
+
 
 # The targets fit a laptop CPU.
 SHIPPED_TIERS: tuple[Tier, ...] = (
@@ -79,5 +89,5 @@ def check_tiers(tiers: Sequence[Tier]) -> None:
         if tier.queue_max < 1:
             raise ValueError(f"queue_max of tier {tier.name!r} is {tier.queue_max}; it must be at least 1")
     floors = sum(tier.floor for tier in tiers)
-    if floors > 1:
+    if floors > 1 + FLOORS_ROUNDING:
         raise ValueError(f"the floors of all tiers add up to {floors:g}; the limit is 1, the whole arena")

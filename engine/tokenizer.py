@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.small_files import TOKENIZER_BYTES_MAX, read_small
 
-# About two milliseconds of encoding: above this many characters an event loop should leave it to a thread.
+# About two milliseconds of encoding: above this many characters an event loop should leave it to another process.
 ENCODE_IN_LOOP_CHARS_MAX = 8 * 1024
 # A character is at most 4 ids of one byte each; a window decoder that still waits after this many shows what it has.
 HELD_IDS_MAX = 32
@@ -52,6 +52,7 @@ class Tokenizer:
     """A model's tokenizer, read only after `load`; threads may share it."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         path = directory / "tokenizer.json"
         text = read_small(path, TOKENIZER_BYTES_MAX)
         self._encoder = _encoder_of(text, path)

@@ -101,6 +101,7 @@ class Worker:
         send: Callable[[list[Outgoing]], None],
         tell_models: Callable[[Models], None] = lambda _: None,
         configs: Iterable[ModelConfig] = (),
+        targets_out_of_reach: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell_models` tells every stream, before what `send` sends after it; `configs`: as the models of `hello` were
@@ -113,6 +114,7 @@ class Worker:
         self._outbox = Outbox(send)
         self._clock = clock
         self._metrics = EngineMetrics([model.name for model in hello.models], hello.tiers)
+        self._metrics.targets_out_of_reach = targets_out_of_reach
         self._changes = AdapterChanges(
             runner, scheduler.remove_adapter, scheduler.reads, scheduler.pin_adapter, inbox, self._answer_change
         )
@@ -294,11 +296,13 @@ class Worker:
     def _submit(self, gateway: int, frame: Submit, at: float) -> None:
         try:
             sequence = self._sequence(gateway, frame, at)
-            refusal = self._scheduler.submit(sequence)
+            try:
+                refusal = self._scheduler.submit(sequence)
+            finally:
+                self._refuse_displaced()
             if refusal is None:
                 if sequence.adapter is not None:
                     self._changes.used(sequence.adapter)
-                self._refuse_displaced()
                 return
             # It may quote what it refuses, at any length.
             message = refusal.message[:MESSAGE_CHARS_MAX]

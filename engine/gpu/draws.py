@@ -15,33 +15,47 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.logprobs import LOGPROB_MIN
-from engine.penalties import Draw
+from engine.penalties import Draw, changes
 from engine.protocol import Logprobs
+from engine.step import UNDRAWABLE
 from kernels.sample import Mode
 
 
-def draw_fields(draws: Many[Draw]) -> dict[str, NDArray[Any]]:
-    """The sampling fields of a packed step, by place in the order of samples."""
+def draw_fields(draws: Many[Draw], vocab: int) -> dict[str, NDArray[Any]]:
+    """The sampling fields of a packed step, by place in the order of samples. A top_k of the whole vocabulary is none.
+    Raises for a value that its array does not take: `undrawable` finds the row."""
     sampling = [draw.sampling for draw in draws]
     # A seed is any 64 bits: numpy takes them unsigned.
     return {
         "seeds": np.array([own.seed & (1 << 64) - 1 for own in sampling], np.uint64),
         "choices": np.array([own.choice for own in sampling], np.int32),
         "draw_positions": np.array([draw.position for draw in draws], np.int32),
-        "top_ks": np.array([own.top_k for own in sampling], np.int32),
+        "top_ks": np.array([own.top_k if own.top_k < vocab else 0 for own in sampling], np.int32),
         "temperatures": np.array([own.temperature for own in sampling], np.float32),
         "top_ps": np.array([own.top_p for own in sampling], np.float32),
         "min_ps": np.array([own.min_p for own in sampling], np.float32),
     }
 
 
-def mode_of(draws: Many[Draw]) -> Mode:
+def undrawable(draws: Many[Draw], vocab: int) -> dict[int, str]:
+    """After preparing `draws` raised: by place, those for which it raises alone, and why."""
+    found = {}
+    for place, draw in enumerate(draws):
+        try:
+            draw_fields([draw], vocab)
+            changes(draw, vocab)
+        except Exception as error:  # noqa: BLE001 - one row's edge: its request ends, its neighbours are drawn
+            found[place] = f"{UNDRAWABLE}: {type(error).__name__}: {error}"
+    return found
+
+
+def mode_of(draws: Many[Draw], vocab: int) -> Mode:
     """What the dearest row asks for."""
     mode = Mode.GREEDY
     for draw in draws:
         sampling = draw.sampling
         if sampling.temperature > 0:
-            if sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0:
+            if sampling.top_p < 1 or 0 < sampling.top_k < vocab or sampling.min_p > 0:
                 return Mode.FILTERED
             mode = Mode.PLAIN
     return mode

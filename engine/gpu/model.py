@@ -8,24 +8,23 @@ from __future__ import annotations
 import bisect
 import logging
 import time
-from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adapters.pool import TilePool
 from adapters.work import write_work
 from engine.gpu.decoder import GpuDecoder, Lora
-from engine.gpu.draws import draw_fields
 from engine.gpu.graphs import Graphs, Kind, Replayed, Run
 from engine.gpu.layouts import Layouts
 from engine.gpu.lora import LoraDeltas
 from engine.gpu.packing import Layout, PackedStep, Packer, views
 from engine.gpu.step_memory import StepMemory
-from engine.penalties import Draw
 from engine.protocol import ModelInfo
 from engine.step import Sequence
 from kernels.prefill_blocks import prefill_blocks
@@ -135,11 +134,12 @@ class GpuModel:
             fields = {"model": self.info.name, "rows": kind.rows, "decodes": kind.decodes, "lora": kind.lora}
             _log.info("graph.captured", extra={"fields": fields | {"seconds": round(time.monotonic() - began, 4)}})
 
-    def forward(self, packed: PackedStep, drawn: dict[Sequence, int], draws: Many[Draw]) -> Layout:
+    def forward(self, packed: PackedStep, drawn: dict[Sequence, int], fields: dict[str, NDArray[Any]]) -> Layout:
         """Start the step; the first of `memory.logits` are written, one row a sample. Returns where its fields lie in
-        `memory.packed`. `drawn`: where among the ids of the step before a sequence's id is."""
+        `memory.packed`. `drawn`: where among the ids of the step before a sequence's id is; `fields`: `draw_fields`
+        of its samples."""
         self._due = None  # of a step that failed before its capture
-        extra = draw_fields(draws)
+        extra = dict(fields)
         adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)
         blocks = 0
         if not packed.decodes:

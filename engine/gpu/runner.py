@@ -7,7 +7,6 @@ scheduler's. It must never import it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from adapters.pool import TilePool
 from adapters.table import AdapterRows
 from engine.config import ModelConfig
 from engine.gpu.decoder import GpuDecoder
-from engine.gpu.draws import Reported, mode_of, report, to_host
+from engine.gpu.draws import Reported, draw_fields, mode_of, report, to_host, undrawable
 from engine.gpu.driver import DriverError
 from engine.gpu.graphs import Graphs
 from engine.gpu.layouts import Layouts, Limits
@@ -31,11 +30,13 @@ from engine.gpu.weights import GpuWeights
 from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.slab import slab_weights
 from engine.penalties import Draw, penalize
-from engine.protocol import Logprobs, ModelInfo
+from engine.protocol import Logprobs, ModelInfo, Sampling
 from engine.runner import check_page, draw_of, sort_out
-from engine.step import DeviceLost, HostPool, Sequence, Step, StepResult
+from engine.step import Chunk, DeviceLost, HostPool, Sequence, Step, StepResult
 from kernels.prefill_attention import PROGRAMS_PER_SM
 from kernels.sample import Draws, sample
+
+GREEDY = Sampling(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class PendingStep:
         errors = dict(self.errors)
         ids: list[int | None] = [None] * self.chunks
         for index, wanted, drawn in zip(self.places, self.wanted, self.ids.tolist(), strict=True):
-            if not wanted:
+            if not wanted or index in self.errors:
                 continue
             if drawn < 0:
                 errors[index] = "the model's logits are not finite numbers"
@@ -189,26 +190,34 @@ class GpuRunner:
             return self._begin(step)
 
     def _begin(self, step: Step) -> PendingStep:
-        model = self._served[step.model]
+        model, indices = self._served[step.model], {id(chunk): index for index, chunk in enumerate(step.chunks)}
         good, errors = sort_out(step.chunks, model.info)
-        packed = PackedStep(good, model.info.tokens_per_page)
-        chunks = [packed.chunks[index] for index in packed.sampling]
-        draws = [draw_of(chunk) for chunk in chunks]
+        packed, chunks, draws = _packed(good, model.info)
+        try:
+            fields = draw_fields(draws, model.info.vocab_size)
+        except Exception:
+            bad = undrawable(draws, model.info.vocab_size)
+            if not bad:
+                raise
+            errors.update((indices[id(chunks[place])], why) for place, why in bad.items())
+            good = [chunk for chunk in good if indices[id(chunk)] not in errors]
+            packed, chunks, draws = _packed(good, model.info)
+            fields = draw_fields(draws, model.info.vocab_size)
         reported = None
         if good:
-            layout = model.forward(packed, self._places, draws)
+            layout = model.forward(packed, self._places, fields)
             if draws:
-                reported = self._draw_ids(model, layout, draws)
+                reported, bad = self._draw_ids(model, layout, draws)
+                errors.update((indices[id(chunks[place])], why) for place, why in bad.items())
         self._places = {chunk.sequence: place for place, chunk in enumerate(chunks)}
         ids = to_host(self._drawn[: len(draws)])
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
         model.capture_due()  # while the device computes the step
-        places = {id(chunk): index for index, chunk in enumerate(step.chunks)}
         return PendingStep(
             chunks=len(step.chunks),
             errors=errors,
-            places=[places[id(chunk)] for chunk in chunks],
+            places=[indices[id(chunk)] for chunk in chunks],
             wanted=[chunk.sample for chunk in chunks],
             ids=ids,
             reported=reported,
@@ -277,14 +286,32 @@ class GpuRunner:
         sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
         return step_form(shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
 
-    def _draw_ids(self, model: GpuModel, layout: Layout, draws: Many[Draw]) -> Reported | None:
-        """Draw into the fixed buffer that the next step reads."""
+    def _draw_ids(self, model: GpuModel, layout: Layout, draws: list[Draw]) -> tuple[Reported | None, dict[int, str]]:
+        """Draw into the fixed buffer that the next step reads. Also the places that could not be drawn, and why: what
+        was drawn there means nothing."""
         memory = model.memory
         logits, drawn = memory.logits[: len(draws)], self._drawn[: len(draws)]
         names = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")
         fields = Draws(*(layout.view(memory.packed, name)[: len(draws)] for name in names))
-        sample(penalize(logits, draws), fields, memory.scratch, drawn, mode=mode_of(draws))
-        return report(logits, drawn, draws)
+        vocab, bad = model.info.vocab_size, dict[int, str]()
+        try:
+            changed = penalize(logits, draws)
+        except torch.AcceleratorError:
+            raise
+        except Exception:
+            if not (bad := undrawable(draws, vocab)):
+                raise
+            draws = [draw._replace(sampling=GREEDY) if place in bad else draw for place, draw in enumerate(draws)]
+            changed = penalize(logits, draws)
+        sample(changed, fields, memory.scratch, drawn, mode=mode_of(draws, vocab))
+        return report(logits, drawn, draws), bad
+
+
+def _packed(chunks: list[Chunk], info: ModelInfo) -> tuple[PackedStep, list[Chunk], list[Draw]]:
+    """The step, its sampling chunks, and how each of these is drawn."""
+    packed = PackedStep(chunks, info.tokens_per_page)
+    sampling = [packed.chunks[index] for index in packed.sampling]
+    return packed, sampling, [draw_of(chunk) for chunk in sampling]
 
 
 @contextmanager
