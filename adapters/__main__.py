@@ -1,5 +1,6 @@
-"""`python -m adapters check DIRECTORY` says as JSON what is in an adapter, or why it is refused; `… slab` makes the
-slab of one that is stored; `… generate` makes random ones.
+"""`python -m adapters check DIRECTORY` prints as JSON what is in an adapter, or why it is refused, and writes its
+resolved modules beside it; `… resolve` does the latter for stored adapters that have none; `… slab` makes the slab of a
+stored adapter; `… generate` makes random adapters.
 
 A process of its own, so that whatever a file makes it do takes no time and no memory from whoever serves.
 """
@@ -7,13 +8,18 @@ A process of its own, so that whatever a file makes it do takes no time and no m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
+import resource
+import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from adapters.check import FILES, check_adapter
+from adapters.check import FILES, check_numbers, keep_resolved, read_spec
 from adapters.config import RANK_MAX
 from adapters.facts import facts_of, names_of_base
 from adapters.generate import recipes, write_random
@@ -23,6 +29,9 @@ from adapters.store import AdapterStore, slab_of
 
 EXIT_REFUSED = 3
 NICENESS = 10
+# Of processor time, for what a configuration and a header say: 50 ms for the largest that make sense. What follows is
+# linear in the file, and ends with the caller's patience.
+CONFIG_CPU_S_MAX = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--rank-max", type=int, default=RANK_MAX)
     check.add_argument("--dtype", default="float32")
     check.add_argument("--slab", action="store_true", help="make its slab beside it, if there is room")
+    resolve = commands.add_parser("resolve", help="resolve the modules of stored adapters that never were")
+    resolve.add_argument("store", type=Path)
+    resolve.add_argument("digests", nargs="+")
     slab = commands.add_parser("slab", help="make the slab of a stored adapter that has none")
     slab.add_argument("store", type=Path)
     slab.add_argument("digest")
@@ -46,32 +58,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
     generate.add_argument("--count", type=int, default=1)
     generate.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    return {"check": _check, "slab": _slab, "generate": _generate}[options.command](options)
+    return {"check": _check, "resolve": _resolve, "slab": _slab, "generate": _generate}[options.command](options)
 
 
 def _base(model: Path) -> BaseShape:
     return BaseShape.from_config(json.loads((model / "config.json").read_bytes()))
 
 
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Raises AdapterRefused in the block once it took CONFIG_CPU_S_MAX of processor time: Python's `re` looks for
+    signals, too."""
+
+    def over(*_: object) -> None:
+        raise AdapterRefused(
+            f"adapter_config.json: resolving its patterns takes more than {CONFIG_CPU_S_MAX} s of processor time"
+        )
+
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    before = signal.signal(signal.SIGXCPU, over)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + CONFIG_CPU_S_MAX), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+        signal.signal(signal.SIGXCPU, before)
+
+
 def _check(options: argparse.Namespace) -> int:
     os.nice(NICENESS)
+    directory, base = options.directory, _base(options.model)
     try:
-        checked = check_adapter(options.directory, _base(options.model), rank_max=options.rank_max, dtype=options.dtype)
+        with _limited():
+            spec = read_spec(directory, base, options.rank_max)
+        checked = check_numbers(directory, spec, options.dtype)
     except AdapterRefused as error:
         print(json.dumps({"refused": error.reason}))  # noqa: T201 - the answer
         return EXIT_REFUSED
-    size = sum((options.directory / name).stat().st_size for name in FILES)
+    keep_resolved(directory, spec)
+    size = sum((directory / name).stat().st_size for name in FILES)
     facts = facts_of(checked, size, names_of_base(options.name, options.model))
     if options.slab:
-        slab_of(options.directory, checked, _base(options.model), options.dtype)
+        slab_of(directory, checked, base, options.dtype)
     print(facts.to_json())  # noqa: T201 - the answer
     return 0
+
+
+def _resolve(options: argparse.Namespace) -> int:
+    """What could not be resolved, by digest."""
+    os.nice(NICENESS)
+    store, refused = AdapterStore(options.store), {}
+    for digest in options.digests:
+        try:
+            with _limited():
+                store.resolve(digest)
+        except (AdapterRefused, OSError, ValueError) as error:
+            refused[digest] = str(error)
+    print(json.dumps({"refused": refused}))  # noqa: T201 - the answer
+    return EXIT_REFUSED if refused else 0
 
 
 def _slab(options: argparse.Namespace) -> int:
     os.nice(NICENESS)
     store = AdapterStore(options.store)
     try:
+        with _limited():
+            store.resolve(options.digest)
         store.add_slab(options.digest, _base(options.model), options.dtype)
     except (AdapterRefused, OSError) as error:
         print(json.dumps({"refused": str(error)}))  # noqa: T201 - the answer

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from adapters.config import CONFIG_BYTES_MAX, RANK_MAX, parse_config
-from adapters.header import FILE_BYTES_MAX, AdapterRefused, Tensor, read_header
-from adapters.spec import AdapterSpec, BaseShape, validate
+from adapters.config import CONFIG_BYTES_MAX, RANK_MAX, parse_config, parse_stored_config
+from adapters.header import FILE_BYTES_MAX, AdapterRefused, Tensor, header_digest, read_header
+from adapters.resolved import Resolved, read_resolved, write_resolved
+from adapters.spec import AdapterSpec, BaseShape, fit, resolve, validate
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -55,17 +56,53 @@ def check_adapter(
 ) -> Checked:
     """As `read_adapter`, for a base that takes ranks up to `rank_max` and computes in `dtype` (float32, bfloat16 or
     float16), with the digest. `on_bytes` hears how many bytes of weights were looked at since it was called last."""
-    spec = read_spec(path, base, rank_max)
+    return check_numbers(path, read_spec(path, base, rank_max), dtype, on_bytes)
+
+
+def check_numbers(path: Path, spec: AdapterSpec, dtype: str, on_bytes: Progress | None = None) -> Checked:
+    """What `check_adapter` does after `read_spec`. Raises AdapterRefused, OSError."""
     digest = hashlib.sha256(_meaning(spec))
     _scan(path, spec, dtype, digest, on_bytes)
     return Checked(spec, digest.hexdigest())
 
 
+def check_stored(directory: Path, base: BaseShape, dtype: str) -> Checked:
+    """As `check_adapter`, of a directory of the store that was resolved. Raises AdapterRefused, Unresolved, OSError."""
+    return check_numbers(directory, read_stored(directory, base), dtype)
+
+
 def read_spec(path: Path, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
-    """Configuration, header and shapes, without the numbers. Raises AdapterRefused, OSError."""
+    """Configuration, header and shapes, without the numbers. It evaluates the configuration's patterns: only the check
+    of an adapter may call it. Raises AdapterRefused, OSError."""
     with (path / CONFIG_FILE).open("rb") as file:
         config = parse_config(file.read(CONFIG_BYTES_MAX + 1))
     return validate(config, read_header(path / WEIGHTS_FILE), base, rank_max)
+
+
+def read_stored(directory: Path, base: BaseShape) -> AdapterSpec:
+    """As `read_spec`, of a directory that was resolved: it reads no configuration, and evaluates no pattern.
+    Raises AdapterRefused, Unresolved, OSError."""
+    resolved, weights = read_resolved(directory), directory / WEIGHTS_FILE
+    header = read_header(weights)
+    if header_digest(weights) != resolved.header:
+        raise AdapterRefused(f"{weights.name}: it is not the file that was checked")
+    return fit(resolved, header, base)
+
+
+def keep_resolved(directory: Path, spec: AdapterSpec) -> None:
+    """Write what the check of this directory found, for the engines that load the adapter. Raises OSError."""
+    modules = {(module.layer, module.module): (module.rank, module.scale) for module in spec.modules}
+    write_resolved(directory, Resolved(header_digest(directory / WEIGHTS_FILE), modules))
+
+
+def resolve_stored(directory: Path) -> None:
+    """Resolve a directory of the store that was checked when nothing was written down. It may backtrack for ever: only
+    for a process whose processor time is limited. Raises AdapterRefused, OSError."""
+    with (directory / CONFIG_FILE).open("rb") as file:
+        config = parse_stored_config(file.read(CONFIG_BYTES_MAX + 1))
+    weights = directory / WEIGHTS_FILE
+    modules = resolve(config, read_header(weights))
+    write_resolved(directory, Resolved(header_digest(weights), modules))
 
 
 def _by_name(spec: AdapterSpec) -> list[Tensor]:

@@ -9,18 +9,16 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from adapters.header import AdapterRefused, load_json
+from adapters.patterns import PATTERNS_MAX, Budget, Names, Pattern, PatternValues, StoredValues
 
 CONFIG_BYTES_MAX = 1024 * 1024
 RANK_MAX = 256
-PATTERN_CHARS_MAX = 1024
-PATTERNS_MAX = 4096
-# Of `*`, `+` and `{…}` in one pattern: a name has about 40 characters, and each may multiply the ways to match it.
-PATTERN_REPEATS_MAX = 4
-
-Value = TypeVar("Value", int, float)
+# A prefix of the path of layers, such as `layers` or `model.layers`: peft takes a regular expression here, too.
+LAYERS_PATTERNS_MAX = 16
+LAYERS_PATTERN = re.compile(r"[A-Za-z0-9_]{1,64}(?:\.[A-Za-z0-9_]{1,64}){0,7}")
 
 # Keys that say how the adapter was trained or found, and leave the arithmetic of serving as it is.
 DESCRIPTIVE = frozenset(
@@ -71,31 +69,34 @@ class AdapterConfig:
     r: int
     lora_alpha: float
     use_rslora: bool
-    rank_pattern: Mapping[str, int]
-    alpha_pattern: Mapping[str, float]
-    target_modules: tuple[str, ...] | str | None
-    exclude_modules: tuple[str, ...] | str | None
-    layers_to_transform: tuple[int, ...] | None
+    rank_pattern: PatternValues[int]
+    alpha_pattern: PatternValues[float] | StoredValues
+    target_modules: Names | Pattern | None  # None: whatever the file has
+    exclude_modules: Names | Pattern | None
+    layers_to_transform: frozenset[int]  # empty: all
     layers_pattern: tuple[str, ...]
     base_model_name_or_path: str | None
 
     def rank(self, name: str) -> int:
         """Rank of a module by its full name, such as `model.layers.0.self_attn.q_proj`."""
-        return _by_pattern(self.rank_pattern, name, self.r)
+        return self.rank_pattern.get(name, self.r)
 
     def scale(self, name: str) -> float:
-        alpha, rank = _by_pattern(self.alpha_pattern, name, self.lora_alpha), self.rank(name)
+        return self.scale_of_rank(name, self.rank(name))
+
+    def scale_of_rank(self, name: str, rank: int) -> float:
+        alpha = self.alpha_pattern.get(name, self.lora_alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
     def targets(self, name: str) -> bool:
         """Whether peft would put an adapter on this linear module."""
-        if self.exclude_modules and _named(self.exclude_modules, name):
+        if self.exclude_modules is not None and self.exclude_modules.matches(name):
             return False
         if self.target_modules is None:
             return True  # peft fills it in by architecture; then the tensors say it
-        if isinstance(self.target_modules, str):
-            return self.target_modules.lower() == "all-linear" or _named(self.target_modules, name)
-        return _named(self.target_modules, name) and self._transforms_layer_of(name)
+        if not self.target_modules.matches(name):
+            return False
+        return isinstance(self.target_modules, Pattern) or self._transforms_layer_of(name)
 
     def _transforms_layer_of(self, name: str) -> bool:
         if not self.layers_to_transform:
@@ -116,17 +117,47 @@ def parse_config(data: bytes) -> AdapterConfig:
     base = raw.get("base_model_name_or_path")
     if base is not None and not isinstance(base, str):
         raise AdapterRefused("base_model_name_or_path: not a string")
+    ranks = {key: _rank(f"rank_pattern.{key}", value) for key, value in _patterns("rank_pattern", raw)}
+    alphas = {key: _number(f"alpha_pattern.{key}", value) for key, value in _patterns("alpha_pattern", raw)}
+    budget = Budget()
     return AdapterConfig(
         r=_rank("r", raw.get("r", 8)),
         lora_alpha=_number("lora_alpha", raw.get("lora_alpha", 8)),
         use_rslora=_boolean("use_rslora", raw.get("use_rslora")),
-        rank_pattern={key: _rank(f"rank_pattern.{key}", value) for key, value in _patterns("rank_pattern", raw)},
-        alpha_pattern={key: _number(f"alpha_pattern.{key}", value) for key, value in _patterns("alpha_pattern", raw)},
-        target_modules=_names("target_modules", raw.get("target_modules")),
-        exclude_modules=_names("exclude_modules", raw.get("exclude_modules")),
+        rank_pattern=PatternValues("rank_pattern", ranks, budget),
+        alpha_pattern=PatternValues("alpha_pattern", alphas, budget),
+        target_modules=_target_modules(raw.get("target_modules"), budget),
+        exclude_modules=_names("exclude_modules", raw.get("exclude_modules"), budget),
         layers_to_transform=_layers(raw.get("layers_to_transform")),
         layers_pattern=_layers_pattern(raw.get("layers_pattern")),
         base_model_name_or_path=base,
+    )
+
+
+def parse_stored_config(data: bytes) -> AdapterConfig:
+    """Of an adapter that was checked before its modules were resolved, what its scales depend on; it targets whatever
+    the file has. It may evaluate patterns by backtracking: only for a process whose processor time is limited.
+    Raises AdapterRefused."""
+    raw = load_json(data, "adapter_config.json")
+    if not isinstance(raw, dict):
+        raise AdapterRefused("adapter_config.json: not a JSON object")
+    alphas = {key: _number(f"alpha_pattern.{key}", value) for key, value in _patterns("alpha_pattern", raw)}
+    by_pattern: PatternValues[float] | StoredValues
+    try:
+        by_pattern = PatternValues("alpha_pattern", alphas, Budget())
+    except AdapterRefused:
+        by_pattern = StoredValues("alpha_pattern", alphas)
+    return AdapterConfig(
+        r=_rank("r", raw.get("r", 8)),
+        lora_alpha=_number("lora_alpha", raw.get("lora_alpha", 8)),
+        use_rslora=_boolean("use_rslora", raw.get("use_rslora")),
+        rank_pattern=PatternValues[int]("rank_pattern", {}, Budget()),
+        alpha_pattern=by_pattern,
+        target_modules=None,
+        exclude_modules=None,
+        layers_to_transform=frozenset(),
+        layers_pattern=(),
+        base_model_name_or_path=None,
     )
 
 
@@ -185,82 +216,45 @@ def _patterns(key: str, raw: Mapping[str, Any]) -> list[tuple[str, Any]]:
         return []
     if not isinstance(value, dict) or len(value) > PATTERNS_MAX:
         raise AdapterRefused(f"{key}: not an object of at most {PATTERNS_MAX} patterns")
-    for pattern in value:
-        _check_pattern(key, pattern)
     return list(value.items())
 
 
-def _names(key: str, value: Any) -> tuple[str, ...] | str | None:
+def _target_modules(value: Any, budget: Budget) -> Names | Pattern | None:
+    """None: every linear module, or whatever the file has."""
+    if isinstance(value, str) and value.lower() == "all-linear":
+        return Pattern("target_modules", ".*", budget)
+    return _names("target_modules", value, budget)
+
+
+def _names(key: str, value: Any, budget: Budget) -> Names | Pattern | None:
     """A list of names, or one regular expression."""
     if value is None:
         return None
-    if isinstance(value, str):
-        _check_pattern(key, value)
-        return value
+    return Pattern(key, value, budget) if isinstance(value, str) else Names(_strings(key, value))
+
+
+def _strings(key: str, value: Any) -> list[str]:
     if not isinstance(value, list) or len(value) > PATTERNS_MAX or not all(isinstance(item, str) for item in value):
         raise AdapterRefused(f"{key}: neither a string nor a list of at most {PATTERNS_MAX} strings")
-    return tuple(value)
+    return value
 
 
-def _layers(value: Any) -> tuple[int, ...] | None:
+def _layers(value: Any) -> frozenset[int]:
     if value is None:
-        return None
+        return frozenset()
     found = value if isinstance(value, list) else [value]
     if len(found) > PATTERNS_MAX or not all(type(item) is int for item in found):
         raise AdapterRefused("layers_to_transform: neither an integer nor a list of integers")
-    return tuple(found)
+    return frozenset(found)
 
 
 def _layers_pattern(value: Any) -> tuple[str, ...]:
-    found = _names("layers_pattern", [value] if isinstance(value, str) else value) or ()
-    patterns = tuple(pattern for pattern in found if pattern)
+    if value is None or value == "":
+        return ()
+    patterns = [value] if isinstance(value, str) else _strings("layers_pattern", value)
+    if len(patterns) > LAYERS_PATTERNS_MAX:
+        raise AdapterRefused(f"layers_pattern: more than {LAYERS_PATTERNS_MAX} patterns")
     for pattern in patterns:
-        _check_pattern("layers_pattern", pattern)
-    return patterns
-
-
-def _check_pattern(key: str, pattern: str) -> None:
-    """Refuses what does not compile, and what could keep the regex engine busy for ever."""
-    shown = f"{key}: the pattern {pattern[:64]!r}"
-    if len(pattern) > PATTERN_CHARS_MAX:
-        raise AdapterRefused(f"{shown} has more than {PATTERN_CHARS_MAX} characters")
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise AdapterRefused(f"{shown} is not a regular expression: {error}") from error
-    if not _cheap(pattern):
-        raise AdapterRefused(f"{shown} repeats an ambiguous group, or more than {PATTERN_REPEATS_MAX} times")
-
-
-def _cheap(pattern: str) -> bool:
-    """At most PATTERN_REPEATS_MAX repetitions, and none of a group that can match one text in several ways. That stops
-    accidents and the classic attacks; somebody who may add adapters could still write a slower pattern."""
-    plain = re.sub(r"\[\^?\]?(?:\\.|[^\]\\])*\]", "_", re.sub(r"\\[^\[\]]", "_", pattern))
-    repeats, groups, before, ambiguous = 0, [False], "", False  # ambiguous: the atom before is such a group
-    for char in plain:
-        if char in "*+{":
-            repeats += 1
-            if ambiguous or repeats > PATTERN_REPEATS_MAX:
-                return False
-            groups[-1] = True
-        elif char == "|" or (char == "?" and before != "("):
-            groups[-1] = True
-        elif char == "(":
-            groups.append(False)
-        ambiguous = char == ")" and len(groups) > 1 and groups.pop()
-        groups[-1] = groups[-1] or ambiguous
-        before = char
-    return True
-
-
-def _by_pattern(patterns: Mapping[str, Value], name: str, default: Value) -> Value:
-    """The value of the first pattern that matches a whole suffix of the name: peft's rule."""
-    matching = (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", name))
-    return next(matching, default)
-
-
-def _named(names: tuple[str, ...] | str, name: str) -> bool:
-    """peft's rule: a string is a regular expression for the whole name, a list has names or dotted ends of names."""
-    if isinstance(names, str):
-        return re.fullmatch(names, name) is not None
-    return any(name == item or name.endswith(f".{item}") for item in names)
+        if LAYERS_PATTERN.fullmatch(pattern) is None:
+            raise AdapterRefused(f"layers_pattern: the pattern {pattern[:64]!r} is not a name such as 'model.layers'")
+    return tuple(patterns)

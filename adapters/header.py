@@ -5,6 +5,7 @@ Python integers throughout: no arithmetic here can overflow. It must never know 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -65,13 +66,22 @@ def read_header(path: Path) -> Header:
     return {tensor.name: tensor for tensor in sorted(tensors, key=lambda tensor: tensor.name)}
 
 
+def header_digest(path: Path) -> str:
+    """SHA-256, lowercase hex, of what comes before the first number of a file whose header was read. Raises OSError."""
+    with path.open("rb") as file:
+        first = file.read(LENGTH_BYTES)
+        return hashlib.sha256(first + file.read(min(int.from_bytes(first, "little"), HEADER_BYTES_MAX))).hexdigest()
+
+
 def strict_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """`object_pairs_hook` that refuses a key named twice: two readers would each take another."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise AdapterRefused(f"{_shown(twice)}: named twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise AdapterRefused(f"{_shown(name)}: named twice")
+            seen.add(name)
     return found
 
 

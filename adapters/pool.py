@@ -31,6 +31,8 @@ HOST_BYTES = 256 << 20
 PLACE_BYTES_MAX, STAGED_BYTES_MAX = 32 << 20, 128 << 20
 # Copies of so many bytes together are taken to end while the step in flight runs.
 HIDDEN_BYTES_MAX = 128 << 20
+# Combinations of tile sizes of which it is remembered how many pages they need; adapters of one rank share theirs.
+SIZES_KEPT = 1024
 # Between two looks at a file that is read for a `place` that waits.
 WAIT_S = 0.0005
 
@@ -139,6 +141,7 @@ class TilePool:
         self._pages = TilePages(self._page_bytes)
         # Where tiles would go while the free extents stay as they are: by their sizes, which many adapters share.
         self._plans: dict[tuple[int, ...], Plan] = {}
+        self._alone: dict[tuple[int, ...], int] = {}  # sizes → pages of an adapter that shares none
         self._wanted: set[str] = set()
         self._pinned: set[str] = set()
         # Since the last `poll`: what was promised to whoever asked, and what came; and how much was placed.
@@ -354,6 +357,19 @@ class TilePool:
             return 0
         return self._plan(self._known[digest]).fresh
 
+    def pages_alone(self, digest: str) -> int:
+        """Arena pages needed to make it resident where no other adapter is."""
+        sizes = self._known[digest].sizes
+        if sizes not in self._alone:
+            if len(self._alone) >= SIZES_KEPT:
+                self._alone.clear()
+            self._alone[sizes] = TilePages(self._page_bytes).plan(self._known[digest].layout.cuts).fresh
+        return self._alone[sizes]
+
+    def pages_of(self, digest: str) -> list[int]:
+        """The arena pages in which tiles of a resident adapter lie, each once."""
+        return list(dict.fromkeys(page for page, _ in self._resident[digest].places))
+
     def _plan(self, known: _Known) -> Plan:
         plan = self._plans.get(known.sizes)
         if plan is None:
@@ -362,7 +378,8 @@ class TilePool:
 
     def place(self, digest: str, pages: list[int]) -> None:
         """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent.
-        Raises ValueError, nothing being changed, when the table of rows is full, and what reading its file raises."""
+        Raises ValueError when the table of rows is full, and what reading its file or the copy raises; then nothing
+        lies in `pages`."""
         assert len(pages) == self.pages_needed(digest)
         assert not set(pages) & self._pages.pages.keys()
         if digest in self._resident:
@@ -372,11 +389,15 @@ class TilePool:
         known = self._known[digest]
         data = self._take_out(digest)
         places = self._pages.take(self._plan(known), pages)
-        self._copy(data, known.layout.cuts, places)
+        try:
+            self._copy(data, known.layout.cuts, places)
+            if self.rows is not None:
+                assert known.form is not None
+                self.rows.add(digest, known.form, places)
+        except Exception:
+            self._give_back(known, places)
+            raise
         self._resident[digest] = ResidentAdapter(known.base, known.layout, places, self._arena)
-        if self.rows is not None:
-            assert known.form is not None
-            self.rows.add(digest, known.form, places)
         self._placed += known.layout.bytes
         self._plans.clear()
         if self.staging is not None and self.staging.has(digest):
@@ -405,10 +426,12 @@ class TilePool:
             return []
         if self.rows is not None:
             self.rows.remove(digest)
-        cuts = self._known[digest].layout.cuts
-        empty = [
-            page for (page, at), cut in zip(adapter.places, cuts, strict=True) if self._pages.give(page, at, cut.bytes)
-        ]
+        return self._give_back(self._known[digest], adapter.places)
+
+    def _give_back(self, known: _Known, places: Places) -> list[int]:
+        """Free the extents of an adapter's tiles; the pages that are empty now."""
+        cuts = known.layout.cuts
+        empty = [page for (page, at), cut in zip(places, cuts, strict=True) if self._pages.give(page, at, cut.bytes)]
         self._plans.clear()
         return empty
 

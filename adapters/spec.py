@@ -1,4 +1,5 @@
-"""Does this adapter fit that base? Configuration, header and shapes in; ranks, scales and places in the file out.
+"""Does this adapter fit that base? Configuration (or what was resolved of it before), header and shapes in; ranks,
+scales and places in the file out.
 
 It loads no torch, and must never know about tenants or names of adapters.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 from adapters.config import RANK_MAX, AdapterConfig, parse_config
 from adapters.header import AdapterRefused, Header, Tensor, read_header
+from adapters.resolved import Key, Resolved, Unresolved
 
 __all__ = [
     "AdapterConfig",
@@ -21,8 +23,10 @@ __all__ = [
     "Header",
     "ModuleShape",
     "ModuleSpec",
+    "fit",
     "parse_config",
     "read_header",
+    "resolve",
     "validate",
 ]
 
@@ -109,18 +113,55 @@ class AdapterSpec:
 
 def validate(config: AdapterConfig, header: Header, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
     """For a base that takes ranks up to `rank_max`. Raises AdapterRefused, naming the tensor."""
-    pairs: dict[tuple[int, str], dict[str, Tensor]] = {}
-    for tensor in header.values():
-        layer, module, side = _locate(tensor, config, base)
-        pairs.setdefault((layer, module), {})[side] = tensor
-    if not pairs:
-        raise AdapterRefused("adapter_model.safetensors: it has no LoRA tensors")
+    pairs = _pairs(header, base)
+    for layer, module in pairs:
+        path = _path(layer, module)
+        if not config.targets(path):
+            named = next(iter(pairs[layer, module].values())).name
+            raise AdapterRefused(f"{named}: the configuration does not target {path} (target_modules, …)")
     _check_complete(config, base, pairs)
-    modules = [_module(*key, pairs[key], config, base, rank_max) for key in sorted(pairs)]
+    modules = []
+    for key in sorted(pairs):
+        path = _path(*key)
+        modules.append(_module(key, pairs[key], config.rank(path), config.scale(path), base, rank_max))
     return AdapterSpec(tuple(modules), config.base_model_name_or_path)
 
 
-def _locate(tensor: Tensor, config: AdapterConfig, base: BaseShape) -> tuple[int, str, str]:
+def fit(resolved: Resolved, header: Header, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
+    """As `validate`, of a configuration that was resolved before. Raises AdapterRefused, Unresolved."""
+    pairs = _pairs(header, base)
+    if pairs.keys() != resolved.modules.keys():
+        raise Unresolved("the resolved modules are not those of the file")
+    modules = [_module(key, pairs[key], *resolved.modules[key], base, rank_max) for key in sorted(pairs)]
+    return AdapterSpec(tuple(modules), None)
+
+
+def resolve(config: AdapterConfig, header: Header) -> dict[Key, tuple[int, float]]:
+    """Rank and scale of each (layer, module) of a stored adapter, which was checked: its ranks are those of its
+    tensors. Raises AdapterRefused."""
+    found: dict[Key, tuple[int, float]] = {}
+    for tensor in header.values():
+        match = TENSOR_NAME.fullmatch(tensor.name)
+        if match is None or len(tensor.shape) != 2:
+            raise AdapterRefused(f"{tensor.name}: {_why_not(tensor.name)}")
+        if match["side"] == "A":
+            rank = tensor.shape[0]
+            found[int(match["layer"]), match["module"]] = rank, config.scale_of_rank(match["path"], rank)
+    return found
+
+
+def _pairs(header: Header, base: BaseShape) -> dict[Key, dict[str, Tensor]]:
+    """(layer, module) → "A" or "B" → its tensor, which may be missing."""
+    pairs: dict[Key, dict[str, Tensor]] = {}
+    for tensor in header.values():
+        layer, module, side = _locate(tensor, base)
+        pairs.setdefault((layer, module), {})[side] = tensor
+    if not pairs:
+        raise AdapterRefused("adapter_model.safetensors: it has no LoRA tensors")
+    return pairs
+
+
+def _locate(tensor: Tensor, base: BaseShape) -> tuple[int, str, str]:
     """(layer, module, "A" or "B") of a tensor by its name."""
     match = TENSOR_NAME.fullmatch(tensor.name)
     if match is None or PARENTS.get(match["module"]) != match["parent"] or match["module"] not in base.modules:
@@ -128,12 +169,10 @@ def _locate(tensor: Tensor, config: AdapterConfig, base: BaseShape) -> tuple[int
     layer = int(match["layer"])
     if layer >= base.layers:
         raise AdapterRefused(f"{tensor.name}: the base has {base.layers} layers, 0 to {base.layers - 1}")
-    if not config.targets(match["path"]):
-        raise AdapterRefused(f"{tensor.name}: the configuration does not target {match['path']} (target_modules, …)")
     return layer, match["module"], match["side"]
 
 
-def _check_complete(config: AdapterConfig, base: BaseShape, found: Collection[tuple[int, str]]) -> None:
+def _check_complete(config: AdapterConfig, base: BaseShape, found: Collection[Key]) -> None:
     """Nothing that the configuration targets is missing: an adapter of fewer layers is for another base."""
     names = {module for _, module in found} if config.target_modules is None else set(base.modules)
     for layer in range(base.layers):
@@ -166,8 +205,9 @@ def _why_not(name: str) -> str:
 
 
 def _module(
-    layer: int, module: str, pair: Mapping[str, Tensor], config: AdapterConfig, base: BaseShape, rank_max: int
+    key: Key, pair: Mapping[str, Tensor], rank: int, scale: float, base: BaseShape, rank_max: int
 ) -> ModuleSpec:
+    layer, module = key
     path = _path(layer, module)
     for side in "AB":
         if side not in pair:
@@ -177,10 +217,9 @@ def _module(
         raise AdapterRefused(f"{a.name}: shape {list(a.shape)}, the base needs [rank, {shape.in_features}]")
     if len(b.shape) != 2 or b.shape[0] != shape.out_features:
         raise AdapterRefused(f"{b.name}: shape {list(b.shape)}, the base needs [{shape.out_features}, rank]")
-    rank = config.rank(path)
     for tensor, found in ((a, a.shape[0]), (b, b.shape[1])):
         if not 1 <= found <= rank_max:
             raise AdapterRefused(f"{tensor.name}: rank {found} is not from 1 to {rank_max}")
         if found != rank:
             raise AdapterRefused(f"{tensor.name}: rank {found}, the configuration says {rank}")
-    return ModuleSpec(layer, module, rank, config.scale(path), a, b)
+    return ModuleSpec(layer, module, rank, scale, a, b)

@@ -17,8 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from adapters.check import CONFIG_FILE, FILES, WEIGHTS_FILE, Checked, Progress, check_adapter, read_adapter
+from adapters.check import (
+    CONFIG_FILE,
+    FILES,
+    WEIGHTS_FILE,
+    Checked,
+    Progress,
+    check_adapter,
+    check_stored,
+    keep_resolved,
+    read_adapter,
+    resolve_stored,
+)
 from adapters.header import AdapterRefused
+from adapters.resolved import is_resolved
 from adapters.spec import AdapterSpec, BaseShape
 
 __all__ = [
@@ -87,16 +99,17 @@ class Incoming:
 
 
 class AdapterStore:
-    """`<root>/<digest>/{adapter_config.json,adapter_model.safetensors,slab-…}`. Processes and threads may share a
-    root."""
+    """`<root>/<digest>/{adapter_config.json,adapter_model.safetensors,modules-1.json,slab-…}`. Processes and threads
+    may share a root."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._incoming = root / ".incoming"
 
     def begin(self) -> Incoming:
-        """A place for one adapter to come in. Raises OSError."""
-        self._incoming.mkdir(parents=True, exist_ok=True)
+        """A place for one adapter to come in, which no other user may read. Raises OSError."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._incoming.mkdir(mode=0o700, exist_ok=True)
         while True:
             path = self._incoming / uuid.uuid4().hex
             path.mkdir(mode=0o700)
@@ -114,8 +127,9 @@ class AdapterStore:
             if not path.is_dir():
                 raise
             return path  # somebody stored the same content before
-        path.chmod(0o755)
-        _sync(self._root)
+        for file in path.iterdir():
+            file.chmod(0o600)
+        _sync(self.root)
         return path
 
     def add_directory(self, source: Path, base: BaseShape) -> StoredAdapter:
@@ -125,6 +139,7 @@ class AdapterStore:
         with self.begin() as incoming:
             incoming.copy(source)
             checked = check_adapter(incoming.path, base)
+            keep_resolved(incoming.path, checked.spec)
             size = incoming.bytes
             incoming.sync()
             path = self.keep(incoming, checked.digest)
@@ -135,17 +150,29 @@ class AdapterStore:
         path = self.path(digest)
         return path.is_dir() and not (path / slab_name(dtype)).exists()
 
+    def lacks_modules(self, digest: str) -> bool:
+        """It is here, and was never resolved."""
+        path = self.path(digest)
+        return path.is_dir() and not is_resolved(path)
+
+    def resolve(self, digest: str) -> None:
+        """Resolve what was stored before modules were, or whose file was damaged. It may take for ever: only for a
+        process whose processor time is limited. Raises AdapterRefused, OSError."""
+        if self.lacks_modules(digest):
+            resolve_stored(self.path(digest))
+
     def add_slab(self, digest: str, base: BaseShape, dtype: str) -> None:
-        """Make the slab of what is here without one, or with one of before. It is there whole, or not.
-        Raises AdapterRefused for a content that is not what its name says; OSError."""
+        """Make the slab of what is here and resolved, without one or with one of before. It is there whole, or not.
+        Raises AdapterRefused for a content that is not what its name says, Unresolved; OSError."""
         from adapters.slab_file import make_slab  # which loads numpy
 
         directory = self.path(digest)
-        checked = check_adapter(directory, base, dtype=dtype)
+        checked = check_stored(directory, base, dtype)
         if checked.digest != digest:
             raise AdapterRefused(f"its content is {checked.digest} now")
         with self.begin() as incoming:
             made = make_slab(directory, incoming.path, checked, base, dtype)
+            made.chmod(0o600)
             _sync(made)
             made.rename(directory / made.name)
         for old in directory.iterdir():
@@ -157,16 +184,16 @@ class AdapterStore:
         """The directory of a digest. ValueError when that is no digest; whether it is there is not asked."""
         if not DIGEST.fullmatch(digest):
             raise ValueError(f"not an adapter digest: {digest[:80]!r}")
-        return self._root / digest
+        return self.root / digest
 
     def has(self, digest: str) -> bool:
         return self.path(digest).is_dir()
 
     def digests(self) -> set[str]:
         """Of all that is kept."""
-        if not self._root.is_dir():
+        if not self.root.is_dir():
             return set()
-        return {path.name for path in self._root.iterdir() if DIGEST.fullmatch(path.name)}
+        return {path.name for path in self.root.iterdir() if DIGEST.fullmatch(path.name)}
 
     def remove(self, digest: str) -> None:
         """Forget a digest. Idempotent."""
@@ -230,14 +257,17 @@ def _copy(source: Path, target: Path, bytes_max: int, on_bytes: Progress | None)
         fileno = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise AdapterRefused(f"{source.name}: {_why_not_opened(source, error)}") from error
-    if not stat.S_ISREG(os.fstat(fileno).st_mode):
+    found = os.fstat(fileno)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > bytes_max:
         os.close(fileno)
+        if stat.S_ISREG(found.st_mode):
+            raise AdapterRefused(f"{source.name}: {found.st_size} bytes, more than {bytes_max}")
         raise AdapterRefused(f"{source.name}: not a regular file")
     with os.fdopen(fileno, "rb") as reader, target.open("xb") as writer:
         copied = 0
         while block := reader.read(COPY_BYTES):
             copied += len(block)
-            if copied > bytes_max:
+            if copied > bytes_max:  # it grew
                 raise AdapterRefused(f"{source.name}: more than {bytes_max} bytes")
             writer.write(block)
             if on_bytes is not None:

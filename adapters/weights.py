@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from adapters.check import WEIGHTS_FILE, read_spec
+from adapters.check import WEIGHTS_FILE, read_stored
 from adapters.header import AdapterRefused
 from adapters.order import (
     Cut,
@@ -27,6 +27,7 @@ from adapters.order import (
     read_past_header,
     slab_bytes,
 )
+from adapters.resolved import RESOLVED_FILE, Unresolved
 from adapters.slab_file import SlabUnusable, read_slab, slab_key
 from adapters.spec import AdapterSpec, BaseShape
 from adapters.store import slab_name
@@ -109,8 +110,15 @@ class Source:
 
 
 def open_source(directory: Path, base: BaseShape, dtype: torch.dtype) -> Source:
-    """Check a directory of the store, all but its numbers. Raises AdapterRefused, OSError."""
-    spec = read_spec(directory, base)
+    """Check a directory of the store, all but its numbers. It must never read the configuration: evaluating a tenant's
+    patterns would hold the interpreter's lock. Raises AdapterRefused, OSError."""
+    try:
+        spec = read_stored(directory, base)
+    except Unresolved as error:
+        _log.warning("adapter.unresolved", extra={"fields": {"directory": str(directory), "reason": str(error)}})
+        with contextlib.suppress(OSError):  # so that another is made
+            (directory / RESOLVED_FILE).unlink(missing_ok=True)
+        raise
     weights = directory / WEIGHTS_FILE
     with weights.open("rb", buffering=0) as raw:
         header = read_past_header(raw, spec)
