@@ -15,7 +15,7 @@ from billing import tables
 from billing.clock import SECOND, Clock, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.group import Group
-from billing.leases import LEASE_S
+from billing.leases import LEASE_S, is_live
 from billing.prices import PriceBook
 from billing.requests import Expire
 
@@ -28,7 +28,8 @@ _holds = tables.holds
 _leases = tables.leases
 _audits = tables.audits
 
-_LOCK_LEASES = sa.select(_leases.c.gateway_id, _leases.c.expires_at).order_by(_leases.c.gateway_id).with_for_update()
+_LEASES = sa.select(_leases.c.gateway_id, _leases.c.renewed_at, _leases.c.expires_at)
+_LOCK_LEASES = _LEASES.order_by(_leases.c.gateway_id).with_for_update()
 _LOCK_AUDITS = sa.select(_audits.c.seen_at, _audits.c.unbroken_from).with_for_update()
 _OPEN_HOLDS = sa.select(_holds.c.request_id).where(_holds.c.state == "held").order_by(_holds.c.request_id)
 
@@ -37,7 +38,7 @@ def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int
     """Expire at most `limit` holds whose gateway has no lease that lives at `now`; return their request ids. The
     auditor's own gateway is alive. The lease rows stay locked, so a gateway that comes back does so before or after."""
     rows = connection.execute(_LOCK_LEASES).all()
-    alive = [row.gateway_id for row in rows if row.expires_at > now] + [gateway_id]
+    alive = [row.gateway_id for row in rows if is_live(row.renewed_at, row.expires_at, now)] + [gateway_id]
     # Locked as they are read: one that settles meanwhile is no orphan any more.
     orphans = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive)).limit(limit).with_for_update()
     request_ids = list(connection.execute(orphans).scalars())
@@ -45,8 +46,7 @@ def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int
         group = Group(gateway_id, 0.0, lambda _connection: now, PriceBook())
         group.run(connection, [], [Expire(request_id) for request_id in request_ids])
     if len(request_ids) < limit:
-        dead = sa.and_(_leases.c.expires_at <= now, _leases.c.gateway_id != gateway_id)
-        connection.execute(sa.delete(_leases).where(dead))
+        connection.execute(sa.delete(_leases).where(_leases.c.gateway_id.not_in(alive)))
     return request_ids
 
 

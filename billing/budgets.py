@@ -22,6 +22,7 @@ from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
 from billing.prices import PICOS_MAX
+from billing.revision import Change
 
 BUDGETS_MAX = 32  # active ones of one tenant or key: each is a locked row in every hold
 
@@ -109,7 +110,7 @@ def create(
     connection.execute(
         sa.insert(_budgets).values(msgspec.structs.asdict(budget) | {"thresholds": _thresholds_text(checked)})
     )
-    revision.bump(connection)
+    revision.bump(connection, Change("budgets", tenant_id))
     return budget
 
 
@@ -281,5 +282,5 @@ def _change(connection: sa.Connection, budget_id: str, values: dict[str, object]
     budget = get(connection, budget_id)
     if budget is None:
         raise NotFound(f"there is no budget {budget_id!r}")
-    revision.bump(connection)
+    revision.bump(connection, Change("budgets", budget.tenant_id))
     return budget

@@ -1,5 +1,5 @@
 """The ledger's statements, many rows in each, on either database: PostgreSQL takes columns as arrays, SQLite takes
-executemany. It is what keeps a group of hundreds of requests at a dozen statements.
+lists of values. It is what keeps a group of hundreds of requests at a dozen statements.
 
 SQLite works in this process, and SQLAlchemy's share of a statement is several times its own: there the statements go to
 the driver itself, inside SQLAlchemy's transaction. It knows no particular table.
@@ -18,6 +18,9 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 Row = Sequence[Any]
+# Rows in one SQLite statement. A few fixed sizes, so that each statement is prepared once. `executemany` would release
+# the interpreter's lock for every row, and wait for it again behind whatever the event loop runs.
+SQLITE_ROWS = (64, 16, 4, 1)
 
 
 class BulkInsert:
@@ -38,7 +41,8 @@ class BulkInsert:
         if on_conflict:
             new = ", ".join(f"{name} = excluded.{name}" for name in self.columns if name not in on_conflict)
             conflict = f" ON CONFLICT ({', '.join(on_conflict)}) DO UPDATE SET {new}"
-        self._sqlite = f"{into} VALUES ({', '.join('?' for _ in self.columns)}){conflict}"
+        values = f"({', '.join('?' for _ in self.columns)})"
+        self._sqlite = {rows: f"{into} VALUES {', '.join([values] * rows)}{conflict}" for rows in SQLITE_ROWS}
         self._postgres = f"{into} SELECT * FROM unnest({_arrays(table, self.columns)}){conflict}"
 
     def run(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
@@ -51,7 +55,13 @@ class BulkUpdate:
 
     def __init__(self, table: sa.Table, columns: Sequence[str], key: str) -> None:
         names = (*columns, key)
-        self._sqlite = f"UPDATE {table.name} SET {', '.join(f'{name} = ?' for name in columns)} WHERE {key} = ?"
+        values = f"({', '.join('?' for _ in names)})"
+        new = ", ".join(f"{name} = given.column{number}" for number, name in enumerate(columns, 1))
+        self._sqlite = {
+            rows: f"UPDATE {table.name} SET {new} FROM (VALUES {', '.join([values] * rows)}) AS given "
+            f"WHERE {table.name}.{key} = given.column{len(names)}"
+            for rows in SQLITE_ROWS
+        }
         self._postgres = (
             f"UPDATE {table.name} SET {', '.join(f'{name} = given.{name}' for name in columns)} "
             f"FROM unnest({_arrays(table, names)}) AS given ({', '.join(names)}) WHERE {table.name}.{key} = given.{key}"
@@ -66,11 +76,15 @@ def _arrays(table: sa.Table, columns: Iterable[str]) -> str:
     return ", ".join(f"%s::{table.c[name].type.compile(dialect)}[]" for name in columns)
 
 
-def _run(connection: sa.Connection, for_sqlite: str, for_postgres: str, rows: Sequence[Row]) -> None:
+def _run(connection: sa.Connection, for_sqlite: Mapping[int, str], for_postgres: str, rows: Sequence[Row]) -> None:
     if not rows:
         return
     if connection.dialect.name == "sqlite":
-        _driver(connection).executemany(for_sqlite, rows)
+        driver, at = _driver(connection), 0
+        for size in SQLITE_ROWS:
+            while len(rows) - at >= size:
+                driver.execute(for_sqlite[size], [value for row in rows[at : at + size] for value in row])
+                at += size
     else:
         connection.exec_driver_sql(for_postgres, tuple([list(column) for column in zip(*rows, strict=True)]))
 

@@ -14,6 +14,7 @@ from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 from billing.prices import METERS, PICOS_MAX, PriceBook
 from billing.requests import REQUEST_TOKENS_MAX
+from billing.texts import check_text
 
 REASON_CHARS_MAX = 500
 LIST_MAX = 1000
@@ -164,8 +165,7 @@ def listing(
 
 
 def _check_words(reason: str, meter: str | None) -> None:
-    if not 1 <= len(reason) <= REASON_CHARS_MAX or not reason.isprintable():
-        raise InvalidValue(f"a reason is 1 to {REASON_CHARS_MAX} printable characters", "reason")
+    check_text(reason, "reason", "a reason is", REASON_CHARS_MAX)
     if meter is not None and meter not in METERS:
         raise InvalidValue(f"must be one of {', '.join(METERS)}", "meter")
 

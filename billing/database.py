@@ -60,6 +60,7 @@ class Database:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="database-reader")
         self._reporters = ThreadPoolExecutor(REPORTERS, thread_name_prefix="database-report")
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="database-keeper")
+        self._administering = asyncio.Lock()
 
     @property
     def is_sqlite(self) -> bool:
@@ -72,6 +73,12 @@ class Database:
     async def write(self, function: Callable[[sa.Connection], T]) -> T:
         """Run `function(connection)` in the one writer thread and commit; roll back if it raises."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self.write_sync, function)
+
+    async def administer(self, function: Callable[[sa.Connection], T]) -> T:
+        """`write` for an administrative write: one at a time waits for the writer thread, so that the ledger waits for
+        one of them at most, however many were sent at once."""
+        async with self._administering:
+            return await self.write(function)
 
     async def read(self, function: Callable[[sa.Connection], T]) -> T:
         """Run `function(connection)` in a reader thread, on one unchanging view of the data; writing fails."""

@@ -24,5 +24,13 @@ class NotFound(BillingRefused):
     """No such row."""
 
 
+class QuotaExceeded(BillingRefused):
+    """A tenant has as many of something as it may; the message names the setting and its limit."""
+
+
+class QuotaBytesExceeded(BillingRefused):
+    """As QuotaExceeded, of bytes: less of the same may fit."""
+
+
 class NotYet(BillingRefused):
     """It cannot be done now; later it may be."""

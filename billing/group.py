@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import sqlalchemy as sa
 
-from billing import alerts, leases, tables
+from billing import alerts, leases, revision, tables
 from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
 from billing.clock import Clock, rfc3339
 from billing.counters import Budget, Counters, Scope, Window
@@ -36,7 +36,7 @@ _charges = tables.hold_charges
 
 _CONTEXT = Query(
     sa.select(
-        sa.select(tables.revision.c.number).where(tables.revision.c.id == 1).scalar_subquery(),
+        revision.price_token,
         sa.select(tables.leases.c.expires_at)
         .where(tables.leases.c.gateway_id == sa.bindparam("gateway_id"))
         .scalar_subquery(),
@@ -142,8 +142,8 @@ class Group:
     ) -> tuple[list[HoldResult], list[EndResult]]:
         """Results in the order asked. An exception among them concerns that request alone."""
         self._now = self._clock(connection)
-        [(revision, lease_expires_at)] = _CONTEXT.rows(connection, {"gateway_id": self._gateway_id})
-        self._prices.refresh(revision)
+        [(price_token, lease_expires_at)] = _CONTEXT.rows(connection, {"gateway_id": self._gateway_id})
+        self._prices.refresh(price_token)
         if holds and (lease_expires_at is None or lease_expires_at <= self._now):
             # Who takes holds is alive, and its holds must not look like a dead gateway's.
             leases.extend(connection, self._gateway_id, self._lease_s, self._now)
@@ -232,6 +232,8 @@ class Group:
         budgets = self._counters.applying_to(request.scope_ids)
         max_tokens, refusal = self._afford(request, budgets, prices, currency)
         if refusal is not None:
+            if refusal.nothing_left and self._prices.any_free(connection, currency):
+                return msgspec.structs.replace(refusal, nothing_left=False)
             return refusal
         return _Grant(max_tokens, version, prices, [(budget.id, window.start) for budget, window in budgets])
 
@@ -408,7 +410,9 @@ def _refusal(
         f"{show(budget.bound)}, used {show(window.posted)}, held {show(window.held)} by running requests, "
         f"needed at least {show(needed)}. {when}"
     )
-    return HoldRefused(request.request_id, _REFUSAL_CODES[budget.scope], message, resets_at)
+    # The smallest request has one prompt token and one completion token.
+    nothing_left = budget.bound - window.posted < (2 if budget.unit == "tokens" else 1)
+    return HoldRefused(request.request_id, _REFUSAL_CODES[budget.scope], message, resets_at, nothing_left)
 
 
 def _held(hold: _Hold) -> Held:

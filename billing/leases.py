@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from billing import tables
 from billing.clock import SECOND, Clock, database_now
-from billing.database import Database, DatabaseUnavailable
+from billing.database import LOCK_TIMEOUT_S, Database, DatabaseUnavailable
 
 LEASE_S = 60.0
 RENEW_S = 5.0
@@ -50,11 +50,23 @@ def extend(connection: sa.Connection, gateway_id: str, lease_s: float, now: int)
     connection.execute(_EXTEND[connection.dialect.name], row)
 
 
+# How far ahead of the present a living gateway's renewal may lie: it read the clock, and then waited for a lock.
+AHEAD_MAX = 2 * LOCK_TIMEOUT_S * SECOND
+
+
+def is_live(renewed_at: int, expires_at: int, now: int) -> bool:
+    """Whether the lease lives at `now`. One renewed in the future is of before the clock was set back, and of a gateway
+    that has not renewed since: it does not last until the clock is there again. To be asked once living gateways have
+    had a lease's time to renew."""
+    return now < expires_at and renewed_at <= now + max(AHEAD_MAX, expires_at - renewed_at)
+
+
 def live(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
     """How many gateways are alive: what a limit is divided by when Redis is away. One that missed three renewals is
     not: it cannot reach the database, and admits nothing."""
     renewed = _leases.c.renewed_at > now - round(3 * renew_s * SECOND)
-    query = sa.select(sa.func.count()).select_from(_leases).where(_leases.c.expires_at > now, renewed)
+    ahead = _leases.c.renewed_at > now + AHEAD_MAX  # of before the clock was set back
+    query = sa.select(sa.func.count()).select_from(_leases).where(_leases.c.expires_at > now, renewed, ~ahead)
     return int(connection.execute(query).scalar_one())
 
 

@@ -5,7 +5,7 @@ Everything is picos (10⁻¹²) of a currency and integers; a price that is not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -17,6 +17,7 @@ from billing import revision, tables
 from billing.clock import database_now, zone_of
 from billing.errors import AlreadyExists, InvalidValue
 from billing.ids import new_id
+from billing.revision import Change
 
 PICOS_PER_UNIT = 10**12
 # The largest amount a 64-bit counter holds: 9.2 million currency units.
@@ -87,7 +88,7 @@ def publish(
         raise InvalidValue("a price cannot be in force from a moment in the past", "effective_from")
     version = PriceVersion(new_id("prv"), subject_kind, subject, currency, effective_from or now, now, tiers)
     _insert(connection, version)
-    revision.bump(connection)
+    revision.bump(connection, Change("prices"))
     return version
 
 
@@ -166,6 +167,14 @@ def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, di
     }
 
 
+def in_force(versions: Sequence[PriceVersion], currency: str, now: int) -> PriceVersion | None:
+    """Of one subject's versions, the latest to come into force first. A clock that was set back to before a version was
+    published is wrong: the moment of the last publication is the least that it can be. Else nothing would have a price
+    until the clock is there again."""
+    now = max([now, *(version.created_at for version in versions)])
+    return next((one for one in versions if one.effective_from <= now and one.currency == currency), None)
+
+
 class Terms(msgspec.Struct, frozen=True):
     """What a tenant is billed in: its currency, and the zone in which its days begin."""
 
@@ -175,24 +184,26 @@ class Terms(msgspec.Struct, frozen=True):
 
 class PriceBook:
     """What one writer thread remembers of prices and tenants: versions never change, and which is in force changes
-    only with the revision or with time. Bounded by REMEMBERED_MAX."""
+    only with the revision's price token or with time. Bounded by REMEMBERED_MAX."""
 
     REMEMBERED_MAX = 10_000
 
     def __init__(self) -> None:
-        self._revision: int | None = None
+        self._token: int | None = None
         self._subjects: dict[tuple[SubjectKind, str], list[PriceVersion]] = {}
         self._versions: dict[str, PriceVersion] = {}
         self._terms: dict[str, Terms | None] = {}
+        self._any_free: dict[str, bool] = {}  # by currency
 
-    def refresh(self, revision_number: int) -> None:
-        """Forget everything when an administrative write came between."""
+    def refresh(self, token: int) -> None:
+        """Forget everything when a write came between that may concern prices or tenants: `revision.price_token`."""
         remembered = len(self._subjects) + len(self._versions) + len(self._terms)
-        if revision_number != self._revision or remembered > self.REMEMBERED_MAX:
+        if token != self._token or remembered > self.REMEMBERED_MAX:
             self._subjects.clear()
             self._versions.clear()
             self._terms.clear()
-            self._revision = revision_number
+            self._any_free.clear()
+            self._token = token
 
     def terms(self, connection: sa.Connection, tenant_id: str) -> Terms | None:
         """The tenant's; None when there is no such tenant."""
@@ -213,10 +224,24 @@ class PriceBook:
         for kind, subject in subjects:
             if (kind, subject) not in self._subjects:
                 self._subjects[kind, subject] = listing(connection, subject_kind=kind, subject=subject)
-            for version in self._subjects[kind, subject]:
-                if version.effective_from <= now and version.currency == currency:
-                    return version
+            found = in_force(self._subjects[kind, subject], currency, now)
+            if found is not None:
+                return found
         return None
+
+    def any_free(self, connection: sa.Connection, currency: str) -> bool:
+        """Whether any price in this currency, whenever in force, charges nothing for a prompt or for an answer: an
+        exhausted budget of money bears a request that costs nothing."""
+        if currency not in self._any_free:
+            versions, units = tables.price_versions, tables.unit_prices
+            free = (
+                sa.select(versions.c.id)
+                .join(units, units.c.price_version_id == versions.c.id)
+                .where(versions.c.currency == currency, units.c.meter == "output", units.c.picos == 0)
+                .limit(1)
+            )
+            self._any_free[currency] = connection.execute(free).first() is not None
+        return self._any_free[currency]
 
     def version(self, connection: sa.Connection, version_id: str) -> PriceVersion:
         if version_id not in self._versions:

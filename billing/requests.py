@@ -61,12 +61,14 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class HoldRefused(msgspec.Struct, frozen=True):
-    """Nothing was held. `resets_at` is when the budget's window ends; None when waiting does not help."""
+    """Nothing was held. `resets_at` is when the budget's window ends; None when waiting does not help. `nothing_left`:
+    what was used, without what running requests hold, leaves no room for any request until then."""
 
     request_id: str
     code: RefusalCode
     message: str
     resets_at: int | None
+    nothing_left: bool = False
 
 
 class Recompute(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from billing import journal as journals
 from billing.database import ROW_REFUSED, DatabaseUnavailable
 from billing.journal import RECORD_BYTES_MAX, Journal, JournalFailed, Kept
 from billing.ledger import Ledger, LedgerUnavailable
+from billing.patience import Patience
 from billing.requests import Ended, Settlement, Void
 
 SETTLE_WAIT_S = 2.0
@@ -112,7 +113,7 @@ class Settler:
     async def _end(self, ending: Kept) -> Ended:
         if not self._away or self._failed():
             try:
-                async with asyncio.timeout(self._wait_s):
+                async with Patience(self._wait_s):
                     return await self._ask_ledger(ending)
             except asyncio.CancelledError:  # nobody waits for it any more; it counts all the same
                 self._keep(ending).cancel()  # a loss is logged then

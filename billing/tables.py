@@ -40,6 +40,17 @@ revision = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("number", sa.BigInteger, nullable=False),
+    # Of the writes that `number` counts, those that concern no price: what remains tells a ledger to read prices anew.
+    sa.Column("unpriced", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+)
+
+# What each of the last administrative writes concerns (billing/revision.py).
+revision_log = sa.Table(
+    "revision_log",
+    metadata,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("tenant_id", sa.String(64)),
 )
 
 tenants = sa.Table(

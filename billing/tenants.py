@@ -14,6 +14,8 @@ from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
 from billing.requests import REQUEST_TOKENS_MAX
+from billing.revision import Change
+from billing.texts import check_text
 
 LIST_MAX = 1000
 SHARE_WEIGHT_MAX = 1000.0
@@ -96,7 +98,8 @@ def create(
         connection.execute(sa.insert(_tenants).values(msgspec.structs.asdict(tenant)))
     except sa.exc.IntegrityError as error:  # made by another process a moment ago
         raise AlreadyExists(f"there is a tenant {slug!r} already", "slug") from error
-    create_project(connection, tenant_id=tenant.id, name=DEFAULT_PROJECT)
+    _add_project(connection, tenant.id, DEFAULT_PROJECT, None)
+    revision.bump(connection, Change("tenants", tenant.id))
     return tenant
 
 
@@ -174,9 +177,14 @@ def create_project(
         raise AlreadyExists(f"the tenant has a project {name!r} already", "name")
     if len(projects(connection, tenant_id)) >= PROJECTS_MAX:
         raise InvalidValue(f"the tenant has {PROJECTS_MAX} projects already", "tenant")
+    project = _add_project(connection, tenant_id, name, default_max_tokens)
+    revision.bump(connection, Change("projects", tenant_id))
+    return project
+
+
+def _add_project(connection: sa.Connection, tenant_id: str, name: str, default_max_tokens: int | None) -> Project:
     project = Project(new_id("prj"), tenant_id, name, database_now(connection), default_max_tokens)
     connection.execute(sa.insert(_projects).values(msgspec.structs.asdict(project)))
-    revision.bump(connection)
     return project
 
 
@@ -204,7 +212,7 @@ def update_project(
         values["default_max_tokens"] = default_max_tokens
     if values:
         connection.execute(sa.update(_projects).where(_projects.c.id == project_id).values(values))
-    revision.bump(connection)
+    revision.bump(connection, Change("projects", before.tenant_id))
     return msgspec.structs.replace(before, **values)
 
 
@@ -249,10 +257,8 @@ def _check_zone(time_zone: str) -> None:
 
 
 def _check(name: str, tier: str, default_max_tokens: int | None, share_weight: float) -> None:
-    if not 1 <= len(name) <= 200 or not name.isprintable():
-        raise InvalidValue("a name is 1 to 200 printable characters", "name")
-    if not 1 <= len(tier) <= 32 or not tier.isprintable():
-        raise InvalidValue("a tier is 1 to 32 printable characters", "tier")
+    check_text(name, "name", "a name is", 200)
+    check_text(tier, "tier", "a tier is", 32)
     if default_max_tokens is not None and not 1 <= default_max_tokens <= REQUEST_TOKENS_MAX:
         raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
     if not 0 < share_weight <= SHARE_WEIGHT_MAX:  # what is no number is not either
@@ -265,5 +271,5 @@ def _change(connection: sa.Connection, tenant_id: str, values: dict[str, object]
     tenant = get(connection, tenant_id)
     if tenant is None:
         raise NotFound(f"there is no tenant {tenant_id!r}")
-    revision.bump(connection)
+    revision.bump(connection, Change("tenants", tenant_id))
     return tenant

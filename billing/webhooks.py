@@ -12,6 +12,7 @@ from billing import revision, tables
 from billing.clock import database_now
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
+from billing.revision import Change
 
 # Active ones, of the operator's own and of a tenant's, each counted apart: each gets a row with every alert.
 WEBHOOKS_MAX = 100
@@ -59,7 +60,7 @@ def create(connection: sa.Connection, *, url: str, tenant_id: str | None = None)
     webhook = Webhook(new_id("whk"), tenant_id, url, True, database_now(connection))
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     connection.execute(sa.insert(_webhooks).values(**msgspec.structs.asdict(webhook), secret=secret))
-    revision.bump(connection)
+    revision.bump(connection, Change("webhooks", tenant_id))
     return MadeWebhook(webhook, secret)
 
 
@@ -82,7 +83,7 @@ def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
     webhook = get(connection, webhook_id)
     if webhook is None:
         raise NotFound(f"there is no webhook {webhook_id!r}")
-    revision.bump(connection)
+    revision.bump(connection, Change("webhooks", webhook.tenant_id))
     return webhook
 
 

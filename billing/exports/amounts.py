@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 
 from billing.clock import DAY, SECOND, to_datetime
 
 PLACES = 12  # a pico is 10⁻¹² of a unit
-# What makes a spreadsheet take a cell for a formula.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_SPECIAL = re.compile(r'[",\r\n]')
+# What makes a spreadsheet take a cell for a formula: these signs, and the full-width ones that some read as them.
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+# A semicolon or a tab ends a cell where the spreadsheet's language has it so (German, French).
+_SPECIAL = re.compile(r'[",;\t\r\n]')
 
 
 def decimal_text(picos: int) -> str:
@@ -42,8 +44,16 @@ def _day_text(day: int) -> str:
 
 
 def safe(text: str) -> str:
-    """As it is, or behind an apostrophe where a spreadsheet would take it for a formula."""
+    """Without control characters, line ends and marks of the writing direction. Behind an apostrophe where a
+    spreadsheet would take it for a formula."""
+    if not text.isprintable():
+        text = "".join(char for char in text if not _is_control(char))
     return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def _is_control(char: str) -> bool:
+    category = unicodedata.category(char)
+    return category[0] == "C" or category in ("Zl", "Zp")
 
 
 def csv_cell(text: str | None) -> str:

@@ -1,0 +1,43 @@
+"""A time limit for a process that may itself be slow: only time in which the event loop ran counts.
+
+`asyncio.timeout` blames the other side for a stall of its own loop: an answer needs several turns of the loop to
+arrive, and a deadline that passed during the stall fires in the first of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+STEPS = 8
+
+
+class Patience:
+    """`async with Patience(seconds)` raises TimeoutError as `asyncio.timeout` does. The time is counted in STEPS
+    timers, one after the other: a stall of any length delays one of them, and counts as one."""
+
+    __slots__ = ("_left", "_loop", "_step_s", "_timeout", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._step_s = seconds / STEPS
+        self._left = STEPS
+        self._timeout = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Patience:
+        await self._timeout.__aenter__()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._step_s, self._step)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        await self._timeout.__aexit__(kind, error, traceback)
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left:
+            self._timer = self._loop.call_later(self._step_s, self._step)
+        else:
+            self._timeout.reschedule(self._loop.time())
