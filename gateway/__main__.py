@@ -14,6 +14,7 @@ from gateway import config as configuration
 from gateway import log
 from gateway.app import create_app
 from gateway.listen import serve
+from gateway.private_files import UMASK, close_to_others
 from gateway.routes.admin import admin_router
 from gateway.services import Services
 from gateway.siblings import Place
@@ -38,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         config = configuration.load(arguments.config)
+        os.umask(UMASK)
+        close_to_others(config.data_dir, config.database_url)
         place = Place(arguments.worker, arguments.workers)
         services = Services(config, configuration.server_secret(config), place)
     except (configuration.ConfigError, OSError, ValueError) as error:

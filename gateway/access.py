@@ -18,8 +18,10 @@ from gateway.services import Services
 from gateway.sessions import Session, is_csrf_token
 from gateway.writes import Actor
 
-COOKIE = "laneway_session"
+COOKIE = "laneway_session"  # with the port of the address that the browser has, and HOST_PREFIX over https
+HOST_PREFIX = "__Host-"  # browsers take such a cookie from this very host alone, and over https
 CSRF_HEADER = "x-csrf-token"
+PORT_CHARS_MAX = 5
 READING = ("GET", "HEAD")
 
 
@@ -45,8 +47,8 @@ async def admit(
 async def admit_operator(services: Services, request: Request[Any, Any, Any], opt: Mapping[str, Any]) -> Actor:
     """Whoever may use this admin route, by a bearer, or by the cookie of a session where no bearer came. `opt` is the
     route's: its `area`, its `access` where its method does not say it, and `everyones` when it is about no one tenant.
-    Raises as `admit`; SessionExpired, CsrfTokenInvalid, InsufficientRole."""
-    cookie = request.cookies.get(COOKIE)
+    Raises as `admit`; SessionExpired, CsrfTokenInvalid, InsufficientRole, RateLimited."""
+    cookie = session_cookie(request)
     if cookie is None or "authorization" in request.headers:
         caller = await admit(services, request, ADMIN)
     else:
@@ -58,7 +60,29 @@ async def admit_operator(services: Services, request: Request[Any, Any, Any], op
         raise errors.InsufficientRole(f"The role {caller.role} lacks the permission {opt['area']}:{access}.")
     if opt.get("everyones") and caller.tenant_id is not None:
         raise errors.InsufficientRole(f"The role {caller.role} lacks this: it is about all tenants.")
+    if access == "write":
+        await services.write_limits.take(caller)
     return Actor(caller.key_id, line_of(request).record.request_id, caller.role, caller.tenant_id)
+
+
+def session_cookie(request: Request[Any, Any, Any]) -> str | None:
+    """The session's cookie that the browser sent."""
+    return request.cookies.get(cookie_name(request))
+
+
+def cookie_name(request: Request[Any, Any, Any]) -> str:
+    """Browsers keep a host's cookies apart by their names and not by port: without the port in it, two Laneways on one
+    host would sign each other out. The port is the browser's, from the Host header: gateways behind one address have
+    the same."""
+    _, colon, port = request.headers.get("host", "").rpartition(":")
+    name = f"{COOKIE}_{port}" if colon and port.isascii() and port.isdigit() and len(port) <= PORT_CHARS_MAX else COOKIE
+    return HOST_PREFIX + name if is_secure(request) else name
+
+
+def is_secure(request: Request[Any, Any, Any]) -> bool:
+    """Where TLS ends before us, a header says that there is some; a client that writes it itself binds itself alone."""
+    proto = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return proto.split(",")[0].strip() == "https"
 
 
 async def admit_session(services: Services, request: Request[Any, Any, Any], cookie: str) -> tuple[Caller, Session]:

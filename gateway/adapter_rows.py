@@ -6,7 +6,6 @@ before, so that one write comes after another. Nothing here knows files, the eng
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,13 +18,13 @@ from billing import clock
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
+from billing.texts import check_text
 from gateway.tables import adapter_shares, adapter_versions, adapters
 
 NAME_CHARS_MAX = 200
 NOTES_CHARS_MAX = 2000
 SHARES_MAX = 1000
 VERSIONS_MAX = 1000  # of one adapter, the removed ones among them
-UNTEXT = re.compile("[\0\ud800-\udfff]")
 EVERYONE = "*"  # on a shared list: all tenants
 
 
@@ -76,6 +75,15 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     removed_at: int | None
 
 
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What an owner has: active adapters, versions of them that are not removed, and bytes of their contents, each
+    content once."""
+
+    adapters: int
+    versions: int
+    bytes: int
+
+
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """What a content is to be registered as. None: as it is; of a new name nothing, and everyone's when it has no
     owner. `promote` None: a new name's first version is served, a further one waits."""
@@ -91,8 +99,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_name(name: str) -> None:
     """Raises InvalidValue."""
-    if not 1 <= len(name) <= NAME_CHARS_MAX or not name.isprintable():
-        raise InvalidValue(f"an adapter's name has 1 to {NAME_CHARS_MAX} printable characters", "name")
+    check_text(name, "name", "an adapter's name has", NAME_CHARS_MAX)
 
 
 def check_free(name: str, taken: Mapping[str, str]) -> None:
@@ -158,10 +165,7 @@ def change(
     if pinned is not None:
         values["pinned"] = pinned
     if notes is not None:
-        if len(notes) > NOTES_CHARS_MAX:
-            raise InvalidValue(f"notes have at most {NOTES_CHARS_MAX} characters", "notes")
-        if UNTEXT.search(notes):
-            raise InvalidValue("notes have a NUL or half a surrogate pair, which no database keeps", "notes")
+        check_text(notes, "notes", "notes have", NOTES_CHARS_MAX, chars_min=0, lines=True)
         values["notes"] = notes or None
     if shared is not None:
         if len(shared) > SHARES_MAX:
@@ -296,6 +300,16 @@ def live_contents(connection: sa.Connection) -> dict[str, str]:
     return {
         row.digest: row.base_model for row in connection.execute(query.where(adapter_versions.c.removed_at.is_(None)))
     }
+
+
+def kept(connection: sa.Connection, tenant_id: str, *, slab_item_bytes: int) -> Kept:
+    """`slab_item_bytes`: of a parameter in a slab, 0 where no slabs are kept."""
+    columns = (adapter_versions.c[name] for name in ("adapter_id", "digest", "bytes", "parameters"))
+    live = adapter_versions.c.removed_at.is_(None)
+    query = sa.select(*columns).join(adapters, adapters.c.id == adapter_versions.c.adapter_id)
+    rows = connection.execute(query.where(live, adapters.c.tenant_id == tenant_id)).all()
+    contents = {row.digest: (row.bytes or 0) + (row.parameters or 0) * slab_item_bytes for row in rows}
+    return Kept(adapters=len({row.adapter_id for row in rows}), versions=len(rows), bytes=sum(contents.values()))
 
 
 # ---- what the writes above are made of

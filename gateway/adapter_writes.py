@@ -11,10 +11,12 @@ import msgspec
 import sqlalchemy as sa
 
 from adapters.facts import Facts
+from adapters.store import WEIGHTS_FILE
 from billing import revision
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, NotFound, QuotaBytesExceeded, QuotaExceeded
+from billing.revision import Change
 from gateway import adapter_rows, model_rows
-from gateway.adapter_rows import EVERYONE, Adapter, Registration, Version
+from gateway.adapter_rows import EVERYONE, Adapter, Kept, Registration, Version
 from gateway.alias_writes import AliasWrites
 from gateway.writes import narrowed, tenant_of
 
@@ -28,7 +30,7 @@ class AdapterWrites(AliasWrites):
         """Give a checked content its name, or its name a further version; the same content again is the version that it
         was. `keep` makes its files part of the store. Tenants by id or slug."""
         adapter_rows.check_name(wanted.name)
-        revision.bump(connection)
+        revision.bump(connection, Change("adapters"))
         owner = narrowed(connection, self._actor, wanted.tenant_id)
         self._check_pinned(wanted.pinned)
         wanted = Registration(
@@ -44,6 +46,8 @@ class AdapterWrites(AliasWrites):
         taken = self._taken(connection, owner, before, wanted.shared)
         known = set() if before is None else {one.number for one in adapter_rows.versions(connection, before.id)}
         adapter, version = adapter_rows.add_version(connection, wanted, facts, taken)
+        if version.number not in known:
+            self._check_quota(connection, owner)
         keep()
         self._changed(connection, "adapter.register", before, adapter)
         if version.number not in known:
@@ -52,7 +56,7 @@ class AdapterWrites(AliasWrites):
 
     def promote_adapter(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Adapter:
         """Serve this version, by its number or its content's digest, to every request that comes from now on."""
-        revision.bump(connection)
+        revision.bump(connection, Change("adapters"))
         before = self._active(connection, adapter_id)
         number = _number(connection, before, version)
         after = adapter_rows.promote(connection, adapter_id, number, after=before)
@@ -61,7 +65,7 @@ class AdapterWrites(AliasWrites):
 
     def roll_back_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
         """Serve again the version that the served one replaced."""
-        revision.bump(connection)
+        revision.bump(connection, Change("adapters"))
         before = self._active(connection, adapter_id)
         after = adapter_rows.roll_back(connection, before)
         self._changed(connection, "adapter.rollback", before, after)
@@ -77,7 +81,7 @@ class AdapterWrites(AliasWrites):
         notes: str | None = None,
     ) -> Adapter:
         """Change what is given. `shared`: tenants by id or slug, or "*"; it replaces the list."""
-        revision.bump(connection)
+        revision.bump(connection, Change("adapters"))
         before = self._active(connection, adapter_id)
         self._check_pinned(pinned)
         listed = self._tenants(connection, shared)
@@ -89,7 +93,7 @@ class AdapterWrites(AliasWrites):
     def remove_adapter(self, connection: sa.Connection, adapter_id: str) -> Adapter:
         """Nobody may call it from now on; requests in flight end as they would have. Its files go once nothing runs
         on them and no other adapter has them."""
-        revision.bump(connection)
+        revision.bump(connection, Change("adapters"))
         before = self._active(connection, adapter_id)
         after = adapter_rows.remove(connection, adapter_id)
         self._changed(connection, "adapter.remove", before, after)
@@ -97,7 +101,7 @@ class AdapterWrites(AliasWrites):
 
     def remove_adapter_version(self, connection: sa.Connection, adapter_id: str, version: int | str) -> Version:
         """Forget one that is not served."""
-        revision.bump(connection)
+        revision.bump(connection, Change("adapters"))
         adapter = self._active(connection, adapter_id)
         before = adapter_rows.version_of(connection, adapter_id, _number(connection, adapter, version))
         removed = _as_logged(adapter_rows.remove_version(connection, adapter, before.number))
@@ -142,6 +146,30 @@ class AdapterWrites(AliasWrites):
             return {}
         tenant = None if owner is None or gained else tenant_of(connection, owner)
         return model_rows.meanings(connection, self._config, tenant)
+
+    def bytes_left(self, connection: sa.Connection) -> int | None:
+        """Of adapters.tenant_bytes_max, for this actor; None: it has no quota."""
+        if (tenant_id := self._actor.tenant_id) is None:
+            return None
+        return max(0, self._config.adapters.tenant_bytes_max - self._kept(connection, tenant_id).bytes)
+
+    def _kept(self, connection: sa.Connection, tenant_id: str) -> Kept:
+        return adapter_rows.kept(connection, tenant_id, slab_item_bytes=self._config.slab_item_bytes)
+
+    def _check_quota(self, connection: sa.Connection, owner: str | None) -> None:
+        """That what the owner has now is within a tenant's quotas, where its own key added to it. Raises
+        QuotaExceeded, QuotaBytesExceeded."""
+        if owner is None or self._actor.tenant_id is None:
+            return
+        quotas, kept = self._config.adapters, self._kept(connection, owner)
+        for refusal, what, has, setting in (
+            (QuotaExceeded, "adapters", kept.adapters, "tenant_adapters_max"),
+            (QuotaExceeded, "versions of adapters", kept.versions, "tenant_versions_max"),
+            (QuotaBytesExceeded, "bytes of adapters and their slabs", kept.bytes, "tenant_bytes_max"),
+        ):
+            if has > (limit := getattr(quotas, setting)):
+                message = f"with this one the tenant would have {has} {what}; the limit is adapters.{setting}, {limit}"
+                raise refusal(message, WEIGHTS_FILE if refusal is QuotaBytesExceeded else "name")
 
     def _check_pinned(self, pinned: bool | None) -> None:
         if pinned:

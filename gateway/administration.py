@@ -60,7 +60,7 @@ class Administration(AdapterWrites, ModelWrites):
         share_weight: float = 1.0,
         time_zone: str = "UTC",
     ) -> Tenant:
-        revision.bump(connection)
+        revision.lock(connection)
         self._check_unbound("tenants are")
         self._check_tier(tier)
         tenant = tenants.create(
@@ -90,7 +90,7 @@ class Administration(AdapterWrites, ModelWrites):
         cheapest: bool | None = None,
     ) -> Tenant:
         """Change what is given. A suspended tenant's keys are refused from then on."""
-        revision.bump(connection)
+        revision.lock(connection)
         before = tenant_of(connection, tenant_id, self._actor)
         tenant_id = before.id
         self._check_unbound("tenants are")
@@ -115,7 +115,7 @@ class Administration(AdapterWrites, ModelWrites):
     def create_project(
         self, connection: sa.Connection, *, tenant_id: str, name: str, default_max_tokens: int | None = None
     ) -> Project:
-        revision.bump(connection)
+        revision.lock(connection)
         tenant_id = tenant_of(connection, tenant_id, self._actor).id
         project = tenants.create_project(
             connection, tenant_id=tenant_id, name=name, default_max_tokens=default_max_tokens
@@ -132,7 +132,7 @@ class Administration(AdapterWrites, ModelWrites):
         default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> Project:
         """Change what is given."""
-        revision.bump(connection)
+        revision.lock(connection)
         before = tenants.get_project(connection, project_id)
         if before is None or not self._actor.sees(before.tenant_id):
             raise NotFound(f"there is no project {project_id!r}")
@@ -158,14 +158,17 @@ class Administration(AdapterWrites, ModelWrites):
         """`expires_at` in Unix seconds. An admin key of the role tenant_admin and every key that is no admin key belong
         to a tenant, in a project (by id or name) or its default one; the other admin keys to the operator. Without
         `role` an admin key has its maker's."""
-        revision.bump(connection)
+        revision.lock(connection)
         tenant_id = narrowed(connection, self._actor, tenant_id)
         role = self._checked_role(kind, role, tenant_id)
         if tier is not None:
             self._check_tier(tier)
         _check_default(default_max_tokens)
+        if kind == "admin":
+            self._check_expiry(connection, expires_at)
         project_id = None
         if tenant_id is not None:
+            self._check_key_fits(connection, tenant_id)
             project_id = project_of(connection, tenant_id, project or tenants.DEFAULT_PROJECT).id
         made = keys.create(
             connection,
@@ -194,6 +197,16 @@ class Administration(AdapterWrites, ModelWrites):
             raise InvalidValue(f"a key of the role {TENANT_ADMIN} needs a tenant", "tenant")
         return role
 
+    def _check_key_fits(self, connection: sa.Connection, tenant_id: str) -> None:
+        """Raises InvalidValue when the tenant has as many keys as it may have."""
+        limit = self._config.administration.tenant_keys_max
+        if keys.count_usable(connection, tenant_id) >= limit:
+            raise InvalidValue(
+                f"the tenant has {limit} keys that are neither revoked nor expired, which is the limit "
+                "(administration.tenant_keys_max): revoke one first",
+                "tenant",
+            )
+
     def _own_key(self, connection: sa.Connection, key_id: str) -> Key:
         """One that the actor may change."""
         key = key_of(connection, key_id, self._actor)
@@ -209,7 +222,7 @@ class Administration(AdapterWrites, ModelWrites):
         default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> Key:
         """Change what is given: `project` (by id or name) is whose budgets its requests count in from then on."""
-        revision.bump(connection)
+        revision.lock(connection)
         before = self._own_key(connection, key_id)
         if default_max_tokens is not msgspec.UNSET:
             _check_default(default_max_tokens)
@@ -223,8 +236,12 @@ class Administration(AdapterWrites, ModelWrites):
         return after
 
     def rotate_key(self, connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
-        revision.bump(connection)
+        revision.lock(connection)
         before = self._own_key(connection, key_id)
+        if overlap_s and before.tenant_id is not None:
+            self._check_key_fits(connection, before.tenant_id)
+        if before.kind == "admin":
+            self._check_expiry(connection, before.expires_at)  # the new key has it too
         made = keys.rotate(connection, key_id, overlap_s=overlap_s)
         after = key_of(connection, key_id)
         self._record(connection, "key.rotate", key_id, before.tenant_id, before=before, after=after)
@@ -244,7 +261,7 @@ class Administration(AdapterWrites, ModelWrites):
         return made
 
     def revoke_key(self, connection: sa.Connection, key_id: str) -> Key:
-        revision.bump(connection)
+        revision.lock(connection)
         before = self._own_key(connection, key_id)
         after = keys.revoke(connection, key_id)
         self._record(connection, "key.revoke", key_id, before.tenant_id, before=before, after=after)
@@ -266,7 +283,7 @@ class Administration(AdapterWrites, ModelWrites):
     ) -> PriceVersion:
         """Picos per token, times each tier's multiplier; a tier that is not named has 1. `effective_from` in
         microseconds UTC. `ahead`: of a model that is to be added."""
-        revision.bump(connection)
+        revision.lock(connection)
         for tier in multipliers:
             self._check_tier(tier, "multipliers")
         if ahead and subject_kind == "model":
@@ -302,7 +319,7 @@ class Administration(AdapterWrites, ModelWrites):
     ) -> Budget:
         """The one budget of this unit and period that a tenant, its project (by id or name) or its key has: made, or
         changed in what is given. Tokens or picos; thresholds in percent."""
-        revision.bump(connection)
+        revision.lock(connection)
         tenant_id = tenant_of(connection, tenant_id, self._actor).id
         scope, scope_id = self._scope(connection, tenant_id, project, key_id)
         if scope == "tenant":
@@ -339,7 +356,7 @@ class Administration(AdapterWrites, ModelWrites):
         return "key", key_id
 
     def remove_budget(self, connection: sa.Connection, budget_id: str) -> Budget:
-        revision.bump(connection)
+        revision.lock(connection)
         before = budgets.get(connection, budget_id)
         if before is None or not before.active or not self._actor.sees(before.tenant_id):
             raise NotFound(f"there is no budget {budget_id!r}")
@@ -351,14 +368,14 @@ class Administration(AdapterWrites, ModelWrites):
 
     def create_webhook(self, connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
         """For the alerts of one tenant, or of all that the actor sees."""
-        revision.bump(connection)
+        revision.lock(connection)
         tenant_id = narrowed(connection, self._actor, tenant_id)
         made = webhooks.create(connection, url=url, tenant_id=tenant_id)
         self._record(connection, "webhook.create", made.webhook.id, tenant_id, after=made.webhook.redacted())
         return made
 
     def remove_webhook(self, connection: sa.Connection, webhook_id: str) -> Webhook:
-        revision.bump(connection)
+        revision.lock(connection)
         before = webhooks.get(connection, webhook_id)
         if before is None or not before.active or not self._actor.sees(before.tenant_id):
             raise NotFound(f"there is no webhook {webhook_id!r}")
@@ -369,7 +386,7 @@ class Administration(AdapterWrites, ModelWrites):
 
     def create_export(self, connection: sa.Connection, spec: Spec) -> Job:
         """A gateway works it off."""
-        revision.bump(connection)
+        revision.lock(connection)
         spec = msgspec.structs.replace(spec, tenant_id=narrowed(connection, self._actor, spec.tenant_id))
         job = jobs.create(connection, spec, actor=self._actor.id)
         self._record(connection, "export.create", job.id, spec.tenant_id, after=job)
@@ -377,7 +394,7 @@ class Administration(AdapterWrites, ModelWrites):
 
     def end_export(self, connection: sa.Connection, export_id: str) -> Job:
         """Cancelled, or its file given up."""
-        revision.bump(connection)
+        revision.lock(connection)
         before = export_of(connection, export_id, self._actor)
         after = jobs.end(connection, export_id)
         self._record(connection, "export.end", export_id, before.tenant_id, before=before, after=after)
@@ -387,7 +404,7 @@ class Administration(AdapterWrites, ModelWrites):
         self, connection: sa.Connection, *, tenant_id: str, key_id: str | None, change: LimitsChange
     ) -> OwnLimits:
         """Rate limits of the tenant's own, or of a key's of it."""
-        revision.bump(connection)
+        revision.lock(connection)
         tenant_id = tenant_of(connection, tenant_id, self._actor).id
         if key_id is None:
             self._check_unbound("a tenant's own limits are")
@@ -402,7 +419,7 @@ class Administration(AdapterWrites, ModelWrites):
 
     def remove_limits(self, connection: sa.Connection, limits_id: str) -> OwnLimits:
         """The configuration's hold again."""
-        revision.bump(connection)
+        revision.lock(connection)
         before = allowances.get(connection, limits_id)
         if before is None or not self._actor.sees(before.tenant_id):
             raise NotFound(f"there are no limits {limits_id!r}")

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from billing import revision
 from billing.errors import AlreadyExists, NotFound
+from billing.revision import Change
 from gateway import adapter_rows, alias_rows, model_rows
 from gateway.alias_rows import Alias
 from gateway.sections import TargetSection
@@ -34,7 +35,7 @@ class AliasWrites(Writes):
         active: bool = True,
     ) -> Alias:
         """Make it, or put this in place of all that it was. Tenants by id or slug; None: all."""
-        revision.bump(connection)
+        revision.bump(connection, Change("aliases"))
         self._check_unbound("aliases are")
         wanted = Alias(
             name=name,
@@ -62,7 +63,7 @@ class AliasWrites(Writes):
 
     def remove_alias(self, connection: sa.Connection, name: str) -> Alias:
         """What laneway.toml says of the name holds again."""
-        revision.bump(connection)
+        revision.bump(connection, Change("aliases"))
         self._check_unbound("aliases are")
         before = alias_rows.remove(connection, name)
         after = msgspec.structs.replace(before, active=False)

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from billing import revision
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
+from billing.revision import Change
 from gateway.limits import LIMIT_MAX, Scope
 from gateway.tables import rate_limits
 
@@ -84,14 +85,14 @@ def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
     if before is None:
         raise NotFound(f"there are no limits {limits_id!r}")
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == limits_id))
-    revision.bump(connection)
+    revision.bump(connection, Change("limits", before.tenant_id))
     return msgspec.structs.replace(before, **dict.fromkeys(NAMES))
 
 
 def _put(connection: sa.Connection, own: OwnLimits) -> OwnLimits:
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == own.id))
     connection.execute(sa.insert(rate_limits).values(msgspec.structs.asdict(own)))
-    revision.bump(connection)
+    revision.bump(connection, Change("limits", own.tenant_id))
     return own
 
 

@@ -8,11 +8,12 @@ must never know a socket, an engine or money.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from gateway.errors import ApiError
+from gateway.logprobs import piecewise
 from gateway.text import Drawn
 from gateway.wire import FinishReason, Usage
 
@@ -26,7 +27,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     index: int
     first: bool
     text: str
-    drawn: list[Drawn]
+    drawn: Drawn | None
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -47,15 +48,18 @@ class Text:
         self.matched: str | None = None  # the stop sequence that ended it
         self._opened = False
         self._pieces: list[str] = []
-        self._drawn: list[Drawn] = []
+        self._drawn: Drawn | None = None
 
-    def add(self, text: str, drawn: Sequence[Drawn]) -> None:
+    def add(self, text: str, drawn: Drawn | None) -> None:
         if text:
             self._pieces.append(text)
             if len(self._pieces) > PIECES_MAX:
                 self._pieces[:] = ["".join(self._pieces)]
         if drawn:
-            self._drawn += drawn
+            if self._drawn is None:
+                self._drawn = drawn
+            else:
+                self._drawn.extend(drawn)
 
     def take(self, last: bool) -> Piece:
         """What came since the last call. `last`: nothing more will come."""
@@ -64,9 +68,9 @@ class Text:
         pieces.clear()
         if drawn:
             if text or last:
-                self._drawn = []
+                self._drawn = None
             else:
-                drawn = []
+                drawn = None
         first, self._opened = not self._opened, True
         return Piece(self.index, first, text, drawn)
 
@@ -77,6 +81,7 @@ class Answer:
     __slots__ = (
         "_abort",
         "_changed",
+        "_push",
         "_stream",
         "_waiter",
         "begun",
@@ -104,11 +109,13 @@ class Answer:
         self.usage: Usage | None = None  # of an answer that ends well; then each text has its finish_reason
         self.error: ApiError | None = None
         self.ended = False  # settled, or failed
-        self.whole: Callable[[Answer], bytes] | None = None  # makes the body, where it is kept before the settlement
+        # Makes the parts of the body, where it is kept before the settlement.
+        self.whole: Callable[[Answer], Iterator[bytes]] | None = None
         self.body: bytes | None = None  # what `whole` made
         self._changed: dict[int, None] = {}  # indexes of the texts with something to read, in order
         self._waiter: asyncio.Future[None] | None = None
         self._abort: Callable[[], None] | None = None
+        self._push: Callable[[], None] | None = None
 
     # ---- the owner's side
 
@@ -118,19 +125,21 @@ class Answer:
         if self.left or self.cut is not None:
             abort()
 
-    def add(self, index: int, text: str, drawn: Sequence[Drawn] = ()) -> None:
+    def add(self, index: int, text: str, drawn: Drawn | None = None) -> None:
         """More of one text; "" when tokens came that show nothing yet."""
         self.begun = True
         self.texts[index].add(text, drawn)
         self._changed[index] = None
-        if self._stream:
+        if self._push is not None:
+            self._push()
+        elif self._stream:
             self.wake()
 
-    def spell(self, usage: Usage) -> bytes:
+    async def spell(self, usage: Usage) -> bytes:
         """The body of an answer that will end well, for whoever keeps it; its reader is not told yet."""
         assert self.whole is not None
         self.usage = usage
-        self.body = self.whole(self)
+        self.body = b"".join([part async for part in piecewise(self.whole(self))])
         return self.body
 
     def finish(self, usage: Usage) -> None:
@@ -142,7 +151,7 @@ class Answer:
         self._end()
 
     def _end(self) -> None:
-        self._abort = self.whole = None  # they know us: circles that only a collector would break
+        self._abort = self._push = self.whole = None  # they know us: circles that only a collector would break
         self.ended = True
         self.wake()
 
@@ -171,6 +180,19 @@ class Answer:
             await self._waiter
         finally:
             self._waiter = None
+
+    async def pushed(self, push: Callable[[], None]) -> None:
+        """As `changed`, but what is added does not end the wait: `push` is called instead, inside the owner's call. It
+        takes what was added, must not raise, and calls `stop_pushing` when it cannot go on."""
+        self._push = push
+        try:
+            await self.changed()
+        finally:
+            self._push = None
+
+    def stop_pushing(self) -> None:
+        self._push = None
+        self.wake()
 
     def wake(self) -> None:
         waiter = self._waiter

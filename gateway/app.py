@@ -16,7 +16,7 @@ from gateway.routes.completions import completions
 from gateway.routes.console import console
 from gateway.routes.health import live, ready
 from gateway.routes.messages import count_tokens, messages
-from gateway.routes.metrics import metrics
+from gateway.routes.metrics import MetricsListener, metrics
 from gateway.routes.models import get_model, list_models
 from gateway.routes.schema import SchemaPlugin
 from gateway.routes.usage import own_budgets, own_usage
@@ -41,7 +41,10 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
 def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
     """The application over `services`, which whoever serves it starts and stops. `routes`: those of the operator's
     side. A handler asks for `services: Services` by that name."""
-    return Front(framework(services, routes), services.metrics)
+    inner: ASGIApp = framework(services, routes)
+    if (place := services.config.gateway.metrics_place) is not None:
+        inner = MetricsListener(inner, place[1])
+    return Front(inner, services.metrics, services.pace)
 
 
 def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> Litestar:

@@ -22,11 +22,20 @@ class ChatPrompt(msgspec.Struct, frozen=True):
 Prompt = ChatPrompt | str | list[int]
 
 
+class LargeBody(msgspec.Struct, frozen=True):
+    """The prompts of a body that is too large to be parsed in the event loop. Processes of `large_work` read them."""
+
+    kind: str  # of `bodies.READERS`
+    body: bytes
+    prompts: int
+    ids: bool  # the prompts are lists of ids
+
+
 class Asked(msgspec.Struct, frozen=True):
     """`n` texts of each prompt; text j of prompt i is choice i × n + j."""
 
     model: str
-    prompts: list[Prompt]
+    prompts: list[Prompt] | LargeBody
     param: str  # the field of the prompts, for what is said about them
     n: int
     max_tokens: int | None  # of each text
@@ -40,13 +49,22 @@ class Asked(msgspec.Struct, frozen=True):
     @property
     def ids_in(self) -> str | None:
         """The field in which something is said in ids of one vocabulary, and not in words."""
-        if any(type(one) is list for one in self.prompts):
+        prompts = self.prompts
+        if prompts.ids if isinstance(prompts, LargeBody) else any(type(one) is list for one in prompts):
             return self.param
         if self.rules.stop_ids:
             return "stop_token_ids"
         return "logit_bias" if self.sampling.logit_bias else None
 
     @property
+    def texts(self) -> int:
+        return self._prompts * self.n
+
+    @property
     def tokens_min(self) -> int:
         """It asks for no fewer tokens, whichever model is to serve it."""
-        return len(self.prompts) * (1 + self.n * (self.max_tokens or 1))
+        return self._prompts * (1 + self.n * (self.max_tokens or 1))
+
+    @property
+    def _prompts(self) -> int:
+        return self.prompts.prompts if isinstance(self.prompts, LargeBody) else len(self.prompts)

@@ -1,4 +1,4 @@
-"""Who asks: from a bearer token to a caller, through a cache that administrative writes empty.
+"""Who asks: from a bearer token to a caller, through a cache that administrative writes of a tenant empty of its keys.
 
 It knows keys and tenants, and must never know what they ask for or what it costs.
 """
@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from billing import clock
 from billing.bulk import Query, among
 from billing.database import Database, DatabaseUnavailable
+from billing.patience import Patience
 from billing.tables import projects, tenants
 from gateway import keys as key_rules
 from gateway.allowances import NAMES
@@ -34,6 +35,8 @@ LOOK_UP_WAIT_S = 5.0  # of a database that hangs
 # A key's last use is written once in this time at most, so many keys in one transaction.
 USED_FLUSH_S = 60.0
 USED_GROUP_MAX = 500
+# Tenants whose last change is remembered; above it, all callers count as changed.
+CHANGED_MAX = 10_000
 
 T = TypeVar("T")
 
@@ -72,7 +75,7 @@ async def _always() -> bool:
 
 
 class Callers:
-    """The cache. `clear` it when the revision moved."""
+    """The cache. When the revision moved, `drop` the callers of the tenants that it concerns, or `clear` it."""
 
     def __init__(
         self,
@@ -96,7 +99,9 @@ class Callers:
         self._unusable: dict[str, None] = {}
         self._looking_up: dict[str, asyncio.Task[Caller | None]] = {}
         self._places = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        self._age = 0  # counts clears, so that what was read before one is not cached after it
+        self._age = 0  # counts clears and drops, so that what was read before one is not cached after it
+        self._all_changed_at = 0  # the age at the last clear
+        self._changed_at: dict[str | None, int] = {}  # by tenant, the age at its last drop; None: the operator's keys
         self._used: dict[str, int] = {}
 
     async def identify(self, authorization: str | None) -> Caller:
@@ -131,7 +136,7 @@ class Callers:
         if not await self._freshen():
             raise DatabaseUnavailable("the revision is unread")
         age = caller.age
-        while age != self._age:  # it may move while this reads
+        while self._age_of(caller.tenant_id) > age:  # it may move while this reads
             age = self._age
             if await self._database.read(lambda connection: unusable(connection, [caller.key_id])):
                 raise InvalidApiKey
@@ -139,8 +144,26 @@ class Callers:
     def clear(self) -> None:
         self._known.clear()
         self._unusable.clear()
-        self._looking_up = {}  # whoever asks from now on looks anew
+        self._looking_up = {}  # a request that arrives from now on looks anew
         self._age += 1
+        self._all_changed_at = self._age
+        self._changed_at.clear()
+
+    def drop(self, tenant_ids: Collection[str | None]) -> None:
+        """Forget the callers of these tenants (None: the operator's keys), and every key that was not usable: one of
+        them may be now."""
+        self._known = {digest: one for digest, one in self._known.items() if one.tenant_id not in tenant_ids}
+        self._unusable.clear()
+        self._looking_up = {}
+        self._age += 1
+        self._changed_at.update(dict.fromkeys(tenant_ids, self._age))
+        if len(self._changed_at) > CHANGED_MAX:
+            self._all_changed_at = self._age
+            self._changed_at.clear()
+
+    def _age_of(self, tenant_id: str | None) -> int:
+        """The age since which what was read of this tenant's keys holds."""
+        return max(self._all_changed_at, self._changed_at.get(tenant_id, 0))
 
     async def flush_used(self) -> None:
         """Write when keys were last used. Raises DatabaseUnavailable: what was not written is written next time."""
@@ -163,7 +186,7 @@ class Callers:
             look_up = looking_up[digest] = asyncio.create_task(self._read(digest))
             look_up.add_done_callback(lambda _: looking_up.pop(digest))
         try:
-            async with asyncio.timeout(LOOK_UP_WAIT_S):
+            async with Patience(LOOK_UP_WAIT_S):
                 return await asyncio.shield(look_up)
         except TimeoutError:
             raise DatabaseUnavailable(f"a key could not be looked up within {LOOK_UP_WAIT_S:g} s") from None
@@ -173,11 +196,10 @@ class Callers:
             age = self._age
             found = keys.c.hash == digest
             caller = await self._database.read(lambda c: _load(c, found, self._ranks, self._defaults, age))
-        if age == self._age:
-            if caller is None:
-                self._remember(self._unusable, digest, None)
-            else:
-                self._remember(self._known, digest, caller)
+        if caller is not None and self._age_of(caller.tenant_id) <= age:
+            self._remember(self._known, digest, caller)
+        elif caller is None and age == self._age:
+            self._remember(self._unusable, digest, None)
         return caller
 
     def _remember(self, cache: dict[str, T], digest: str, value: T) -> None:

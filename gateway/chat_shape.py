@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET
 
@@ -12,10 +12,12 @@ from gateway import wire
 from gateway.answer import Answer, Piece
 from gateway.errors import ApiError
 from gateway.inflight import InFlight
-from gateway.text import Drawn
+from gateway.logprobs import chat_tokens, filled
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+NO_LOGPROBS = wire.ChoiceLogprobs(content=[])
+MARK = b'"content":[]'  # of NO_LOGPROBS
 
 
 class ChatShape:
@@ -28,12 +30,22 @@ class ChatShape:
         self._id = "chatcmpl-" + work.request_id.removeprefix("req_")
         self._created = int(time.time())
         self._include_usage = include_usage
-        self._reports = work.sampling.logprobs >= 0
+        self.reports = work.sampling.logprobs >= 0
         self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: what stands before and after a chunk's content
 
     # ---- whole
 
     def whole(self, answer: Answer) -> bytes:
+        return self._whole(answer, answer.take_all())
+
+    def whole_parts(self, answer: Answer) -> Iterator[bytes]:
+        pieces = answer.take_all()
+        tokenizer = self._work.model.tokenizer
+        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.reports else []
+        return filled(self._whole(answer, pieces), MARK, fillings)
+
+    def _whole(self, answer: Answer, pieces: Sequence[Piece]) -> bytes:
+        """Without the logprobs: MARK stands for those of each choice."""
         work = self._work
         assert answer.usage is not None
         return wire.encode(
@@ -43,7 +55,7 @@ class ChatShape:
                 model=work.target.name,
                 service_tier=work.service_tier,
                 system_fingerprint=work.fingerprint,
-                choices=[self._choice(answer, piece) for piece in answer.take_all()],
+                choices=[self._choice(answer, piece) for piece in pieces],
                 usage=answer.usage,
             )
         )
@@ -54,7 +66,7 @@ class ChatShape:
         return wire.Choice(
             index=piece.index,
             message=wire.AnswerMessage(content=piece.text),
-            logprobs=self._logprobs(piece.drawn) if self._reports else None,
+            logprobs=NO_LOGPROBS if self.reports else None,
             finish_reason=reason,
         )
 
@@ -67,12 +79,19 @@ class ChatShape:
         said = b""
         if piece.first:
             said = self._chunk(piece.index, wire.Delta(role="assistant", content=""))
-        if piece.drawn:
-            said += self._chunk(piece.index, wire.Delta(content=piece.text), logprobs=self._logprobs(piece.drawn))
-        elif piece.text:
+        if piece.text:
             before, after = self._frames.get(piece.index) or self._frame(piece.index)
             said += before + wire.encode(piece.text) + after
         return said
+
+    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+        if not piece.drawn:
+            yield self.piece(piece)
+            return
+        if piece.first:
+            yield self._chunk(piece.index, wire.Delta(role="assistant", content=""))
+        chunk = self._chunk(piece.index, wire.Delta(content=piece.text), logprobs=NO_LOGPROBS)
+        yield from filled(chunk, MARK, [_filling(self._work.model.tokenizer, piece)])
 
     def closing(self, answer: Answer) -> bytes:
         said = [self._chunk(text.index, wire.Delta(), text.finish_reason) for text in answer.texts]
@@ -114,16 +133,10 @@ class ChatShape:
         )
         return b"data: " + wire.encode(chunk) + b"\n\n"
 
-    def _logprobs(self, drawn: Sequence[Drawn]) -> wire.ChoiceLogprobs:
-        tokenizer = self._work.model.tokenizer
-        return wire.ChoiceLogprobs(content=[_token(tokenizer, one) for one in drawn])
 
-
-def _token(tokenizer: Tokenizer, drawn: Drawn) -> wire.TokenLogprob:
-    own, *likeliest = [_alternative(tokenizer, id_, logprob) for id_, logprob in drawn.logprobs]
-    return wire.TokenLogprob(own.token, own.logprob, own.bytes, likeliest)
-
-
-def _alternative(tokenizer: Tokenizer, id_: int, logprob: float) -> wire.Alternative:
-    data = tokenizer.token_bytes(id_)
-    return wire.Alternative(data.decode(errors="replace"), logprob, list(data))
+def _filling(tokenizer: Tokenizer, piece: Piece) -> Iterator[bytes]:
+    """What stands for MARK."""
+    yield b'"content":['
+    if piece.drawn:
+        yield from chat_tokens(tokenizer, piece.drawn)
+    yield b"]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, UnsetType
 
@@ -14,7 +14,11 @@ from gateway.chat_shape import DONE, KEEP_ALIVE
 from gateway.completions_wire import Completion, CompletionChoice, CompletionLogprobs
 from gateway.errors import ApiError
 from gateway.inflight import InFlight
+from gateway.logprobs import filled, legacy_logprobs
 from gateway.text import Drawn
+
+NO_LOGPROBS = CompletionLogprobs([], [], [], [])
+MARK = b'"logprobs":' + wire.encode(NO_LOGPROBS)
 
 
 class CompletionShape:
@@ -27,19 +31,29 @@ class CompletionShape:
         self._id = "cmpl-" + work.request_id.removeprefix("req_")
         self._created = int(time.time())
         self._usage: UnsetType | None = None if include_usage else UNSET  # of a chunk with text
-        self._reports = work.sampling.logprobs >= 0
+        self.reports = work.sampling.logprobs >= 0
         self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: what stands before and after a chunk's text
 
     def whole(self, answer: Answer) -> bytes:
+        return self._whole(answer, answer.take_all())
+
+    def whole_parts(self, answer: Answer) -> Iterator[bytes]:
+        pieces = answer.take_all()
+        tokenizer = self._work.model.tokenizer
+        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.reports else []
+        return filled(self._whole(answer, pieces), MARK, fillings)
+
+    def _whole(self, answer: Answer, pieces: Sequence[Piece]) -> bytes:
+        """Without the logprobs: MARK stands for those of each choice."""
         assert answer.usage is not None
         choices = [
             CompletionChoice(
                 index=piece.index,
                 text=piece.text,
-                logprobs=self._logprobs(piece.drawn) if self._reports else None,
+                logprobs=NO_LOGPROBS if self.reports else None,
                 finish_reason=answer.texts[piece.index].finish_reason,
             )
-            for piece in answer.take_all()
+            for piece in pieces
         ]
         return wire.encode(self._completion(choices, answer.usage))
 
@@ -47,14 +61,18 @@ class CompletionShape:
         return b""
 
     def piece(self, piece: Piece) -> bytes:
-        if piece.drawn:
-            logprobs = self._logprobs(piece.drawn)
-            choice = CompletionChoice(index=piece.index, text=piece.text, logprobs=logprobs, finish_reason=None)
-            return self._event([choice], self._usage)
         if not piece.text:
             return b""
         before, after = self._frames.get(piece.index) or self._frame(piece.index)
         return before + wire.encode(piece.text) + after
+
+    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+        if not piece.drawn:
+            yield self.piece(piece)
+            return
+        choice = CompletionChoice(index=piece.index, text=piece.text, logprobs=NO_LOGPROBS, finish_reason=None)
+        chunk = self._event([choice], self._usage)
+        yield from filled(chunk, MARK, [_filling(self._work.model.tokenizer, piece)])
 
     def closing(self, answer: Answer) -> bytes:
         said = b""
@@ -92,20 +110,8 @@ class CompletionShape:
             usage=usage,
         )
 
-    def _logprobs(self, drawn: Sequence[Drawn]) -> CompletionLogprobs:
-        tokenizer = self._work.model.tokenizer
-        spelled = [[(_spell(tokenizer, id_), logprob) for id_, logprob in one.logprobs] for one in drawn]
-        return CompletionLogprobs(
-            text_offset=[one.offset for one in drawn],
-            token_logprobs=[own[1] for own, *_ in spelled],
-            tokens=[own[0] for own, *_ in spelled],
-            top_logprobs=[dict([*likeliest, own]) for own, *likeliest in spelled],
-        )
 
-
-def _spell(tokenizer: Tokenizer, id_: int) -> str:
-    data = tokenizer.token_bytes(id_)
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in data])
+def _filling(tokenizer: Tokenizer, piece: Piece) -> Iterator[bytes]:
+    """What stands for MARK."""
+    yield b'"logprobs":'
+    yield from legacy_logprobs(tokenizer, piece.drawn or Drawn())

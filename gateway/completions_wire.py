@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -42,18 +42,16 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]
-        texts = [one for one in prompt if isinstance(one, str)]
-        ids = [one for one in prompt if isinstance(one, int)]
-        lists = [one for one in prompt if isinstance(one, list)]
-        if len(ids) == len(prompt):
-            if len(ids) > PROMPT_IDS_MAX:
+        kinds = set(map(type, prompt))
+        if kinds == {int}:
+            if len(prompt) > PROMPT_IDS_MAX:
                 raise InvalidRequest(f"'prompt' has over {PROMPT_IDS_MAX} ids.", param="prompt")
-            return [ids]
-        if len(prompt) not in (len(texts), len(lists)):
+            return [cast("list[int]", prompt)]
+        if len(kinds) > 1:
             raise InvalidRequest("'prompt' mixes texts, ids and lists of ids.", param="prompt")
         if len(prompt) > PROMPTS_MAX:
             raise InvalidRequest(f"'prompt' has {len(prompt)} prompts; the limit is {PROMPTS_MAX}.", param="prompt")
-        return [*texts, *lists]
+        return cast("list[Prompt]", prompt)
 
     def asked(self) -> Asked:
         return Asked(

@@ -18,10 +18,12 @@ import msgspec
 from msgspec import Meta
 
 from gateway.console_files import default_directory
+from gateway.private_files import DIRECTORY_MODE, make_private
 from gateway.sections import (
     DEFAULT_MODELS,
     DEFAULT_TIERS,
     AdaptersSection,
+    AdministrationSection,
     AliasSection,
     BillingSection,
     EngineSection,
@@ -58,6 +60,7 @@ class Config(Section, frozen=True, kw_only=True):
     tiers: Annotated[tuple[TierSection, ...], Meta(min_length=1, max_length=16)] = DEFAULT_TIERS
     limits: LimitsSection = LimitsSection()
     tenant_limits: TenantLimitsSection = TenantLimitsSection()
+    administration: AdministrationSection = AdministrationSection()
     redis: RedisSection = RedisSection()
     lease: LeaseSection = LeaseSection()
     journal: JournalSection = JournalSection()
@@ -99,6 +102,18 @@ class Config(Section, frozen=True, kw_only=True):
     def adapters_dir(self) -> Path:
         """Root of the content-addressed adapter store."""
         return self.data_dir / "adapters"
+
+    @property
+    def slab_item_bytes(self) -> int:
+        """Of a parameter in an adapter's slab; 0 where no slabs are kept. The models of an engine have one dtype."""
+        if not self.adapters.slabs:
+            return 0
+        return 4 if any(model.dtype == "float32" for model in self.models) else 2
+
+    @property
+    def upload_free_min_bytes(self) -> int:
+        """Free bytes of the disk below which no adapter is uploaded: above the mark below which no request runs."""
+        return self.journal.disk_free_min_bytes + self.adapters.disk_free_min_bytes
 
     @property
     def models_dir(self) -> Path:
@@ -320,8 +335,8 @@ def write_engine_file(config: Config, models: Sequence[EngineModel] | None = Non
     served: Sequence[EngineModel] = config.models if models is None else models
     engine["models"] = [{field: getattr(model, field) for field in fields} for model in served]
     engine["tiers"] = msgspec.to_builtins(config.tiers)
+    make_private(config.data_dir)
     path = config.data_dir / "engine.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_private(path, msgspec.json.format(msgspec.json.encode(engine)).decode(), replace=True)
     return path
 
@@ -331,7 +346,7 @@ def server_secret(config: Config) -> bytes:
     agree on namespaces share the file. Raises ConfigError when the file is not such a secret."""
     path = Path(config.gateway.secret_file)
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         write_private(path, secrets.token_hex(32), replace=False)
     try:
         secret = bytes.fromhex(path.read_text().strip())

@@ -1,4 +1,5 @@
-"""One HTTP connection: uvicorn's, with bounds on what a caller may leave undone: a head, or the reading of an answer.
+"""One HTTP connection: uvicorn's, with bounds on what a client may leave undone: a head, a body that nobody reads any
+more, or the reading of an answer.
 
 It must never know what is asked or answered.
 """
@@ -11,14 +12,21 @@ import socket
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from billing.ids import new_id
 from gateway import errors
+from gateway.connection_limits import Connections
 
+# For a whole head: from accept, and on a kept connection from its first byte. Also for a body that is still on its way
+# when its request has been answered.
+HEAD_S_MAX = 10.0
 HEAD_BYTES_MAX = 64 * 1024
 # Of an answer, what the kernel takes before its reader has room: left to itself it takes megabytes for each.
 UNSENT_BYTES_MAX = 64 * 1024
+
+# Of these a second field line would say something else, and which one counts would be anybody's guess.
+SINGLE_FIELDS = (b"host", b"authorization", b"x-api-key", b"content-type", b"content-encoding", b"idempotency-key")
 
 _log = logging.getLogger(__name__)
 
@@ -27,28 +35,64 @@ class RequestHeadTooLarge(errors.RequestTooLarge):
     status = 431
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """The parser keeps an unfinished head in memory for ever; here one is refused above HEAD_BYTES_MAX. A caller may
-    leave an answer unread for ever; here it is cut off once nothing was read for `reader_patience_s` though there is
-    more than the buffers take, or the connection is to close."""
+def _too_large() -> RequestHeadTooLarge:
+    return RequestHeadTooLarge(f"The request's head is over the limit of {HEAD_BYTES_MAX} bytes.")
 
-    def __init__(self, *args: Any, reader_patience_s: float, **kwargs: Any) -> None:
+
+def _answer(error: errors.ApiError) -> bytes:
+    """The whole answer of a connection that is closed after it."""
+    body = error.body()
+    head = (
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+        f"x-content-type-options: nosniff\r\nx-request-id: {new_id('req')}\r\ncontent-length: {len(body)}\r\n"
+        f"connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol bounds neither an unfinished head, nor a body behind its answer, nor an unread answer. Here a
+    head over HEAD_BYTES_MAX is refused with 431, and one that is not complete in time with 408. A client that reads
+    nothing for `reader_patience_s` is cut off, if the buffers are full or the connection is to close. `connections`
+    bounds the number of all."""
+
+    def __init__(
+        self,
+        *args: Any,
+        reader_patience_s: float,
+        connections: Connections,
+        head_s: float = HEAD_S_MAX,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._bounds = connections
+        self._head_s = head_s
+        self._deadline: asyncio.TimerHandle | None = None
         self._in_head = True
+        self._in_body = False
+        self._messages = 0  # begun
         self._unparsed_bytes = 0  # of a head that is not complete
         self._field_bytes = 0  # of its complete fields
         self._refused = False
+        self._refusal: errors.ApiError | None = None  # of a complete head
         self._reader_patience_s = reader_patience_s
         self._reader_watch: asyncio.TimerHandle | None = None
         self._unread_bytes = 0  # when the watch last looked
+        self._running_cycle: RequestResponseCycle | None = None  # the request that is being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        if not self._bounds.open(self, self.client[0] if self.client else ""):
+            self._refused = True
+            self._refuse(errors.Overloaded("Too many connections are open. Try again in a moment."))
+            return
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+        self._set_deadline()
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        self._messages += 1
         self._unparsed_bytes = self._field_bytes = 0
         super().on_message_begin()
 
@@ -59,28 +103,60 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._in_body = True
+        self._clear_deadline()
         if self._field_bytes + len(self.url) > HEAD_BYTES_MAX:
+            self._refusal = _too_large()
+        elif wrong := self._wrong_fields():
+            self._refusal = errors.InvalidRequest(wrong)
+        if self._refusal is not None:
             self._refused = True
-        else:
-            super().on_headers_complete()
+            return
+        self._bounds.busy(self)
+        super().on_headers_complete()
+
+    def _wrong_fields(self) -> str:
+        """What RFC 9112 3.2 and RFC 9110 5.3 have refused: no Host in HTTP/1.1, or one field twice. Empty: nothing."""
+        names = [name for name, _ in self.headers]
+        if b"host" not in names and self.parser.get_http_version() == "1.1":
+            return "The request has no Host header; HTTP/1.1 needs one."
+        if len(set(names)) < len(names):
+            for name in SINGLE_FIELDS:
+                if names.count(name) > 1:
+                    return f"The request has {names.count(name)} {name.decode().title()} headers; send one."
+        return ""
 
     def on_body(self, body: bytes) -> None:
         if not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self._refused:
-            super().on_message_complete()
+        self._in_body = False
+        if self._refused:
+            return
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self._clear_deadline()
+            self._bounds.idle(self)
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
+        between, messages = not (self._in_head or self._in_body), self._messages
         super().data_received(data)
         if self._in_head:
             self._unparsed_bytes += len(data)
-        if self._refused or (self._in_head and self._unparsed_bytes > HEAD_BYTES_MAX):
-            self._refused = True
-            self._refuse(RequestHeadTooLarge(f"The request's head is over the limit of {HEAD_BYTES_MAX} bytes."))
+        if self._refusal is None and self._in_head and self._unparsed_bytes > HEAD_BYTES_MAX:
+            self._refused, self._refusal = True, _too_large()
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+        elif self._in_head or (between and self._messages == messages):  # the latter: blank lines before a head
+            self._set_deadline()
+        elif self.timeout_keep_alive_task is None and self._idle() and not self.transport.is_closing():
+            # The rest of a body came after its answer: uvicorn forgets the idle connection then.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is refused in our shape too."""
@@ -89,13 +165,50 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: errors.ApiError) -> None:
         if self.transport.is_closing():
             return
-        body = error.body()
-        head = (
-            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
-            f"x-request-id: {new_id('req')}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        running = self._running_cycle
+        if running is not None and running.response_started and not running.response_complete:
+            self.transport.abort()  # an answer to a request before this one is half written
+            return
+        self.transport.write(_answer(error))
         self.transport.close()
+        self._watch_reader()
+
+    # ---- a head, or the rest of a body, that does not come
+
+    def evict(self) -> None:
+        """Another connection has its place."""
+        self.transport.abort()
+
+    def _answering(self) -> bool:
+        return self._running_cycle is not None and not self._running_cycle.response_complete
+
+    def _idle(self) -> bool:
+        """It had a request, and nothing of another one."""
+        return self.cycle is not None and self.cycle.response_complete and not (self._in_head or self._in_body)
+
+    def _set_deadline(self) -> None:
+        """For what is due now; one that is set holds."""
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self._head_s, self._overdue)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _overdue(self) -> None:
+        self._deadline = None
+        if self.transport.is_closing():
+            return
+        if self._answering():  # a pipelined head: the answer before it takes its time
+            self._set_deadline()
+            return
+        self._refused = True
+        self._bounds.cut("body_deadline" if self._in_body else "head_deadline")
+        if self._in_head and self._messages:  # not silence, and not blank lines alone
+            self._refuse(errors.OtherStatus(408, f"The request's head took over {self._head_s:g} s to arrive."))
+        else:
+            self.transport.abort()
 
     # ---- a reader that does not read
 
@@ -110,17 +223,45 @@ class BoundedProtocol(HttpToolsProtocol):
             self._watch_reader()
 
     def on_response_complete(self) -> None:
+        more = bool(self.pipeline)
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_reader()
+        elif self._in_body and not more:
+            self._set_deadline()
+        elif not more:
+            self._bounds.idle(self)
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         self._watch_reader()
 
+    # ---- a client that leaves
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running_cycle = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def eof_received(self) -> None:
+        """The transport closes as soon as this returns, before `connection_lost` runs: an answer that was written in
+        between would raise."""
+        self._disconnect_answer()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._bounds.closed(self)
+        self._clear_deadline()
         self._forget_reader()
+        self._disconnect_answer()
         super().connection_lost(exc)
+
+    def _disconnect_answer(self) -> None:
+        """Tell the request that is being answered that its client left. uvicorn tells the last request of the
+        connection, which is another one where requests are pipelined; pipelined requests are dropped."""
+        self.pipeline.clear()
+        running = self._running_cycle
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
 
     def _watch_reader(self) -> None:
         """From now on, until all was read: what lies here must become less, or the connection is cut."""

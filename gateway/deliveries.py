@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import ipaddress
 import logging
+import os
 import socket
 import ssl
 import time
@@ -35,8 +36,17 @@ _log = logging.getLogger(__name__)
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
+# The same for a name that is not found and for one that is at a private address: a tenant's webhook must not tell which
+# names there are inside, or where. The log has the address.
+NO_PUBLIC_ADDRESS = "its host has no address that webhooks may be sent to (webhooks.private_addresses)"
+
+
 class Undelivered(Exception):
-    """Why an attempt failed, in a sentence for the operator."""
+    """Why an attempt failed, in a sentence for whoever sees the webhook; `detail` is for the log alone."""
+
+    def __init__(self, message: str, detail: str | None = None) -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -95,14 +105,22 @@ class Deliverer:
 
     async def _attempt(self, claimed: Claimed) -> str | None:
         """None: delivered. Else why not."""
+        detail = None
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._post(claimed)
         except TimeoutError:
             error = f"no answer within {self._timeout_s:g} s"
         except Undelivered as refused:
-            error = str(refused)
-        except (OSError, ValueError) as failed:  # ValueError: a line without an end, a name that cannot be encoded
+            error, detail = str(refused), refused.detail
+        except ssl.SSLError as failed:
+            reasons = (failed.reason, getattr(failed, "verify_message", None))
+            error = ": ".join(("TLS failed", *(reason for reason in reasons if reason)))
+            detail = str(failed)
+        except OSError as failed:  # its own text has the address
+            error = f"the connection failed: {os.strerror(failed.errno)}" if failed.errno else "the connection failed"
+            detail = str(failed)
+        except ValueError as failed:  # a line without an end, a name that cannot be encoded
             error = str(failed) or type(failed).__name__
         except Exception as fault:  # noqa: BLE001 - a process edge: counted and logged; it must not end the gateway
             self._metrics.errors.inc()
@@ -113,6 +131,7 @@ class Deliverer:
             return None
         self._metrics.deliveries.labels("failed").inc()
         fields = {"webhook": claimed.webhook_id, "alert": claimed.alert.id, "attempt": claimed.attempt, "reason": error}
+        fields |= {} if detail is None else {"detail": detail}
         _log.warning("webhooks.undelivered", extra={"fields": fields})
         return error
 
@@ -140,12 +159,13 @@ class Deliverer:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
-            raise Undelivered(f"the name {url.hostname!r} is not found: {error.strerror}") from error
+            detail = f"the name {url.hostname!r} is not found: {error.strerror}"
+            raise Undelivered(NO_PUBLIC_ADDRESS, detail) from error
         addresses = [str(info[4][0]) for info in found]
         if not self._private_addresses:
             for address in addresses:
                 if not is_public(ipaddress.ip_address(address.partition("%")[0])):
-                    raise Undelivered(f"{url.hostname!r} is at {address}, which is private: webhooks.private_addresses")
+                    raise Undelivered(NO_PUBLIC_ADDRESS, f"{url.hostname!r} is at {address}, which is private")
         return addresses[0], port
 
     def _request(self, claimed: Claimed, url: SplitResult) -> bytes:

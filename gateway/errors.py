@@ -6,11 +6,15 @@ The shapes are those of an OpenAI-compatible API. Nothing here knows why a refus
 from __future__ import annotations
 
 import math
+import random
 from http import HTTPStatus
 
 import msgspec
 
 RETRY_AFTER_S_MAX = 60  # official SDKs ignore a longer one
+# Retry-After is spread over this part of the wait, and over this many seconds at least.
+JITTER_PART = 0.25
+JITTER_S_MIN = 2
 JSON_TYPE = b"application/json"
 
 
@@ -50,11 +54,20 @@ class ApiError(Exception):
         """ASGI headers of the answer, without x-request-id."""
         headers = [(b"content-type", JSON_TYPE), *self.limit_headers]
         if self.retry_after_s is not None:
-            seconds = min(RETRY_AFTER_S_MAX, max(1, math.ceil(self.retry_after_s)))
-            headers.append((b"retry-after", str(seconds).encode()))
+            headers.append((b"retry-after", b"%d" % _spread(self.retry_after_s)))
         if self.should_retry is not None:
             headers.append((b"x-should-retry", b"true" if self.should_retry else b"false"))
         return headers
+
+
+def _spread(wait_s: float) -> int:
+    """Whole seconds, at least `wait_s` where the SDKs obey that: clients that are refused at one moment must not come
+    back at one moment."""
+    seconds = max(1, math.ceil(wait_s))
+    jitter = random.randint(0, max(JITTER_S_MIN, math.ceil(seconds * JITTER_PART)))
+    if seconds + jitter <= RETRY_AFTER_S_MAX:
+        return seconds + jitter
+    return RETRY_AFTER_S_MAX - jitter if seconds >= RETRY_AFTER_S_MAX else RETRY_AFTER_S_MAX
 
 
 class InvalidRequest(ApiError):
@@ -188,6 +201,17 @@ class RequestTooLarge(ApiError):
     code = "request_too_large"
 
 
+class UnsupportedEncoding(ApiError):
+    status = 415
+    code = "unsupported_content_encoding"
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(f"The Content-Encoding {encoding[:64]!r} is not supported: send the body without one.")
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"accept-encoding", b"identity")]  # RFC 9110 15.5.16
+
+
 class RateLimited(ApiError):
     status = 429
     type = "rate_limit_error"
@@ -202,9 +226,22 @@ class BudgetExceeded(ApiError):
     type = "insufficient_quota"
     should_retry = False
 
-    def __init__(self, message: str, *, code: str) -> None:
+    def __init__(self, message: str, *, code: str, nothing_left: bool = False, resets_at: int | None = None) -> None:
+        """`nothing_left`: no request fits the budget before its window ends, at `resets_at` (microseconds UTC), or
+        before an administrative write."""
         super().__init__(message)
         self.code = code
+        self.nothing_left = nothing_left
+        self.resets_at = resets_at
+
+
+class QuotaExceeded(ApiError):
+    """A tenant has as many of something as it may: it must remove some, or an operator raises the limit."""
+
+    status = 429
+    type = "insufficient_quota"
+    code = "quota_exceeded"
+    should_retry = False
 
 
 class Unavailable(ApiError):

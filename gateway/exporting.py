@@ -21,6 +21,7 @@ from billing.exports import export, jobs, labels
 from billing.exports.export import Spec
 from billing.exports.jobs import EXIT_AGAIN, EXIT_STOPPED, Job
 from billing.periods import Period
+from billing.settler import free_bytes
 from gateway import tables
 
 POLL_S = 1.0
@@ -60,7 +61,8 @@ def _names(connection: sa.Connection, period: Period) -> dict[str, str]:
 
 class Exporter:
     """One per gateway process. `directory` has a folder for each export; their files together take at most
-    `bytes_max`, the oldest go first. Hosts may share it: then each has the files of all."""
+    `bytes_max`, the oldest go first, and leave `free_min_bytes` of the disk. Hosts may share it: then each has the
+    files of all."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class Exporter:
         directory: Path,
         *,
         bytes_max: int,
+        free_min_bytes: int = 0,
         provider: str,
         poll_s: float = POLL_S,
         host: str | None = None,
@@ -77,6 +80,7 @@ class Exporter:
         self._gateway_id = gateway_id
         self._directory = directory
         self._bytes_max = bytes_max
+        self._free_min_bytes = free_min_bytes
         self._provider = provider
         self._poll_s = poll_s
         self._host = host or host_name()
@@ -152,6 +156,9 @@ class Exporter:
 
     async def _process(self, job: Job, folder: Path) -> tuple[int, str]:
         """Its exit status, below 0 when it was killed, and its last words."""
+        room = await asyncio.to_thread(free_bytes, folder) - self._free_min_bytes
+        if room <= 0:
+            return 1, "the disk of the exports has no room above its mark"
         url = self._database.url.render_as_string(hide_password=False)
         arguments = (job.id, "--gateway", self._gateway_id, "--directory", str(folder))
         process = await asyncio.create_subprocess_exec(
@@ -160,7 +167,7 @@ class Exporter:
             "billing",
             *arguments,
             "--bytes-max",
-            str(self._bytes_max),
+            str(min(self._bytes_max, room)),
             env={**os.environ, "LANEWAY_DATABASE_URL": url},  # not on argv: it may hold a password
             stderr=asyncio.subprocess.PIPE,
             limit=STDERR_BYTES_MAX,

@@ -62,7 +62,7 @@ class Finance(Administration):
         )
 
     def close_period(self, connection: sa.Connection, *, tenant: str, month: str) -> Invoice:
-        revision.bump(connection)
+        revision.lock(connection)
         tenant_id = tenant_of(connection, tenant, self._actor).id
         invoice = invoices.close(connection, tenant_id, month, actor=self._actor.id)
         self._record(connection, "period.close", invoice.period.id, tenant_id, after=invoice)
@@ -71,7 +71,7 @@ class Finance(Administration):
     def make_request_correction(
         self, connection: sa.Connection, *, request_id: str, meter: str, tokens: int, reason: str
     ) -> Correction:
-        revision.bump(connection)
+        revision.lock(connection)
         made = corrections.of_request(
             connection, request_id, meter=meter, tokens=tokens, reason=reason, actor=self._actor.id
         )
@@ -93,7 +93,7 @@ class Finance(Administration):
         meter: str | None = None,
     ) -> Correction:
         """A free one. `adapter` by its id."""
-        revision.bump(connection)
+        revision.lock(connection)
         tenant_id = tenant_of(connection, tenant, self._actor).id
         if tier is not None:
             self._check_tier(tier)

@@ -6,7 +6,8 @@ It must never know what the files are for: who asks says which names it takes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,11 +15,13 @@ from litestar import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
 from gateway import errors
-from gateway.http import STATUS_CLIENT_LEFT
+from gateway.http import STATUS_CLIENT_LEFT, check_encoding
 
 PARTS_MAX = 64
 FIELD_BYTES_MAX = 16 * 1024
 BOUNDARY_CHARS_MAX = 200
+# A client that is slower, once it had the idle time to begin, holds an upload's place for nothing.
+BYTES_PER_S_MIN = 64 * 1024
 # What lies in memory of a file before a thread writes it.
 BLOCK_BYTES = 1024 * 1024
 
@@ -42,19 +45,21 @@ class Form:
         self._name = ""
 
     async def read(
-        self, request: Request[Any, Any, Any], bytes_max: int, idle_s: float, on_bytes: Callable[[int], None]
+        self, request: Request[Any, Any, Any], bytes_max: int, idle_s: float, on_bytes: Callable[[int], Awaitable[None]]
     ) -> Fields:
-        """The texts; the files lie in the directory. `on_bytes` hears how much came. Raises InvalidRequest,
-        RequestTooLarge, OtherStatus, OSError."""
+        """The texts; the files lie in the directory. `on_bytes` hears how much came, before it is written. Raises
+        InvalidRequest, RequestTooLarge, OtherStatus, OSError."""
         parser = _parser(request, bytes_max)
-        came = 0
+        came, began = 0, time.monotonic()
         try:
             while True:
                 body, more = await _next(request, idle_s)
                 came += len(body)
                 if came > bytes_max:
                     raise errors.RequestTooLarge(f"The upload is over the limit of {bytes_max} bytes.")
-                on_bytes(len(body))
+                if more:
+                    _check_rate(came, time.monotonic() - began - idle_s)
+                await on_bytes(len(body))
                 if body:
                     await self._take(parser, body)
                 if not more:
@@ -169,7 +174,8 @@ class _File:
 
 
 def _parser(request: Request[Any, Any, Any], bytes_max: int) -> PushMultipartParser:
-    """Raises InvalidRequest, RequestTooLarge."""
+    """Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding."""
+    check_encoding(request)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get("boundary", "")
     if kind != "multipart/form-data" or not 1 <= len(boundary) <= BOUNDARY_CHARS_MAX:
@@ -181,6 +187,14 @@ def _parser(request: Request[Any, Any, Any], bytes_max: int) -> PushMultipartPar
         return PushMultipartParser(boundary, strict=True)
     except (MultipartError, UnicodeError) as error:
         raise errors.InvalidRequest(f"The boundary cannot be used: {error}") from error
+
+
+def _check_rate(came: int, for_s: float) -> None:
+    """Raises OtherStatus."""
+    if came < for_s * BYTES_PER_S_MIN:
+        raise errors.OtherStatus(
+            408, f"The upload is slower than the limit of {BYTES_PER_S_MIN} bytes a second: {came} bytes came."
+        )
 
 
 async def _next(request: Request[Any, Any, Any], idle_s: float) -> tuple[bytes, bool]:

@@ -18,13 +18,15 @@ from billing.ledger import Held
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
 from gateway import errors, wire
 from gateway.answer import Answer, Cut
-from gateway.asked import Asked, Prompt
+from gateway.asked import Asked
+from gateway.bodies import Read
 from gateway.callers import Caller, Callers
 from gateway.choices import AWAY, Choice, Choices, Outcome
+from gateway.exhausted import Exhausted
 from gateway.first_tokens import FirstTokens
 from gateway.holding import Holding
 from gateway.inflight import InFlight, Plan
-from gateway.limiter import Admission, Limiter
+from gateway.limiter import Admission, Limiter, end_refused
 from gateway.live_views import TenantName
 from gateway.loader import AdapterLoader
 from gateway.log import RequestLine, Seldom
@@ -58,6 +60,7 @@ class Generator:
         callers: Callers,
         metrics: Metrics,
         first_tokens: FirstTokens,
+        exhausted: Exhausted,
         secret: bytes,
     ) -> None:
         self._selector = selector
@@ -69,36 +72,45 @@ class Generator:
         self._callers = callers
         self._metrics = metrics
         self._first_tokens = first_tokens
+        self._exhausted = exhausted
         self._secret = secret
         self._owners: dict[asyncio.Task[None], InFlight] = {}
         self._admitting = 0
         self._stopping = False
         self._unrecordable = Seldom(_log, "admission.unrecordable")
 
-    # ---- before admission: whoever is refused here has taken nothing
+    # ---- before the owner: whoever took the admission ends it when one of these raises
+
+    async def admit(self, caller: Caller) -> Admission:
+        """One request and one place under the limits, before anything of the request is read. Raises RateLimited,
+        BudgetExceeded, EngineAway."""
+        if self._stopping:
+            raise errors.EngineAway("This server is stopping.")
+        admission = await self._limiter.admit(caller.subjects, 0)
+        try:
+            self._exhausted.check(caller)
+        except errors.BudgetExceeded as error:
+            await admission.finish(0)
+            error.limit_headers = admission.headers()
+            raise
+        return admission
 
     async def begin(
-        self, caller: Caller, asked: Asked, line: RequestLine, call: Call | None = None
+        self, caller: Caller, asked: Asked, line: RequestLine, admission: Admission, call: Call | None = None
     ) -> InFlight | Replayed:
-        """Route, count, admit, and hand over to an owner. A `call` that was answered while it was on its way takes
-        nothing and gets that answer. Raises ApiError; what is refused later, by the ledger or the engine, comes as the
-        answer's error."""
+        """Route, count, reserve the tokens, and hand over to an owner, which ends the `admission` then. A `call` that
+        was answered while it was on its way gets that answer. Raises ApiError; what is refused later, by the ledger or
+        the engine, comes as the answer's error."""
         if self._stopping:
             raise errors.EngineAway("This server is stopping.")
         route = self._selector.route(caller, asked, line)
         tier = self._tiers.serve(caller.tier, asked.service_tier)
         line.record.tier, line.record.stream = tier, asked.stream
-        early: Admission | None = None
         try:
-            if len(route.candidates) > 1:  # each may count the prompt anew: whoever has no room is told before
-                early = await self._limiter.admit(caller.subjects, asked.tokens_min)
-            try:
-                plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
-                return await self._begin(caller, asked, line, call, plan, fallbacks, tier, early)
-            except BaseException:
-                if early is not None:
-                    await early.give_back()
-                raise
+            if len(route.candidates) > 1:  # each may count the prompt anew: what cannot fit is refused before
+                await self._limiter.reserve(admission, asked.tokens_min)
+            plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
+            return await self._begin(caller, asked, line, call, plan, fallbacks, tier, admission)
         except (errors.Unavailable, DatabaseUnavailable):
             self._first_tokens.refused(tier)
             raise
@@ -112,13 +124,12 @@ class Generator:
         plan: Plan,
         fallbacks: list[Target],
         tier: str,
-        early: Admission | None,
+        admission: Admission,
     ) -> InFlight | Replayed:
         line.record.texts = plan.texts
         self._check_journal()
-        admission, first = await self._admit(caller, plan.tokens_max, call, early)
+        first = await self._reserve(admission, plan.tokens_max, call)
         if isinstance(first, Replayed):
-            await admission.give_back()
             return first
         work = InFlight(
             request_id=line.record.request_id,
@@ -141,35 +152,24 @@ class Generator:
         owner.add_done_callback(self._owners.pop)
         return work
 
-    async def _admit(
-        self, caller: Caller, tokens: int, call: Call | None, early: Admission | None
-    ) -> tuple[Admission, First | Replayed | None]:
-        """Under the limits, and only then written down as a call with its Idempotency-Key. Raises ApiError,
+    async def _reserve(self, admission: Admission, tokens: int, call: Call | None) -> First | Replayed | None:
+        """The tokens under the limits, and only then the row of a call with its Idempotency-Key. Raises ApiError,
         DatabaseUnavailable."""
-        self._admitting += 1  # who waits here counts in the journal as those do who run
+        self._admitting += 1  # a request that waits here counts in the journal as a running one does
         try:
-            admission = early or await self._limiter.admit(caller.subjects, tokens)
-            await self._limiter.enlarge(admission, tokens)
-            try:
-                return admission, None if call is None else await call.begin()
-            except BaseException:
-                await admission.give_back()
-                raise
+            await self._limiter.reserve(admission, tokens)
+            return None if call is None else await call.begin()
         finally:
             self._admitting -= 1
 
-    async def count(self, caller: Caller, model: str, prompt: Prompt, param: str) -> int:
-        """The tokens of a prompt, for a caller who wants to know: a request under the limits, and free. Raises
-        ApiError."""
-        target = self._selector.counting(caller, model)
-        admission = await self._limiter.admit(caller.subjects, 0)
-        try:
-            counted = await self._selector.planner.count(target, prompt, param)
-        except BaseException:
-            await admission.give_back()
-            raise
-        await admission.finish(0)
-        return counted
+    async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
+        """As `Planner.read`."""
+        return await self._selector.planner.read(caller, kind, body)
+
+    async def count(self, caller: Caller, asked: Asked) -> int:
+        """The tokens of a prompt, for a caller who wants to know. Raises ApiError."""
+        target = self._selector.counting(caller, asked.model)
+        return await self._selector.planner.count(caller, target, asked)
 
     def _check_journal(self) -> None:
         """Whoever begins must be able to settle, come what may. Raises LedgerAway."""
@@ -204,7 +204,9 @@ class Generator:
                     outcome = first  # it says when to come again
                 await self._close(work, choices, outcome)
         except errors.ApiError as error:
-            await work.admission.give_back()
+            await end_refused(work.admission, error)
+            if isinstance(error, errors.BudgetExceeded):
+                self._exhausted.note(work.caller, error)
             if error.status == 429:
                 error.limit_headers = work.admission.headers()
             await self._fail(work, error)
@@ -243,7 +245,7 @@ class Generator:
         following = self._selector.following
         while (plan := await following(work.caller, work.asked, work.target, work.fallbacks, work.line)) is not None:
             try:
-                await self._limiter.enlarge(work.admission, plan.tokens_max)
+                await self._limiter.reserve(work.admission, plan.tokens_max)
             except errors.RateLimited:
                 return None
             held = await self._holding.move(work, plan)
@@ -317,7 +319,7 @@ class Generator:
         usage = wire.Usage(outcome.prompt, outcome.billed, outcome.prompt + outcome.billed, details)
         if outcome.made:
             if work.first is not None and outcome.error is None:
-                await work.first.keep(work.answer.spell(usage))
+                await work.first.keep(await work.answer.spell(usage))
             await self._holding.settle(work, outcome)
             choices.recorded()
         else:
@@ -364,9 +366,10 @@ class Generator:
 
     # ---- ends that come from elsewhere
 
-    def key_ids(self) -> set[str]:
-        """Whose requests run now."""
-        return {work.caller.key_id for work in self._owners.values()}
+    def key_ids(self, tenant_ids: Container[str | None] | None = None) -> set[str]:
+        """Keys whose requests run now: all, or those of these tenants."""
+        running = [work.caller for work in self._owners.values()]
+        return {one.key_id for one in running if tenant_ids is None or one.tenant_id in tenant_ids}
 
     def tenants(self) -> dict[str, TenantName]:
         """Whose requests run now, by their ids."""
@@ -406,4 +409,3 @@ class Generator:
         for owner in left:
             owner.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self._selector.planner.close()

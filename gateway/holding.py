@@ -6,7 +6,6 @@ a request ended.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 
@@ -22,6 +21,7 @@ from billing.ledger import (
     LedgerUnavailable,
     Settlement,
 )
+from billing.patience import Patience
 from billing.requests import Recompute
 from billing.settler import Settler
 from gateway import errors
@@ -55,7 +55,7 @@ class Holding:
         """Committed before the engine hears of the request. Raises BudgetExceeded, LedgerAway."""
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(HOLD_WAIT_S):
+            async with Patience(HOLD_WAIT_S):
                 answer = await self._ledger.hold(_hold_request(work, work.plan))
         except (LedgerUnavailable, TimeoutError):
             raise errors.LedgerAway("Budgets cannot be checked now. Try again in a moment.") from None
@@ -64,13 +64,15 @@ class Holding:
             if answer.code == "price_unknown":
                 _log.error("hold.price_unknown", extra={"fields": {"request_id": work.request_id}})
                 raise errors.LedgerAway(answer.message)
-            raise errors.BudgetExceeded(answer.message, code=answer.code)
+            raise errors.BudgetExceeded(
+                answer.message, code=answer.code, nothing_left=answer.nothing_left, resets_at=answer.resets_at
+            )
         return answer
 
     async def move(self, work: InFlight, plan: Plan) -> Held | None:
         """None: it is refused, and the hold is as it was. Raises LedgerAway; the hold is voided then."""
         try:
-            async with asyncio.timeout(HOLD_WAIT_S):
+            async with Patience(HOLD_WAIT_S):
                 answer = await self._ledger.move(_hold_request(work, plan))
         except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
             await self.void(work, "ledger_unavailable")

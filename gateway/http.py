@@ -22,9 +22,13 @@ from gateway.dialects import anthropic_error, speaks_anthropic
 from gateway.endpoints import method_not_allowed, not_found
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
+from gateway.pace import Pace
 
 BODY_S_MAX = 60.0
+# What an answer is, its content type says: no browser makes a page of an error's text.
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 LINE = "laneway.line"  # in the ASGI scope: this exchange's RequestLine
+SERVER_SEND = "laneway.send"  # there too: the server's own `send`, for what no layer between needs to see
 STATUS_CLIENT_LEFT = 499  # nobody reads it; for the log
 
 _log = logging.getLogger(__name__)
@@ -33,9 +37,10 @@ _log = logging.getLogger(__name__)
 class Front:
     """The outermost ASGI application."""
 
-    def __init__(self, inner: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: Pace) -> None:
         self._inner = inner
         self._metrics = metrics
+        self._pace = pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -43,8 +48,9 @@ class Front:
             return
         line = RequestLine(RequestRecord(request_id=new_id("req"), method=scope["method"]))
         scope[LINE] = line  # type: ignore[literal-required]  # ASGI lets a server add keys
+        scope[SERVER_SEND] = send  # type: ignore[literal-required]
         record = line.record
-        request_id = [(b"x-request-id", record.request_id.encode())]
+        request_id = [NO_SNIFFING, (b"x-request-id", record.request_id.encode())]
         if speaks_anthropic(scope["path"]):
             request_id.append((b"request-id", record.request_id.encode()))
 
@@ -56,6 +62,7 @@ class Front:
             await send(message)
 
         try:
+            await self._pace.turn()
             await self._answer(scope, receive, send_named, line)
         finally:
             record.route = _route(scope)
@@ -116,8 +123,17 @@ def line_of(request: Request[Any, Any, Any]) -> RequestLine:
     return line
 
 
+def check_encoding(request: Request[Any, Any, Any]) -> None:
+    """That the body is sent as it is. Raises UnsupportedEncoding."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("identity", ""):
+        raise errors.UnsupportedEncoding(encoding)
+
+
 async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
-    """The whole body, at most `limit` bytes of it in memory. Raises RequestTooLarge, OtherStatus."""
+    """The whole body, at most `limit` bytes of it in memory. Raises RequestTooLarge, UnsupportedEncoding,
+    OtherStatus."""
+    check_encoding(request)
     too_large = errors.RequestTooLarge(f"The body is over the limit of {limit} bytes.")
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length) > limit:

@@ -21,6 +21,8 @@ from billing import clock, revision
 from billing.bulk import BulkUpdate, Query, among
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
+from billing.revision import Change
+from billing.texts import check_text, visible
 from gateway.roles import ROLES, TENANT_ADMIN, Role
 from gateway.tables import keys
 
@@ -144,11 +146,11 @@ def create(
 ) -> MadeKey:
     """Make a key. Without `scopes` an admin key gets the admin scope, another the inference scope; without `role` it
     is an owner's. A key of the role tenant_admin is a tenant's, every other admin key the operator's. `secret` is one
-    from `make_secret` that was kept before it came here, so that no failure in between loses it. Raises KeyRefused."""
+    from `make_secret` that was kept before it came here, so that no failure in between loses it. Raises KeyRefused,
+    InvalidValue."""
     if kind not in KINDS:
         raise KeyRefused(f"kind is {kind!r}; one of {', '.join(KINDS)} is needed")
-    if not 1 <= len(name) <= NAME_CHARS_MAX:
-        raise KeyRefused(f"a name has 1 to {NAME_CHARS_MAX} characters")
+    check_text(name, "name", "a key's name has", NAME_CHARS_MAX)
     if tenant_id is None and kind != "admin":
         raise KeyRefused("only an admin key may be without a tenant")
     chosen = scopes if scopes is not None else [ADMIN] if kind == "admin" else [INFERENCE]
@@ -179,7 +181,7 @@ def create(
         "role": role,
     }
     connection.execute(sa.insert(keys).values(row))
-    revision.bump(connection)
+    revision.bump(connection, Change("keys", tenant_id))
     return MadeKey(key=_required(connection, key_id), secret=secret)
 
 
@@ -245,6 +247,17 @@ def _standing(status: Status, now: int) -> list[sa.ColumnElement[bool]]:
     return [unrevoked, ends <= now]
 
 
+def count_usable(connection: sa.Connection, tenant_id: str) -> int:
+    """A tenant's keys that are neither revoked nor expired, its admin keys among them."""
+    expires_at = keys.c.expires_at
+    query = sa.select(sa.func.count()).where(
+        keys.c.tenant_id == tenant_id,
+        keys.c.revoked_at.is_(None),
+        sa.or_(expires_at.is_(None), expires_at > clock.database_now(connection)),
+    )
+    return int(connection.execute(query).scalar_one())
+
+
 def is_usable(connection: sa.Connection, key_id: str) -> bool:
     """It is there, not revoked and not expired, by the database's clock."""
     expires_at = keys.c.expires_at
@@ -272,7 +285,7 @@ def update(
         values["default_max_tokens"] = default_max_tokens
     if values:
         connection.execute(sa.update(keys).where(keys.c.id == key_id).values(values))
-    revision.bump(connection)
+    revision.bump(connection, Change("keys", before.tenant_id))
     return msgspec.structs.replace(before, **values)
 
 
@@ -288,7 +301,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
     made = create(
         connection,
         tenant_id=old.tenant_id,
-        name=old.name,
+        name=visible(old.name)[:NAME_CHARS_MAX],  # it may be older than the check of names
         kind=old.kind,  # type: ignore[arg-type]  # the table's check allows no other
         project_id=old.project_id,
         tier=old.tier,
@@ -312,7 +325,7 @@ def revoke(connection: sa.Connection, key_id: str) -> Key:
     if key.revoked_at is not None:
         return key
     connection.execute(sa.update(keys).where(keys.c.id == key_id).values(revoked_at=clock.database_now(connection)))
-    revision.bump(connection)
+    revision.bump(connection, Change("keys", key.tenant_id))
     return _required(connection, key_id)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from billing.database import DatabaseUnavailable
 from billing.ids import new_id
 from gateway import limits
+from gateway.errors import ApiError
 from gateway.limits import Decision, Rates, Subject, Taken
 from gateway.metrics import Metrics
 from gateway.shared_limits import RedisAway, SharedRates
@@ -24,6 +25,7 @@ from gateway.shared_limits import RedisAway, SharedRates
 PLACE_S = 15.0
 RENEW_S = 5.0
 LOOK_S = 1.0  # between counts of the gateways, and looks whether Redis is back
+UNANSWERED_S = 1.0  # an ending waits so long for the answer to a reservation
 OWED_MAX = 10_000  # places that Redis may have counted and was not told the end of; more end with their leases
 
 Shown = tuple[Sequence[Subject], list[Taken]]  # who is limited, by how much here, and what was taken
@@ -34,9 +36,20 @@ def own_clock_us() -> int:
 
 
 class Admission:
-    """A place taken under the limits. End it once: `finish` when the request ran, `give_back` when it was refused."""
+    """A place taken under the limits. End it once: `finish` when the request ran or was refused for what it asked,
+    `give_back` when this service could not serve it."""
 
-    __slots__ = ("_limiter", "_open", "_shown", "_tokens", "place", "shared", "subjects")
+    __slots__ = (
+        "_limiter",
+        "_open",
+        "_shown",
+        "place",
+        "shared",
+        "shared_requests",
+        "shared_tokens",
+        "subjects",
+        "tokens",
+    )
 
     def __init__(
         self, limiter: Limiter, subjects: Sequence[Subject], place: str, tokens: int, shown: Shown, *, shared: bool
@@ -44,28 +57,28 @@ class Admission:
         self._limiter = limiter
         self._open = True
         self._shown = shown
-        self._tokens = tokens
         self.place = place
-        self.shared = shared  # Redis counted its tokens
         self.subjects = subjects
+        self.tokens = tokens  # reserved
+        # What Redis counted of it. It may have the place though it counted nothing, by a renewal.
+        self.shared = shared
+        self.shared_requests = 1 if shared else 0
+        self.shared_tokens = tokens if shared else 0
 
     async def finish(self, tokens_used: int) -> None:
         """Free the place and give back the tokens that were reserved and not used."""
-        await self._end(requests=0, tokens=max(0, self._tokens - tokens_used))
+        await self._end(requests=0, tokens=max(0, self.tokens - tokens_used))
 
     async def give_back(self) -> None:
-        """As if it had never been asked."""
-        await self._end(requests=1, tokens=self._tokens)
+        """Free the place and give back the request too, as if it had never been asked."""
+        await self._end(requests=1, tokens=self.tokens)
 
-    @property
-    def tokens(self) -> int:
-        """Reserved."""
-        return self._tokens
-
-    def become(self, other: Admission) -> None:
-        """Whoever has this one, which has ended, has the other."""
-        self._open, self._shown, self._tokens = other._open, other._shown, other._tokens
-        self.place, self.shared = other.place, other.shared
+    def reserved(self, more: int, shown: Shown, *, shared: bool) -> None:
+        """For the limiter: `more` tokens were taken for it."""
+        self.tokens += more
+        self._shown = shown
+        if shared:
+            self.shared, self.shared_tokens = True, self.shared_tokens + more
 
     async def _end(self, requests: int, tokens: int) -> None:
         if self._open:
@@ -75,6 +88,16 @@ class Admission:
     def headers(self) -> list[tuple[bytes, bytes]]:
         """As things stood when it was admitted, or, after its end, then."""
         return limits.headers(*self._shown)
+
+
+async def end_refused(admission: Admission, error: BaseException) -> None:
+    """End the admission of a request that was refused. It keeps its request: reading and judging it was work, and a
+    limit that refusals do not count in is none. What this service could not do (5xx) takes nothing."""
+    ours = isinstance(error, ApiError) and error.status >= 500
+    if ours or isinstance(error, DatabaseUnavailable):
+        await admission.give_back()
+    else:
+        await admission.finish(0)
 
 
 @dataclass(slots=True, frozen=True)
@@ -107,6 +130,7 @@ class Limiter:
         self._gateways = 1
         self._open: dict[str, Admission] = {}
         self._owed: dict[str, _Owed] = {}  # by place
+        self._unanswered: dict[str, asyncio.Future[Decision]] = {}  # by place: a reservation that nobody waits for
         self._process = new_id("plc")
         self._numbers = itertools.count()
         self._forgot = asyncio.Event()  # Redis lacks places of ours
@@ -118,44 +142,51 @@ class Limiter:
         """Take one request, `tokens` tokens (prompt and the most it may make) and one place, of every subject, or
         nothing. Raises RateLimited."""
         place = f"{self._process}:{next(self._numbers)}"
-        decision = await self._admit_shared(subjects, tokens, place)
-        shared, limited = decision is not None, subjects
-        if decision is None:
-            limited = self._parts(subjects)
-            decision = self._rates.admit(self._now(), limited, tokens, place)
-        elif decision.allowed:
-            self._rates.admit(decision.at, subjects, tokens, place, decided=True)
-        if not decision.allowed:
-            raise limits.refusal(limited, decision.taken, tokens)
-        shown = limited, decision.taken
+        shown, shared = await self._take(subjects, tokens, place, requests=1)
         admission = self._open[place] = Admission(self, subjects, place, tokens, shown, shared=shared)
         return admission
 
-    async def enlarge(self, admission: Admission, tokens: int) -> None:
-        """Reserve so many tokens, where it has fewer: as if it had never been asked, and were asked now. Raises
-        RateLimited; it has ended then."""
-        if tokens <= admission.tokens:
-            return
-        await admission.give_back()
-        admission.become(await self.admit(admission.subjects, tokens))
-        self._open[admission.place] = admission
+    async def reserve(self, admission: Admission, tokens: int) -> None:
+        """Take more tokens for an open admission, until it has `tokens`. Raises RateLimited; then the admission is as
+        it was."""
+        more = tokens - admission.tokens
+        if more > 0:
+            shown, shared = await self._take(admission.subjects, more, admission.place, requests=0)
+            admission.reserved(more, shown, shared=shared)
+
+    async def _take(self, subjects: Sequence[Subject], tokens: int, place: str, requests: int) -> tuple[Shown, bool]:
+        """How things stand then, and whether Redis counted it. Raises RateLimited."""
+        decision = await self._admit_shared(subjects, tokens, place, requests)
+        shared, limited = decision is not None, subjects
+        if decision is None:
+            limited = self._parts(subjects)
+            decision = self._rates.admit(self._now(), limited, tokens, place, requests=requests)
+        elif decision.allowed:
+            self._rates.admit(decision.at, subjects, tokens, place, requests=requests, decided=True)
+        if not decision.allowed:
+            raise limits.refusal(limited, decision.taken, tokens, requests)
+        return (limited, decision.taken), shared
 
     async def end(self, admission: Admission, requests: int, tokens: int) -> Shown:
         """How things stand then."""
-        self._open.pop(admission.place, None)
         subjects, place, shared = admission.subjects, admission.place, self._shared
+        unanswered = self._unanswered.pop(place, None)
+        if unanswered is not None and not unanswered.done():  # its answer comes before that of the ending
+            await asyncio.wait([unanswered], timeout=UNANSWERED_S)
+        self._open.pop(place, None)
         alone = shared is None or shared.away
         limited = self._parts(subjects) if alone else subjects
         shown = limited, self._rates.end(self._now(), limited, place, requests=requests, tokens=tokens)
         if shared is None:
             return shown
-        owed = _Owed(subjects, requests, tokens, self._clock() + round(PLACE_S * 1e6))
+        # Redis gives back no more than it counted; the place it may have by a renewal.
+        counted_tokens = max(0, tokens - (admission.tokens - admission.shared_tokens))
+        until = self._clock() + round(PLACE_S * 1e6)
+        owed = _Owed(subjects, min(requests, admission.shared_requests), counted_tokens, until)
         if alone:
             if admission.shared:
                 self._owe(place, owed)
             return shown
-        if not admission.shared:  # it counted none of it, and may have the place by renewal
-            owed = _Owed(subjects, 0, 0, owed.until)
         try:
             return subjects, (await shared.answer(self._give_back(shared, place, owed))).taken
         except RedisAway:
@@ -237,16 +268,21 @@ class Limiter:
         if self._shared is not None:
             await self._shared.close()
 
-    async def _admit_shared(self, subjects: Sequence[Subject], tokens: int, place: str) -> Decision | None:
+    async def _admit_shared(
+        self, subjects: Sequence[Subject], tokens: int, place: str, requests: int
+    ) -> Decision | None:
         """None: Redis does not say, and this gateway decides."""
         shared = self._shared
         if shared is None or shared.away:
             return None
-        asked = shared.admit(subjects, tokens, place, self._rates)
+        asked = shared.admit(subjects, tokens, place, self._rates, requests)
         try:
             decision = await shared.answer(asked)
         except (RedisAway, asyncio.CancelledError) as error:
-            asked.add_done_callback(lambda done: self._late(done, subjects, tokens, place))
+            taken = _Owed(subjects, requests, tokens, self._clock() + round(PLACE_S * 1e6))
+            asked.add_done_callback(lambda done: self._late(done, taken, place))
+            if place in self._open:  # its ending gives back what this question took
+                self._unanswered[place] = asked
             if isinstance(error, RedisAway):
                 return None
             raise
@@ -257,21 +293,23 @@ class Limiter:
             self._forgot.set()
         return decision
 
-    def _late(self, asked: asyncio.Future[Decision], subjects: Sequence[Subject], tokens: int, place: str) -> None:
+    def _late(self, asked: asyncio.Future[Decision], taken: _Owed, place: str) -> None:
         """Redis allowed what was decided here meanwhile, or what nobody waits for any more: it has counted it, or must
         have it back. Of a question that broke off nobody knows: whatever was decided here, Redis is not to have it."""
         if asked.cancelled():
             return
         if asked.exception() is not None:
-            self._owe(place, _Owed(subjects, 1, tokens, self._clock() + round(PLACE_S * 1e6)))
+            self._owe(place, taken)
             return
         if not asked.result().allowed:
             return
         admission = self._open.get(place)
         if admission is not None:
             admission.shared = True
+            admission.shared_requests += taken.requests
+            admission.shared_tokens += taken.tokens
         elif self._shared is not None:
-            self._give_back(self._shared, place, _Owed(subjects, 1, tokens, self._clock() + round(PLACE_S * 1e6)))
+            self._give_back(self._shared, place, taken)
 
     def _parts(self, subjects: Sequence[Subject]) -> list[Subject]:
         return [

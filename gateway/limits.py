@@ -99,20 +99,28 @@ class Rates:
         return len(self._known)
 
     def admit(
-        self, now: int, subjects: Sequence[Subject], tokens: int, place: str, *, decided: bool = False
+        self,
+        now: int,
+        subjects: Sequence[Subject],
+        tokens: int,
+        place: str,
+        *,
+        requests: int = 1,
+        decided: bool = False,
     ) -> Decision:
-        """Take one request, `tokens` tokens and one place of every subject, or nothing. `decided`: take it, because it
-        was allowed elsewhere."""
+        """Take `requests` (1, or 0 for a request that was admitted before and needs more tokens), `tokens` tokens and
+        one place of every subject, or nothing. A place that it has already is not taken twice. `decided`: take it,
+        because it was allowed elsewhere."""
         known = [self._flowed(subject, now) for subject in subjects]
         allowed = decided or all(
-            one.requests + 1 <= subject.allowance.requests_per_minute
+            (not requests or one.requests + requests <= subject.allowance.requests_per_minute)
             and one.tokens + tokens <= subject.allowance.tokens_per_minute
-            and len(one.places) + 1 <= subject.allowance.concurrency
+            and (place in one.places or len(one.places) + 1 <= subject.allowance.concurrency)
             for one, subject in zip(known, subjects, strict=True)
         )
         if allowed:
             for one in known:
-                one.requests += 1
+                one.requests += requests
                 one.tokens += tokens
                 one.places[place] = now + self._lease_us
         return Decision(allowed, now, [one.taken() for one in known])
@@ -165,12 +173,12 @@ class Rates:
                 del self._known[idle]
 
 
-def refusal(subjects: Sequence[Subject], taken: Sequence[Taken], tokens: int) -> RateLimited:
-    """Says which limit keeps the request out the longest."""
+def refusal(subjects: Sequence[Subject], taken: Sequence[Taken], tokens: int, requests: int = 1) -> RateLimited:
+    """Says which limit keeps the request out the longest. `requests`, `tokens`: what was asked of `Rates.admit`."""
     found: list[tuple[float, str]] = []
     for subject, one in zip(subjects, taken, strict=True):
         allowance = subject.allowance
-        requests_s = _wait_s(one.requests, 1, allowance.requests_per_minute)
+        requests_s = _wait_s(one.requests, requests, allowance.requests_per_minute) if requests else 0.0
         tokens_s = _wait_s(one.tokens, tokens, allowance.tokens_per_minute)
         place_s = PLACE_WAIT_S if one.running >= allowance.concurrency else 0.0
         for wait_s, what, limit, used, requested in (

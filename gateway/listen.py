@@ -22,7 +22,9 @@ from billing.database import DatabaseUnavailable
 from billing.leases import GatewayRefused
 from gateway.config import Config
 from gateway.connection import BoundedProtocol
+from gateway.connection_limits import Connections, raise_descriptor_limit
 from gateway.services import Services
+from gateway.siblings import Place
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,12 @@ def _calm_collector() -> None:
 
 def serve(config: Config, services: Services, app: ASGIApp) -> bool:
     """Listen until SIGTERM or SIGINT. False when it could not start."""
+    raise_descriptor_limit()
+    connections = Connections(
+        services.metrics,
+        per_address_max=config.gateway.connections_per_address_max,
+        uploads_max=config.adapters.uploads_max,
+    )
     server = Server(
         uvicorn.Config(
             app,
@@ -87,7 +95,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
             port=config.gateway.port,
             loop="uvloop",
             http=functools.partial(  # type: ignore[arg-type]  # called as the class would be
-                BoundedProtocol, reader_patience_s=config.gateway.reader_patience_s
+                BoundedProtocol, reader_patience_s=config.gateway.reader_patience_s, connections=connections
             ),
             ws="none",
             lifespan="on",
@@ -102,7 +110,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
         services,
     )
     try:
-        server.run(None if services.place.alone else [shared_socket(config.gateway.host, config.gateway.port)])
+        server.run(_sockets(config, services.place))
     except OSError as error:
         if server.started:
             raise
@@ -110,14 +118,30 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
     return server.started
 
 
-def shared_socket(host: str, port: int) -> socket.socket:
-    """A listening place beside those of other workers: the kernel spreads connections over them. Raises OSError."""
-    shared = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+def _sockets(config: Config, place: Place) -> list[socket.socket] | None:
+    """The API's and the one for metrics; None: uvicorn makes the only one. Raises OSError."""
+    metrics = config.gateway.metrics_place
+    if place.alone and metrics is None:
+        return None
+    sockets = [bound_socket(config.gateway.host, config.gateway.port, shared=not place.alone)]
+    if metrics is not None:
+        try:
+            sockets.append(bound_socket(*metrics, shared=not place.alone))
+        except OSError as error:
+            sockets[0].close()
+            raise OSError(error.errno, f"gateway.metrics_address: {error.strerror}") from error
+    return sockets
+
+
+def bound_socket(host: str, port: int, *, shared: bool) -> socket.socket:
+    """`shared`: beside those of other workers; the kernel spreads connections over them. Raises OSError."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        shared.bind((host, port))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((host, port))
     except OSError:
-        shared.close()
+        bound.close()
         raise
-    return shared
+    return bound

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
 from adapters.store import AdapterStore
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable
 from engine.protocol import Hello
+from gateway.adapter_process import Resolver
 
 # A bad or missing adapter costs its own requests, never the engine's readiness.
 AT_ONCE_MAX = 4
+
+# Works out the modules of stored adapters that lack them; why it could not, by digest.
+Resolve = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
 
 _log = logging.getLogger(__name__)
 
@@ -31,15 +35,21 @@ class AdapterLoader:
         wanted: Callable[[], Mapping[str, str]],
         kept: Callable[[], Container[str]],
         pinned: Callable[[], Container[str]] = frozenset,
+        *,
+        resolve: Resolve | None = None,
     ) -> None:
+        """`resolve`: by default in a process of its own."""
         self._engine = engine
         self._store = store
         self._wanted = wanted
         self._kept = kept
         self._pinned = pinned
+        self._resolve: Resolve = resolve or Resolver(store.root).resolve
         self._known: dict[str, tuple[str, bool]] = {}  # digest → base model, whether the engine was told to pin it
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
+        self._late: set[str] = set()  # being resolved, to be loaded then
+        self._late_tasks: set[asyncio.Task[None]] = set()
 
     async def on_connect(self, hello: Hello) -> None:
         """For EngineClient: a new process knows nothing. Load all that may be called."""
@@ -70,8 +80,13 @@ class AdapterLoader:
         task = self._loading.get(digest)
         if task is None:
             task = self._loading[digest] = asyncio.create_task(self._load(digest, model))
-            task.add_done_callback(lambda _: self._loading.pop(digest, None))
+            task.add_done_callback(lambda task: self._ended(digest, task))
         await asyncio.shield(task)
+
+    def _ended(self, digest: str, task: asyncio.Task[None]) -> None:
+        self._loading.pop(digest, None)
+        if not task.cancelled():
+            task.exception()  # retrieved: whoever waited for it may be gone, as after the engine is lost
 
     def forget(self, digest: str) -> None:
         """The engine said that it does not know it."""
@@ -91,6 +106,9 @@ class AdapterLoader:
     async def _load(self, digest: str, model: str) -> None:
         if (unloading := self._unloading.get(digest)) is not None:
             await asyncio.wait([unloading])
+        if lacking := await self._lacking([digest]):  # the engine must not: it would evaluate a tenant's patterns
+            for reason in (await self._resolve(lacking)).values():
+                raise AdapterFailed(reason)
         pinned = digest in self._pinned()
         path = self._store.path(digest)
         try:
@@ -111,6 +129,25 @@ class AdapterLoader:
             del self._unloading[digest]
 
     async def _load_all(self, wanted: Mapping[str, str]) -> None:
+        """Those that were never resolved follow by themselves: the others do not wait for that."""
+        lacking = [digest for digest in await self._lacking(wanted) if digest not in self._late]
+        if lacking:
+            self._late.update(lacking)
+            task = asyncio.create_task(self._load_late({digest: wanted[digest] for digest in lacking}))
+            self._late_tasks.add(task)
+            task.add_done_callback(self._late_tasks.discard)
+        await self._load_each({digest: model for digest, model in wanted.items() if digest not in self._late})
+
+    async def _load_late(self, wanted: Mapping[str, str]) -> None:
+        try:
+            await self._resolve(list(wanted))
+            await self._load_each(wanted)
+        except EngineUnavailable as error:  # it loads everything when it is back
+            _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
+        finally:
+            self._late.difference_update(wanted)
+
+    async def _load_each(self, wanted: Mapping[str, str]) -> None:
         places = asyncio.Semaphore(AT_ONCE_MAX)
 
         async def load(digest: str, model: str) -> None:
@@ -121,3 +158,8 @@ class AdapterLoader:
                     _log.error("adapter.load_failed", extra={"fields": {"digest": digest, "reason": str(error)}})
 
         await asyncio.gather(*(load(digest, model) for digest, model in wanted.items()))
+
+    async def _lacking(self, digests: Iterable[str]) -> list[str]:
+        """Those of them that the store has, and that were never resolved."""
+        store = self._store
+        return await asyncio.to_thread(lambda: [digest for digest in digests if store.lacks_modules(digest)])

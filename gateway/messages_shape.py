@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gateway.answer import Answer, Piece, Text
 from gateway.dialects import anthropic_error
 from gateway.errors import ApiError
@@ -32,6 +34,7 @@ class MessageShape:
     """Implements `gateway.sse.Shape`, for an answer of one text."""
 
     keep_alive = PING
+    reports = False
 
     def __init__(self, work: InFlight) -> None:
         self._work = work
@@ -47,6 +50,12 @@ class MessageShape:
         [piece] = answer.take_all()
         [text] = answer.texts
         return encode(self._message([TextContent(text=piece.text)], self._usage(answer.usage), text))
+
+    def whole_parts(self, answer: Answer) -> Iterator[bytes]:
+        yield self.whole(answer)
+
+    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+        yield self.piece(piece)
 
     def opening(self) -> bytes:
         """What the prompt took is known; what of it was cached is said at the end."""

@@ -77,6 +77,20 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         continues = self.messages[-1].role == "assistant"
         return ChatPrompt(messages, add_generation_prompt=not continues, continue_final=continues)
 
+    def asked(self) -> Asked:
+        """To be counted only."""
+        return Asked(
+            model=self.model,
+            prompts=[self.prompt()],
+            param="messages",
+            n=1,
+            max_tokens=1,
+            sampling=make_sampling(temperature=None, top_p=None, top_k=None, seed=0),
+            rules=TextRules(stops=[], stop_ids=[]),
+            service_tier=None,
+            stream=False,
+        )
+
 
 class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to answer, and how."""
@@ -86,7 +100,9 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=0, le=ID_MAX)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1, description="0: the likeliest token alone, as temperature 0")] | None = (
+        None
+    )
     service_tier: str | None = None
     # Hints.
     metadata: Metadata | None = None

@@ -77,6 +77,13 @@ class Metrics:
         self.models_refused = Gauge(
             "laneway_models_refused", "Base models that are to be served and cannot be loaded", registry=registry
         )
+        self.connections = Gauge("laneway_connections", "Client connections that are open", registry=registry)
+        self.connections_max = Gauge(
+            "laneway_connections_max", "Client connections that RLIMIT_NOFILE leaves room for", registry=registry
+        )
+        self.connections_closed = Counter(
+            "laneway_connections_closed", "Connections refused or closed by a limit", ["reason"], registry=registry
+        )
         self.errors = Counter("laneway_internal_errors", "Faults of our own, each with a traceback", registry=registry)
 
     def text(self) -> bytes:

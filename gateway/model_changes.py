@@ -56,7 +56,7 @@ class ModelChanges:
         new = await self._database.read(lambda c: administration.check_model(c, wanted))
         files = await self._load(new)
         try:
-            made = await self._database.write(lambda c: administration.add_model(c, wanted))
+            made = await self._database.administer(lambda c: administration.add_model(c, wanted))
         except (BillingRefused, ApiError):  # another took the name meanwhile, or the price; or its key was revoked
             await self._take_back(new)
             raise
@@ -68,7 +68,7 @@ class ModelChanges:
         administration = self._administration
         model = await self._database.read(lambda c: administration.check_restorable(c, name))
         files = await self._load(model)
-        made = await self._database.write(lambda c: administration.restore_model(c, name))
+        made = await self._database.administer(lambda c: administration.restore_model(c, name))
         keep(made.name, files)
         return made
 

@@ -20,7 +20,8 @@ State = Literal["serving", "loading", "draining", "refused", "removed"]
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
-    """A base model. `reason`: why it is refused. `path`: of one that was added, inside gateway.models_dir. `tenants`:
+    """A base model. `reason`: why it is refused. `path`: of one that was added, inside gateway.models_dir;
+    empty for a role that may not write models, and `reason` says little then. `tenants`:
     the ids of those that may call it; null: all. What the engine makes of it is null until one was connected; from
     `where` on, while none can be asked, too. `wait_s`: until a request that came now could begin, as far as its weights
     are concerned. `loads` of weights to the device, since the engine started. `changed_at` in Unix seconds; null: it is
@@ -81,15 +82,16 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     adapters: Mapping[str, int]
 
 
-def model_view(model: BaseModel, now: Standing) -> ModelView:
+def model_view(model: BaseModel, now: Standing, *, paths: bool) -> ModelView:
+    """`paths`: whether the asker may know where files lie on the host."""
     info, place = now.infos.get(model.name), now.places.get(model.name)
     return ModelView(
         id=model.id,
         name=model.name,
         origin=model.origin,
         state=_state(model, now),
-        reason=now.refused.get(model.name) if model.active else None,
-        path=model.directory,
+        reason=_reason(model, now, paths=paths),
+        path=model.directory if paths else "",
         dtype=model.dtype,
         pinned=model.pinned,
         tenants=model.tenants,
@@ -114,6 +116,12 @@ def model_view(model: BaseModel, now: Standing) -> ModelView:
         wait_s=None if place is None else round(place.wait_s, 3),
         loads=None if place is None else place.loads,
     )
+
+
+def _reason(model: BaseModel, now: Standing, *, paths: bool) -> str | None:
+    """Why it is refused; the texts of files that cannot be read have their paths."""
+    reason = now.refused.get(model.name) if model.active else None
+    return reason if reason is None or paths else "it cannot be loaded; the roles owner and operator see why"
 
 
 def _state(model: BaseModel, now: Standing) -> State:

@@ -15,6 +15,7 @@ from billing import prices, revision
 from billing.clock import database_now
 from billing.errors import AlreadyExists, InvalidValue, NotYet
 from billing.requests import REQUEST_TOKENS_MAX
+from billing.revision import Change
 from gateway import adapter_rows, model_rows
 from gateway.model_rows import FALLBACKS_MAX, MODELS_MAX, TENANTS_MAX, BaseModel, Dtype, ModelChange
 from gateway.writes import Writes, tenant_of
@@ -79,7 +80,7 @@ class ModelWrites(Writes):
 
     def add_model(self, connection: sa.Connection, wanted: NewModel) -> BaseModel:
         """Serve it from now on. The same again changes nothing but what it says of the change."""
-        revision.bump(connection)
+        revision.bump(connection, Change("models"))
         new = self.check_model(connection, wanted)
         before = self._before(connection, wanted.name)
         values = self._checked(connection, wanted.name, wanted.change).values()
@@ -92,7 +93,7 @@ class ModelWrites(Writes):
 
     def set_model(self, connection: sa.Connection, name: str, change: ModelChange) -> BaseModel:
         """Change what is given. Tenants by id or slug."""
-        revision.bump(connection)
+        revision.bump(connection, Change("models"))
         self._check_unbound("base models are")
         before = model_rows.model_named(connection, self._config, name)
         values = self._checked(connection, name, change).values()
@@ -103,7 +104,7 @@ class ModelWrites(Writes):
     def remove_model(self, connection: sa.Connection, name: str) -> BaseModel:
         """Nobody may call it from now on, nor its adapters; requests in flight end as they would have. The last one
         stays: an engine serves one model at least."""
-        revision.bump(connection)
+        revision.bump(connection, Change("models"))
         self._check_unbound("base models are")
         before = model_rows.model_named(connection, self._config, name)
         if before.active:
@@ -123,7 +124,7 @@ class ModelWrites(Writes):
 
     def restore_model(self, connection: sa.Connection, name: str) -> BaseModel:
         """Serve it again, as it was when it was removed; its adapters with it."""
-        revision.bump(connection)
+        revision.bump(connection, Change("models"))
         before = self.check_restorable(connection, name)
         if not before.active:
             self._change(connection, before, {"active": True})

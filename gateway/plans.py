@@ -7,17 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from billing.requests import REQUEST_TOKENS_MAX
 from engine import protocol
 from engine.client import EngineClient
 from gateway import errors
-from gateway.asked import Asked, Prompt
+from gateway.asked import Asked, LargeBody
+from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, Read, check_id_count
 from gateway.callers import Caller
 from gateway.inflight import Plan, ServedModel
+from gateway.large_jobs import HasRead, ReadJob, Window, check_window
+from gateway.large_work import LargeWork
 from gateway.prompts import Counted, PromptCounter
 from gateway.registry import Registry, Target
-from gateway.sampling import check_ids
+from gateway.sampling import MAX_TOKENS_MAX, check_ids
 
+# Log probabilities of one answer: of each token its own, and `top_logprobs` more. They take 12 bytes each while they
+# wait, and about 90 on the wire.
+ALTERNATIVES_MAX = 2**17
 # Of one request, what its prompts are, by a model's encoding and the number of its ids.
 Known = dict[tuple[str, int], list[Counted]]
 
@@ -25,11 +33,14 @@ Known = dict[tuple[str, int], list[Counted]]
 class Planner:
     """Of one gateway process."""
 
-    def __init__(self, models: Mapping[str, ServedModel], registry: Registry, engine: EngineClient) -> None:
+    def __init__(
+        self, models: Mapping[str, ServedModel], registry: Registry, engine: EngineClient, large_work: LargeWork
+    ) -> None:
         self._models = models
         self._registry = registry
         self._engine = engine
-        self._counter = PromptCounter()
+        self._large_work = large_work
+        self._counter = PromptCounter(large_work)
 
     def served(self) -> frozenset[str]:
         """Names of the base models that could be served now."""
@@ -44,38 +55,60 @@ class Planner:
         vocabularies = {None if model is None else model.vocabulary for model in found}
         return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
 
+    async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
+        """What a body asks; `kind` is one of `bodies.READERS`. A large one is parsed by a process, and its prompts stay
+        in it. Raises InvalidRequest, ContextLengthExceeded, RateLimited, Overloaded."""
+        if len(body) <= PARSE_IN_LOOP_BYTES_MAX:
+            return READERS[kind](body)
+        if kind == "completions" and self._engine.models:
+            check_id_count(body, max([info.context_tokens for info in self._engine.models.values()]))
+        reply = await self._large_work.do(_tenant(caller), ReadJob(kind, body))
+        assert isinstance(reply, HasRead)
+        asked = reply.read.asked
+        assert isinstance(asked.prompts, LargeBody)
+        prompts = msgspec.structs.replace(asked.prompts, body=body)
+        return Read(msgspec.structs.replace(asked, prompts=prompts), reply.read.wants_usage)
+
     async def plan(self, caller: Caller, asked: Asked, target: Target, known: Known | None = None) -> Plan:
         """Counted with the model's own tokenizer, or as one of the same encoding did, and bound by its context. Raises
         ApiError: ModelUnavailable or EngineAway when it is not there now, InvalidRequest and ContextLengthExceeded when
         it cannot do what is asked."""
         model, info = self._served(target)
+        _check_alternatives(asked, asked.max_tokens or 1)
         check_ids(asked.rules, asked.sampling, info.vocab_size)
         known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
         if encoding not in known:
-            known[encoding] = await self._counter.count(model.tokenizer, info, asked.prompts, asked.param)
+            known[encoding] = await self._count(caller, model, info, asked)
         prompts = known[encoding]
         return Plan(
             target=target,
             model=model,
             fingerprint=f"fp_{info.digest[:12]}",
             prompts=prompts,
-            texts=len(prompts) * asked.n,
+            texts=asked.texts,
             max_tokens=_bound(caller, model, info, asked, prompts),
             stop_ids=asked.rules.all_stop_ids(model.tokenizer.eos_ids),
         )
 
-    async def count(self, target: Target, prompt: Prompt, param: str) -> int:
+    async def count(self, caller: Caller, target: Target, asked: Asked) -> int:
         """The tokens of one prompt. Raises ApiError."""
         model, info = self._served(target)
-        [counted] = await self._counter.count(model.tokenizer, info, [prompt], param)
+        [counted] = await self._count(caller, model, info, asked, least=0)
         return len(counted.ids)
+
+    async def _count(
+        self, caller: Caller, model: ServedModel, info: protocol.ModelInfo, asked: Asked, least: int | None = None
+    ) -> list[Counted]:
+        """`least`: tokens that the answer needs; None: as asked. Raises ApiError."""
+        least = (asked.max_tokens or 1) if least is None else least
+        window = Window(info.context_tokens, info.vocab_size, least, asked.param)
+        return await self._counter.count(
+            model.tokenizer, model.encoding, window, asked.prompts, tenant=_tenant(caller), echo=asked.echo
+        )
 
     def check(self, target: Target) -> None:
         """Raises ModelUnavailable, EngineAway."""
         self._served(target)
-
-    def close(self) -> None:
-        self._counter.close()
 
     def _served(self, target: Target) -> tuple[ServedModel, protocol.ModelInfo]:
         """Raises ModelUnavailable, EngineAway."""
@@ -87,19 +120,40 @@ class Planner:
         return model, info
 
 
+def _check_alternatives(asked: Asked, max_tokens: int) -> None:
+    """Raises InvalidRequest for an answer with too many log probabilities."""
+    if max_tokens > (room := _alternatives_room(asked)):
+        field = "top_logprobs" if asked.param == "messages" else "logprobs"
+        raise errors.InvalidRequest(
+            f"{field!r} asks for {1 + asked.sampling.logprobs} log probabilities a token, of {asked.texts} texts of up "
+            f"to {max_tokens} tokens; the limit is {ALTERNATIVES_MAX} a request, here {room} tokens a text.",
+            param=field,
+        )
+
+
+def _alternatives_room(asked: Asked) -> int:
+    """The most tokens that each text may have with the log probabilities that are asked for."""
+    return (
+        ALTERNATIVES_MAX // (asked.texts * max(1, 1 + asked.sampling.logprobs))
+        if asked.sampling.logprobs >= 0
+        else MAX_TOKENS_MAX
+    )
+
+
+def _tenant(caller: Caller) -> str:
+    """Whose work it is."""
+    return caller.tenant_id or caller.key_id
+
+
 def _bound(caller: Caller, model: ServedModel, info: protocol.ModelInfo, request: Asked, prompts: list[Counted]) -> int:
     """The most tokens that each text may have. What was asked must fit the window; a default is cut to fit.
     Raises ContextLengthExceeded, InvalidRequest."""
     asked = request.max_tokens
     longest = max([len(prompt.ids) for prompt in prompts])
+    # A prompt may have been counted for another model of the same encoding.
+    check_window(longest, Window(info.context_tokens, info.vocab_size, asked or 1, request.param))
     room = info.context_tokens - longest
-    if room < (asked or 1):
-        raise errors.ContextLengthExceeded(
-            f"This model's context is {info.context_tokens} tokens; {request.param!r} takes {longest} and the answer "
-            f"may take {asked or 1}. Send less, or ask for less.",
-            param=request.param if room < 1 else "max_tokens",
-        )
-    bound = asked or min(room, caller.default_max_tokens or model.default_max_tokens)
+    bound = asked or min(room, caller.default_max_tokens or model.default_max_tokens, _alternatives_room(request))
     if request.rules.min_tokens > bound:
         message = f"'min_tokens' is {request.rules.min_tokens}, and the answer may have {bound} tokens at most."
         raise errors.InvalidRequest(message, param="min_tokens")

@@ -1,25 +1,21 @@
-"""From prompts to ids, counted with the model's own tokenizer; what is too long is refused before it is counted.
+"""From prompts to ids, counted with the model's own tokenizer: short ones in the event loop, larger ones in processes.
 
-It must never know who asks or what a token costs.
+It must never know what a token costs.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from engine.protocol import ModelInfo
-from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, TemplateError, Tokenizer
-from gateway import errors
-from gateway.asked import ChatPrompt, Prompt
+from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
+from gateway.asked import ChatPrompt, LargeBody, Prompt
+from gateway.large_jobs import CountJob, Counts, Window, chars_of, check_sizes, count
+from gateway.large_work import LargeWork
 
-# A text longer than this many characters per token of the window is refused before it is counted.
-CHARS_PER_TOKEN_MAX = 32
-TOKENIZER_THREADS = 2
-TOKENIZING_MAX = 64  # long prompts that wait for those threads
+# A template takes about as long for one message as the encoder for so many characters.
+MESSAGE_CHARS = 128
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -30,74 +26,54 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class PromptCounter:
-    """Encodes short prompts at once, long ones in threads of its own."""
+    """Of one gateway process."""
 
-    def __init__(self) -> None:
-        self._waiting = 0
-        self._threads = ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer")
+    def __init__(self, large_work: LargeWork) -> None:
+        self._large_work = large_work
 
     async def count(
-        self, tokenizer: Tokenizer, info: ModelInfo, prompts: Sequence[Prompt], param: str
+        self,
+        tokenizer: Tokenizer,
+        encoding: str,
+        window: Window,
+        prompts: Sequence[Prompt] | LargeBody,
+        *,
+        tenant: str,
+        echo: bool = False,
     ) -> list[Counted]:
-        """In order. `param` names the field. Raises ContextLengthExceeded, InvalidRequest, Overloaded."""
-        chars = 0
-        for prompt in prompts:
-            length = _chars(prompt)
-            if length > info.context_tokens * CHARS_PER_TOKEN_MAX:
-                raise errors.ContextLengthExceeded(
-                    f"{param!r} has {length} characters; no prompt of that length fits this model's context of "
-                    f"{info.context_tokens} tokens.",
-                    param=param,
-                )
-            chars += length
-        try:
-            if chars <= ENCODE_IN_LOOP_CHARS_MAX:
-                return _encode_all(tokenizer, info, prompts, param)
-            if self._waiting >= TOKENIZING_MAX:
-                raise errors.Overloaded("Too many long prompts are being counted.")
-            self._waiting += 1
-            try:
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, _encode_all, tokenizer, info, prompts, param)
-            finally:
-                self._waiting -= 1
-        except TemplateError as error:
-            raise errors.InvalidRequest(f"{param!r} do not fit this model: {error}.", param=param) from None
+        """In order. `echo`: the texts of a large body are wanted too. Raises ContextLengthExceeded, InvalidRequest,
+        RateLimited, Overloaded."""
+        if isinstance(prompts, LargeBody):
+            return await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=echo)
+        check_sizes(prompts, window)
+        if sum([_work_of(prompt) for prompt in prompts]) > ENCODE_IN_LOOP_CHARS_MAX:
+            counted = await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=False)
+            ids = [one.ids for one in counted]
+        else:
+            ids = count(tokenizer, prompts, window)
+        return [
+            Counted(one, prompt if isinstance(prompt, str) else "") for one, prompt in zip(ids, prompts, strict=True)
+        ]
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _chars(prompt: Prompt) -> int:
-    match prompt:
-        case ChatPrompt():
-            return sum([len(message["content"]) for message in prompt.messages])
-        case str():
-            return len(prompt)
-    return 0
+    async def _in_process(
+        self,
+        tokenizer: Tokenizer,
+        encoding: str,
+        window: Window,
+        prompts: Sequence[Prompt] | LargeBody,
+        tenant: str,
+        *,
+        texts: bool,
+    ) -> list[Counted]:
+        prompts = prompts if isinstance(prompts, LargeBody) else list(prompts)
+        job = CountJob(prompts, str(tokenizer.directory), encoding, window, texts)
+        counts = await self._large_work.do(tenant, job)
+        assert isinstance(counts, Counts)
+        ids = counts.all_ids()
+        return [Counted(one, text) for one, text in zip(ids, counts.texts or [""] * len(ids), strict=True)]
 
 
-def _encode_all(tokenizer: Tokenizer, info: ModelInfo, prompts: Sequence[Prompt], param: str) -> list[Counted]:
-    return [_encode(tokenizer, info, prompt, param) for prompt in prompts]
-
-
-def _encode(tokenizer: Tokenizer, info: ModelInfo, prompt: Prompt, param: str) -> Counted:
-    match prompt:
-        case ChatPrompt():
-            counted = Counted(
-                tokenizer.encode_chat(
-                    prompt.messages,
-                    add_generation_prompt=prompt.add_generation_prompt,
-                    continue_final_message=prompt.continue_final,
-                )
-            )
-        case str():
-            counted = Counted(tokenizer.encode(prompt, add_special_tokens=True), prompt)
-        case _:
-            if wrong := [id_ for id_ in prompt if id_ >= info.vocab_size]:
-                message = f"{param!r} has the id {wrong[0]}; this model's ids are below {info.vocab_size}."
-                raise errors.InvalidRequest(message, param=param)
-            counted = Counted(prompt)
-    if not counted.ids:
-        raise errors.InvalidRequest(f"{param!r} is empty: there is nothing to go on from.", param=param)
-    return counted
+def _work_of(prompt: Prompt) -> int:
+    """What it takes to render and encode it, in characters."""
+    messages = len(prompt.messages) if isinstance(prompt, ChatPrompt) else 0
+    return chars_of(prompt) + messages * MESSAGE_CHARS

@@ -206,6 +206,16 @@ class Replays:
         answered = await _within(BEGIN_S_MAX, _ask(self._looks, asked))
         return None if answered is None else await self._answer(answered)
 
+    async def came_before(self, key_id: str, name: str) -> bool:
+        """Whether a call of this key had this name, whatever its body was. Raises Overloaded, DatabaseUnavailable."""
+        if not _NAME.fullmatch(name):
+            return False
+        try:  # no body has an empty fingerprint
+            await _within(BEGIN_S_MAX, _ask(self._looks, Asked(key_id, name, "", "")))
+        except errors.IdempotencyMismatch:
+            return True
+        return False
+
     async def begin(self, asked: Asked) -> First | Replayed:
         """As `Call.begin`."""
         while True:

@@ -130,10 +130,8 @@ class Router:
     def unit_prices(self, model: str, currency: str, tier: str) -> UnitPrices | None:
         """In force now, of a model of a cheapest alias; None: it has no price there."""
         now = round(self._now_s() * SECOND)
-        for version in self._prices.get(model, ()):
-            if version.effective_from <= now and version.currency == currency:
-                return version.tiers.get(tier)
-        return None
+        version = prices.in_force(self._prices.get(model, ()), currency, now)
+        return None if version is None else version.tiers.get(tier)
 
     # ---- what a tenant sees
 

@@ -46,7 +46,9 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_tokens: Tokens | None = None
     n: Annotated[int, Meta(ge=1, le=N_MAX)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1, description="0: the likeliest token alone, as temperature 0")] | None = (
+        None
+    )
     top_k: Annotated[int, Meta(ge=-1, le=ID_MAX, description="0 and -1: no limit")] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None

@@ -48,10 +48,31 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
+    connections_per_address_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # 0: a share of what descriptors allow
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
     end_streams_on_revoke: bool = True
     console_dir: str = ""  # empty: where the code is
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 30.0  # of one of several workers; 0: for ever
+    metrics_address: Annotated[str, Meta(max_length=261)] = ""  # empty: /metrics on `port` alone, with an admin key
+
+    def __post_init__(self) -> None:
+        if self.metrics_address and self.metrics_place is None:
+            raise ValueError(
+                f"metrics_address is {self.metrics_address!r}; it must be an address and a port from 1 to 65535, for "
+                'example "127.0.0.1:9464" or "[::1]:9464"'
+            )
+        if self.metrics_place is not None and self.metrics_place[1] == self.port:
+            raise ValueError(f"metrics_address has the port {self.port}, which is gateway.port: it needs its own")
+
+    @property
+    def metrics_place(self) -> tuple[str, int] | None:
+        """Host and port of the listener for /metrics; None: there is none."""
+        host, _, port = self.metrics_address.rpartition(":")
+        is_v6 = host.startswith("[") and host.endswith("]")
+        host = host[1:-1] if is_v6 else host
+        if not host or (":" in host) != is_v6 or not port.isascii() or not port.isdigit() or len(port) > 5:
+            return None
+        return (host, int(port)) if 1 <= int(port) <= 65535 else None
 
 
 class EngineSection(Section, frozen=True, kw_only=True):
@@ -170,6 +191,14 @@ class TenantLimitsSection(LimitsSection, frozen=True, kw_only=True):
     concurrency: Count = 2560
 
 
+class AdministrationSection(Section, frozen=True, kw_only=True):
+    """Administrative writes (over HTTP), and what a tenant may have."""
+
+    tenant_writes_per_minute: Count = 300  # of all admin keys of a tenant; one key: half of it
+    operator_writes_per_minute: Count = 6000  # of each key of the operator's
+    tenant_keys_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000  # that are neither revoked nor expired
+
+
 class RedisSection(Section, frozen=True, kw_only=True):
     """Where gateways share their rate limits. Nothing else is kept there, and nothing that may not be lost."""
 
@@ -239,7 +268,13 @@ class AdaptersSection(Section, frozen=True, kw_only=True):
 
     upload_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=4 * 1024**3)] = 1024**3
     uploads_max: Annotated[int, Meta(ge=1, le=64)] = 4
+    uploads_per_tenant_max: Annotated[int, Meta(ge=1, le=64)] = 2
     upload_idle_s: Annotated[float, Meta(ge=1, le=600)] = 30.0
+    upload_s_max: Annotated[float, Meta(ge=1, le=86_400)] = 3600.0
+    disk_free_min_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 1024**3  # beyond the journal's
+    tenant_adapters_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 200
+    tenant_versions_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000  # of all its adapters
+    tenant_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=2**50)] = 50 * 1024**3  # slabs counted
     check_s_max: Annotated[float, Meta(ge=1, le=600)] = 60.0
     slabs: bool = True
 

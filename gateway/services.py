@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adapters.store import AdapterStore
@@ -20,6 +20,7 @@ from billing.database import Database, DatabaseUnavailable
 from billing.ids import new_id
 from billing.leases import Leases
 from billing.ledger import CLOSE_PATIENCE_S, Ledger
+from billing.revision import Change
 from billing.settler import Settler
 from engine.client import EngineClient, EngineUnavailable
 from engine.protocol import Hello, ModelInfo
@@ -28,11 +29,13 @@ from gateway.callers import USED_FLUSH_S, Callers, unusable
 from gateway.config import Config
 from gateway.console_files import ConsoleFiles
 from gateway.deliveries import Deliverer
+from gateway.exhausted import Exhausted
 from gateway.exporting import Exporter
 from gateway.first_tokens import Attained, FirstTokens
 from gateway.generation import Generator
 from gateway.health_checks import HealthChecks
 from gateway.holding import Holding
+from gateway.large_work import LargeWork
 from gateway.limiter import PLACE_S, Limiter
 from gateway.live import Live, Tenants
 from gateway.loader import AdapterLoader
@@ -40,8 +43,10 @@ from gateway.metrics import Metrics
 from gateway.model_loader import RETRY_S, ModelLoader
 from gateway.models import Models
 from gateway.overview import Overviews
+from gateway.pace import Pace
 from gateway.plans import Planner
 from gateway.registry import Registry
+from gateway.reloads import concerned
 from gateway.replays import Replays
 from gateway.routing import Router
 from gateway.selection import Selector
@@ -52,6 +57,7 @@ from gateway.sweeper import Sweeper
 from gateway.tiers import Tiers
 from gateway.uploads import Uploads
 from gateway.watch import RevisionWatch
+from gateway.write_limits import WriteLimits
 
 if TYPE_CHECKING:
     from gateway.shared_limits import SharedRates
@@ -60,6 +66,8 @@ if TYPE_CHECKING:
 FINISH_SHARE = 0.5
 SETTLE_SHARE = 0.3
 LEDGER_SHARE = 0.5  # of what is left then
+# After the start: the processes for large prompts take half a second of a core, which a first request needs more.
+LARGE_WORK_DELAY_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -67,13 +75,17 @@ _log = logging.getLogger(__name__)
 class Services:
     """Made before the event loop runs; `running()` starts and stops what is inside."""
 
+    _behind = False  # of the database, or of what the engine serves
+
     def __init__(self, config: Config, secret: bytes, place: Place = ALONE) -> None:
         """`secret`: what cache namespaces are made from. `place` among the workers of this host. Raises OSError or
         ValueError for a model that cannot be used."""
         self.config = config
         self.place = place
+        self.secret = secret
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
+        self.pace = Pace()
         self.siblings = Siblings(config.data_dir, place, self.metrics.text)
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
         self.database = Database(config.database_url)
@@ -92,13 +104,7 @@ class Services:
             retry_s=config.webhooks.retry_s,
             private_addresses=config.webhooks.private_addresses,
         )
-        self.exporter = Exporter(
-            self.database,
-            self.gateway_id,
-            config.exports_dir,
-            bytes_max=config.exports.bytes_max,
-            provider=config.exports.provider_name,
-        )
+        self.exporter = _exporter(config, self.database, self.gateway_id)
         # Whether a key has expired is asked of the database's clock, not of this host's.
         self.callers = Callers(
             self.database,
@@ -115,14 +121,16 @@ class Services:
         self.models = Models(config, self.database, self.registry)
         self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
         self.store = AdapterStore(config.adapters_dir)
-        self.uploads = Uploads(self.store, config.adapters, self.metrics)
+        self.uploads = Uploads(self.store, config, self.metrics)
         self.replays = Replays(self.database, self.gateway_id)
-        self.watch = RevisionWatch(self.database, self._changed)
+        self.watch = RevisionWatch(self.database, self._changed, pace=self.pace)
         self.engine = EngineClient(config.socket_path)
-        planner = Planner(self.models.served, self.registry, self.engine)
+        self.large_work = LargeWork(self._tokenizers)
+        planner = Planner(self.models.served, self.registry, self.engine, self.large_work)
         self.router = Router(config, self.database, self.registry, planner.served, lambda: self.watch.now_s())
         self.bookkeeper = Bookkeeper(self.database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
+        self.write_limits = WriteLimits(self.limiter, config.administration)
         registry = self.registry
         self.loader = AdapterLoader(self.engine, self.store, self._loadable, registry.kept, registry.pinned)
         self.model_loader = ModelLoader(
@@ -148,6 +156,7 @@ class Services:
             callers=self.callers,
             metrics=self.metrics,
             first_tokens=self.first_tokens,
+            exhausted=Exhausted(lambda: self.watch.now_s(), lambda: self.watch.revision),
             secret=secret,
         )
         self.live = Live(self.engine, Tenants(self.database, self.generator.tenants), self.registry.names)
@@ -179,6 +188,7 @@ class Services:
                 self._retry.cancel()
             await _cancel(tasks + [task for task in (self._loading, self._told) if task is not None])
             await self.model_loader.close()
+            await self.large_work.close()
             await self.engine.close()
             await self.siblings.close()
             await self.limiter.close()
@@ -200,7 +210,17 @@ class Services:
             "limits": self.limiter.run(),
             "store": self.sweeper.run(self.config.lease.audit_s),
             "replays": self.replays.run(self.config.lease.audit_s),
+            "large-work": self._start_large_work(),
         } | ({"slabs": self.slabs.run(self.config.lease.audit_s)} if self.config.adapters.slabs else {})
+
+    def _tokenizers(self) -> list[tuple[str, str]]:
+        """What the processes for large work load: directories, and what names the contents of their files."""
+        return [(str(model.tokenizer.directory), model.encoding) for model in self.models.served.values()]
+
+    async def _start_large_work(self) -> None:
+        await asyncio.sleep(LARGE_WORK_DELAY_S)
+        self.large_work.start()
+        await asyncio.Event().wait()
 
     async def _count_gateways(self) -> int:
         """Raises DatabaseUnavailable."""
@@ -215,24 +235,42 @@ class Services:
         await self.generator.wait_idle(grace_s * FINISH_SHARE)
         await self.generator.stop(grace_s * SETTLE_SHARE)
 
-    async def _changed(self) -> None:
-        """The revision moved: forget what was cached, and let the engine follow in its own time."""
-        self.callers.clear()
-        if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids()):
+    async def _changed(self, changes: Sequence[Change] | None) -> None:
+        """The revision moved: forget what these writes concern (None: everything), and let the engine follow in its own
+        time."""
+        found = concerned(changes)
+        if found.callers_of is None:
+            self.callers.clear()
+        elif found.callers_of:
+            self.callers.drop(found.callers_of)
+        if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids(found.callers_of)):
             self.generator.end(await self.database.read(lambda connection: unusable(connection, running)))
-        await self.models.follow()
-        await self.registry.reload()
-        await self.router.reload()
-        self._follow()
+        if uploading := self.uploads.key_ids():
+            self.uploads.end(await self.database.read(lambda connection: unusable(connection, uploading)))
+        if found.models:
+            await self.models.follow()
+        if found.adapters:
+            await self.registry.reload()
+        if found.routes:
+            await self.router.reload()
+        if found.models or found.adapters:
+            self._follow()
 
     def _follow(self) -> None:
-        """The database, or what the engine serves, changed."""
-        self._loading = asyncio.create_task(self._load_after(self._loading), name="models-and-adapters")
+        """The database, or what the engine serves, changed. The changes of the time that one round takes are one round
+        more."""
+        self._behind = True
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._load(), name="models-and-adapters")
 
-    async def _load_after(self, before: asyncio.Task[None] | None) -> None:
-        """One change after another. An adapter comes after its model, which says so when it is there."""
-        if before is not None:
-            await asyncio.wait([before])
+    async def _load(self) -> None:
+        """Until nothing changed meanwhile."""
+        while self._behind:
+            self._behind = False
+            await self._load_once()
+
+    async def _load_once(self) -> None:
+        """An adapter comes after its model, which says so when it is there."""
         if not await self.models.load() and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._try_again)
         if self.engine.ready:
@@ -297,6 +335,17 @@ def _settler(config: Config, ledger: Ledger, gateway_id: str) -> Settler:
         bytes_max=config.journal.bytes_max,
         disk_free_min_bytes=config.journal.disk_free_min_bytes,
         wait_s=config.journal.settle_wait_s,
+    )
+
+
+def _exporter(config: Config, database: Database, gateway_id: str) -> Exporter:
+    return Exporter(
+        database,
+        gateway_id,
+        config.exports_dir,
+        bytes_max=config.exports.bytes_max,
+        free_min_bytes=config.upload_free_min_bytes,
+        provider=config.exports.provider_name,
     )
 
 

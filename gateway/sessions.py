@@ -7,12 +7,12 @@ session ends with its key, its tenant or its sign-out at the next request. Nothi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
-import ipaddress
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ from billing.database import Database
 from billing.ids import new_id
 from gateway import audit, keys
 from gateway.callers import Caller, Callers
+from gateway.connection_limits import client_of
 from gateway.errors import InvalidApiKey, Overloaded, RateLimited, SessionExpired
 from gateway.keys import ADMIN
 from gateway.tables import sessions
@@ -42,7 +43,7 @@ WRONG_SIGN_INS_MAX = 10
 WRONG_SIGN_INS_S = 60.0
 ADDRESSES_MAX = 10_000  # remembered; one more forgets the oldest
 REFUSED_S = 0.25  # every refusal of a key takes so long, whatever was wrong with it
-IPV6_PREFIX = 64  # what one caller has of IPv6
+BEYOND_LIMIT_MAX = 32  # keys from addresses over their limit that are looked up at once
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,13 +65,20 @@ class Sessions:
         self._places = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         self._looking_up = 0
 
-    async def sign_in(self, caller: Caller, request_id: str) -> tuple[str, Session]:
-        """The cookie's value, this once, and its session. Raises InvalidApiKey when the key has ended meanwhile, or is
-        no admin key."""
+    async def sign_in(self, caller: Caller, request_id: str, *, replaced: str | None = None) -> tuple[str, Session]:
+        """The cookie's value, this once, and its session. The session of the cookie `replaced` ends. Raises
+        InvalidApiKey when the key has ended meanwhile, or is no admin key."""
         if ADMIN not in caller.scopes or caller.role is None:
             raise InvalidApiKey()
         cookie = secrets.token_urlsafe(SECRET_BYTES)
-        return cookie, await self._database.keep(lambda c: _begin(c, caller, cookie, request_id))
+
+        def begin(connection: sa.Connection) -> Session:
+            session = _begin(connection, caller, cookie, request_id)
+            if replaced is not None:
+                _end_replaced(connection, replaced, request_id)
+            return session
+
+        return cookie, await self._database.keep(begin)
 
     async def identify(self, cookie: str) -> tuple[Caller, Session]:
         """Raises SessionExpired, Overloaded, DatabaseUnavailable."""
@@ -86,7 +94,7 @@ class Sessions:
         return caller, session
 
     async def sign_out(self, caller: Caller, session: Session, request_id: str) -> None:
-        await self._database.keep(lambda c: _end(c, caller, session, request_id))
+        await self._database.keep(lambda c: _end(c, caller.key_id, caller.tenant_id, session.id, request_id))
 
     async def _look_up(self, cookie: str) -> tuple[int, Session | None, Caller | None]:
         if self._looking_up >= LOOK_UPS_MAX:
@@ -117,47 +125,60 @@ def is_csrf_token(cookie: str, token: str) -> bool:
     return hmac.compare_digest(csrf_token(cookie).encode(), token.encode())
 
 
+class Attempt:
+    """One sign-in, counted as wrong until it `succeeded`. `refusal`: what a wrong key is told beyond the limit."""
+
+    def __init__(self, succeeded: Callable[[], None], refusal: RateLimited | None) -> None:
+        self.succeeded = succeeded
+        self.refusal = refusal
+
+
 class SignIns:
-    """Counts wrong sign-ins of each address: `begin` one, and say when it `succeeded`."""
+    """Counts wrong sign-ins of each address. A right key is let in whatever the count is: behind a proxy the wrong ones
+    are others'. The limit bounds work: beyond it a wrong key takes one look-up, and few are looked up at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._wrong: dict[str, tuple[float, int]] = {}  # since when, how many
+        self._beyond = 0  # attempts beyond the limit, of all addresses, that are looked up now
 
-    def begin(self, address: str) -> None:
-        """Counted as wrong until it succeeded, so that many at once are counted too. Raises RateLimited."""
-        now, place = self._clock(), _place(address)
-        since, wrong = self._wrong.get(place, (now, 0))
+    @contextlib.contextmanager
+    def attempt(self, address: str) -> Iterator[Attempt]:
+        """Counted from the beginning, so that many at once are counted too. Raises RateLimited when too many are beyond
+        the limit at once."""
+        client = client_of(address)
+        refusal = self._count(client)
+        if refusal is None:
+            yield Attempt(lambda: self._uncount(client), None)
+            return
+        if self._beyond >= BEYOND_LIMIT_MAX:
+            raise refusal
+        self._beyond += 1
+        try:
+            yield Attempt(lambda: None, refusal)
+        finally:
+            self._beyond -= 1
+
+    def _count(self, client: str) -> RateLimited | None:
+        now = self._clock()
+        since, wrong = self._wrong.get(client, (now, 0))
         if now - since >= WRONG_SIGN_INS_S:
             since, wrong = now, 0
         if wrong >= WRONG_SIGN_INS_MAX:
-            raise RateLimited(
+            return RateLimited(
                 f"{wrong} sign-ins with a wrong key came from this address within {WRONG_SIGN_INS_S:g} s, which is "
                 "the limit.",
                 retry_after_s=since + WRONG_SIGN_INS_S - now,
             )
-        if place not in self._wrong and len(self._wrong) >= ADDRESSES_MAX:
+        if client not in self._wrong and len(self._wrong) >= ADDRESSES_MAX:
             del self._wrong[next(iter(self._wrong))]
-        self._wrong[place] = (since, wrong + 1)
+        self._wrong[client] = (since, wrong + 1)
+        return None
 
-    def succeeded(self, address: str) -> None:
-        place = _place(address)
-        if place in self._wrong:
-            since, wrong = self._wrong[place]
-            self._wrong[place] = (since, max(0, wrong - 1))
-
-
-def _place(address: str) -> str:
-    """What one caller has: an IPv4 address, or a network of IPv6."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:  # a Unix socket's
-        return address
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:  # as a socket for both says it
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, IPV6_PREFIX), strict=False))
-    return address
+    def _uncount(self, client: str) -> None:
+        if client in self._wrong:
+            since, wrong = self._wrong[client]
+            self._wrong[client] = (since, max(0, wrong - 1))
 
 
 def _begin(connection: sa.Connection, caller: Caller, cookie: str, request_id: str) -> Session:
@@ -170,7 +191,7 @@ def _begin(connection: sa.Connection, caller: Caller, cookie: str, request_id: s
     session = Session(id=new_id("ses"), key_id=caller.key_id, created_at=now, seen_at=now, expires_at=ends)
     _forget_old(connection, caller.key_id, now)
     connection.execute(sa.insert(sessions).values(msgspec.structs.asdict(session) | {"hash": _hash(cookie)}))
-    _record(connection, "session.begin", caller, session, request_id)
+    _record(connection, "session.begin", caller.key_id, caller.tenant_id, session.id, request_id)
     return session
 
 
@@ -183,20 +204,25 @@ def _forget_old(connection: sa.Connection, key_id: str, now: int) -> None:
         connection.execute(sa.delete(sessions).where(sessions.c.id.in_(surplus)))
 
 
-def _end(connection: sa.Connection, caller: Caller, session: Session, request_id: str) -> None:
-    ended = connection.execute(sa.delete(sessions).where(sessions.c.id == session.id))
+def _end_replaced(connection: sa.Connection, cookie: str, request_id: str) -> None:
+    """Of whichever key it was."""
+    query = sa.select(sessions.c.id, sessions.c.key_id).where(sessions.c.hash == _hash(cookie))
+    if (row := connection.execute(query).one_or_none()) is not None:
+        key = keys.get(connection, row.key_id)
+        _end(connection, row.key_id, None if key is None else key.tenant_id, row.id, request_id)
+
+
+def _end(connection: sa.Connection, key_id: str, tenant_id: str | None, session_id: str, request_id: str) -> None:
+    ended = connection.execute(sa.delete(sessions).where(sessions.c.id == session_id))
     if ended.rowcount:
-        _record(connection, "session.end", caller, session, request_id)
+        _record(connection, "session.end", key_id, tenant_id, session_id, request_id)
 
 
-def _record(connection: sa.Connection, action: str, caller: Caller, session: Session, request_id: str) -> None:
+def _record(
+    connection: sa.Connection, action: str, key_id: str, tenant_id: str | None, session_id: str, request_id: str
+) -> None:
     audit.record(
-        connection,
-        actor=caller.key_id,
-        action=action,
-        object_id=session.id,
-        tenant_id=caller.tenant_id,
-        request_id=request_id,
+        connection, actor=key_id, action=action, object_id=session_id, tenant_id=tenant_id, request_id=request_id
     )
 
 

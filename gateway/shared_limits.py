@@ -60,8 +60,9 @@ for i = 1, #KEYS / 2 do
   subject.requests = taken(1, own_requests, subject.requests_max)
   subject.tokens = taken(2, own_tokens, subject.tokens_max)
   redis.call('ZREMRANGEBYSCORE', subject.places, '-inf', now)
-  allowed = allowed and subject.requests + requests <= subject.requests_max
-    and subject.tokens + tokens <= subject.tokens_max and redis.call('ZCARD', subject.places) + 1 <= running_max
+  allowed = allowed and (requests == 0 or subject.requests + requests <= subject.requests_max)
+    and subject.tokens + tokens <= subject.tokens_max
+    and (redis.call('ZCARD', subject.places) + 1 <= running_max or redis.call('ZSCORE', subject.places, place))
   subjects[i] = subject
 end
 
@@ -131,9 +132,11 @@ class SharedRates:
         self._asked_at: float | None = None  # the round trip that is under way, by the loop's clock
         self.away = False  # then nothing but `probe` asks
 
-    def admit(self, subjects: Sequence[Subject], tokens: int, place: str, own: Rates) -> asyncio.Future[Decision]:
+    def admit(
+        self, subjects: Sequence[Subject], tokens: int, place: str, own: Rates, requests: int = 1
+    ) -> asyncio.Future[Decision]:
         """As `Rates.admit`. `own`: what this gateway itself has taken, of which Redis may have lost the account."""
-        return self._ask("admit", subjects, place, tokens, 1, own)
+        return self._ask("admit", subjects, place, tokens, requests, own)
 
     def end(self, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int) -> asyncio.Future[Decision]:
         """As `Rates.end`; also of a place that was asked for and of which no answer came."""

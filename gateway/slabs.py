@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 
 from adapters.store import AdapterStore
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import NotFound
+from billing.settler import free_bytes
+from gateway.adapter_process import Ran, run_adapters
 from gateway.adapter_rows import live_contents
 from gateway.config import Config
 from gateway.model_rows import active_models
@@ -44,6 +44,8 @@ class SlabMaker:
 
     async def round(self) -> int:
         """How many were made. Raises DatabaseUnavailable, OSError."""
+        if await asyncio.to_thread(free_bytes, self._config.data_dir) < self._config.upload_free_min_bytes:
+            return 0  # adapters are served without them
         contents, made = await self._database.read(live_contents), 0
         models = await self._database.read(lambda connection: active_models(connection, self._config))
         self._failed &= contents.keys()
@@ -57,28 +59,15 @@ class SlabMaker:
         return made
 
     async def _make(self, digest: str, base: Base) -> bool:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "adapters", "slab", str(self._config.adapters_dir), digest,
-            "--model", str(base.path), "--dtype", base.dtype,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-        )  # fmt: skip
-        said = b""
+        arguments = ["slab", str(self._config.adapters_dir), digest, "--model", str(base.path), "--dtype", base.dtype]
         try:
-            async with asyncio.timeout(self._config.adapters.check_s_max):
-                said, _ = await process.communicate()
+            ran = await run_adapters(arguments, self._config.adapters.check_s_max)
         except TimeoutError:
-            said = b"it took too long"
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode == 0:
+            ran = Ran(-1, "it took too long", "")
+        if ran.status == 0:
             _log.info("slab.made", extra={"fields": {"digest": digest}})
             return True
         self._failed.add(digest)
-        reason = said.decode(errors="replace")[-REASON_CHARS_LOGGED:]
+        reason = (ran.out + ran.problems)[-REASON_CHARS_LOGGED:]
         _log.warning("slab.not_made", extra={"fields": {"digest": digest, "reason": reason}})
         return False

@@ -7,16 +7,19 @@ and what it cost it must never know.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from litestar.types import Receive, Scope, Send
 
 from gateway.answer import Answer, Piece
 from gateway.errors import ApiError
+from gateway.http import SERVER_SEND
 from gateway.limiter import Admission
+from gateway.logprobs import piecewise
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -32,9 +35,14 @@ class Shape(Protocol):
     """How one endpoint says one answer."""
 
     keep_alive: bytes  # an event that says nothing
+    reports: bool  # logprobs, which are encoded in parts: then `whole` and `piece` lack them
 
     def whole(self, answer: Answer) -> bytes:
         """The body of an answer that has ended well."""
+        ...
+
+    def whole_parts(self, answer: Answer) -> Iterator[bytes]:
+        """As `whole`, in parts that are made as they are asked for."""
         ...
 
     def opening(self) -> bytes:
@@ -43,6 +51,10 @@ class Shape(Protocol):
 
     def piece(self, piece: Piece) -> bytes:
         """What is new of one text; b"" when that is nothing to say."""
+        ...
+
+    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+        """As `piece`, in parts that are made as they are asked for."""
         ...
 
     def closing(self, answer: Answer) -> bytes:
@@ -93,8 +105,19 @@ class WholeAnswer:
             raise answer.error
         if answer.usage is None:
             return  # the caller left; the owner brings it to its end
+        if answer.body is None and self._shape.reports:
+            await self._send_parts(send)
+            return
         body = self._shape.whole(answer) if answer.body is None else answer.body
         await _send_json(send, body, [*_told(answer), *self._admission.headers()])
+
+    async def _send_parts(self, send: Send) -> None:
+        """Its length is not known before: uvicorn sends it in chunks."""
+        headers = [*JSON_HEADERS, *_told(self._answer), *self._admission.headers()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for part in piecewise(self._shape.whole_parts(self._answer)):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _told(answer: Answer) -> list[tuple[bytes, bytes]]:
@@ -139,7 +162,8 @@ class StreamedAnswer:
                 raise answer.error
             headers = [*STREAM_HEADERS, *_told(answer), *self._admission.headers()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await self._stream(send)
+            # Bodies pass nothing on their way that looks at them, and there is one for every token.
+            await self._stream(scope.get(SERVER_SEND, send))  # type: ignore[arg-type]
         finally:
             watch.cancel()
             answer.leave()
@@ -162,13 +186,20 @@ class StreamedAnswer:
         answer, shape = self._answer, self._shape
         ticker = _Ticker(self._waits.keep_alive_s, answer.wake)
         ticker.due = not (answer.begun or answer.ended)
+        push = _Push(answer, shape, send, ticker)
         body, opened = b"", False
         try:
             while not answer.left:
                 if not opened and (answer.model is not None or answer.usage is not None):
                     body, opened = shape.opening(), True
                 for piece in answer.take_all() if answer.ended else answer.take():
-                    body += shape.piece(piece)
+                    if not piece.drawn:
+                        body += shape.piece(piece)
+                        continue
+                    async for part in piecewise(shape.piece_parts(piece)):
+                        ticker.said()
+                        await send({"type": "http.response.body", "body": body + part, "more_body": True})
+                        body = b""
                 if answer.ended:
                     body += shape.closing(answer) if answer.error is None else shape.failure(answer.error)
                     await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -180,9 +211,81 @@ class StreamedAnswer:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                     body = b""
                 if not (answer.has_news() or answer.ended):
-                    await answer.changed()
+                    await (answer.pushed(push) if opened and not shape.reports else answer.changed())
+                    await push.finish()
         finally:
+            push.close()
             ticker.stop()
+
+
+class _Push:
+    """Sends what is new of an answer from inside the call that adds it, with no task switch: the server's `send` is
+    stepped by hand, and nearly always ends in that step. Where it waits, for a caller who does not read, the exchange's
+    task goes on with it, and with what is added meanwhile."""
+
+    __slots__ = ("_answer", "_error", "_send", "_sending", "_shape", "_ticker")
+
+    def __init__(self, answer: Answer, shape: Shape, send: Send, ticker: _Ticker) -> None:
+        self._answer = answer
+        self._shape = shape
+        self._send = send
+        self._ticker = ticker
+        self._sending: _Sending | None = None
+        self._error: Exception | None = None
+
+    def __call__(self) -> None:
+        try:
+            pieces, say = self._answer.take(), self._shape.piece
+            body = say(pieces[0]) if len(pieces) == 1 else b"".join([say(piece) for piece in pieces])
+            if not body:
+                return
+            self._ticker.said()
+            sending = self._send({"type": "http.response.body", "body": body, "more_body": True})
+            try:
+                waits_for = sending.send(None)  # type: ignore[attr-defined]  # what `async def` makes has it
+            except StopIteration:
+                return
+            self._sending = _Sending(sending, waits_for)
+        except Exception as error:  # noqa: BLE001 - raised again in the task of the exchange
+            self._error = error
+        self._answer.stop_pushing()
+
+    async def finish(self) -> None:
+        """What the last push could not. Raises what it raised."""
+        if self._error is not None:
+            raise self._error
+        if self._sending is not None:
+            sending, self._sending = self._sending, None
+            await sending
+
+    def close(self) -> None:
+        if self._sending is not None:
+            self._sending.close()
+
+
+class _Sending:
+    """A coroutine that was stepped once and waits for a future: to be awaited, by one task."""
+
+    def __init__(self, coroutine: Any, waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        coroutine, waits_for = self._coroutine, self._waits_for
+        while True:
+            try:
+                yield waits_for
+            except BaseException as error:  # noqa: BLE001 - the coroutine's to handle, a cancellation too
+                step = functools.partial(coroutine.throw, error)
+            else:
+                step = functools.partial(coroutine.send, None)
+            try:
+                waits_for = step()
+            except StopIteration:
+                return
+
+    def close(self) -> None:
+        self._coroutine.close()
 
 
 class _Ticker:

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import msgspec
 
-from adapters.check import CONFIG_FILE, Progress, check_adapter
+from adapters.check import CONFIG_FILE, Progress, check_adapter, keep_resolved
 from adapters.config import CONFIG_BYTES_MAX, RANK_MAX
 from adapters.facts import Facts, facts_of, names_of_base, short_name
 from adapters.store import AdapterStore, Incoming, slab_of
@@ -107,6 +107,7 @@ def stage_directory(store: AdapterStore, base: Base, source: Path, on_bytes: Pro
         incoming.copy(source, on_bytes)
         shape = base_shape(base.path)
         checked = check_adapter(incoming.path, shape, rank_max=base.rank_max, dtype=base.dtype, on_bytes=on_bytes)
+        keep_resolved(incoming.path, checked.spec)
         facts = facts_of(checked, incoming.bytes, names_of_base(base.name, base.path))
         if base.slabs:
             slab_of(incoming.path, checked, shape, base.dtype)

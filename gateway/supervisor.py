@@ -21,14 +21,22 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.private_files import make_private
+
 START_S_MAX = 300.0
 BACKOFF_MIN_S = 0.2
 BACKOFF_MAX_S = 5.0
 # A child that lived this long had a good start: its next restart begins with the shortest wait again.
 STEADY_S = 10.0
-# From SIGTERM to SIGKILL. The gateway gets its configured grace (2 s) and this margin; together under 5 s.
+# From SIGTERM to SIGKILL. The gateway gets its configured grace (2 s) and this margin.
 STOP_MARGIN_S = 0.5
-STOP_ENGINE_S = 1.6
+# The engine ends itself within 1.5 s of SIGTERM (engine.__main__.STOP_S_MAX), and then exits at once. What follows is
+# the kernel's: unpinning host memory (adapter_host_bytes, host_pool_bytes, weights_host_bytes) and taking down the
+# device's context take seconds on a GPU, and SIGKILL would not shorten them.
+STOP_ENGINE_S = 2.5
+STOP_ENGINE_ON_GPU_S = 15.0
+# A child whose stop takes longer is mentioned.
+STOP_SAID_S = 2.0
 PROBE_EVERY_S = 0.1
 LINE_BYTES_MAX = 1024 * 1024
 PR_SET_PDEATHSIG = 1
@@ -123,10 +131,13 @@ class Child:
         process = self._process
         if process is None or process.returncode is not None:
             return
+        began = time.monotonic()
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
             await asyncio.wait_for(process.wait(), self.spec.stop_s)
+            if (seconds := time.monotonic() - began) > STOP_SAID_S:
+                self._say(f"the {self.spec.name} stopped after {seconds:.1f} s")
         except TimeoutError:
             self._say(f"the {self.spec.name} did not stop within {self.spec.stop_s:g} s and is killed")
             self.kill()
@@ -283,7 +294,13 @@ class Supervisor:
 
 
 def engine_spec(
-    socket_path: Path, config_file: Path, *, fake: bool, environ: dict[str, str], pulse: Pulse | None = None
+    socket_path: Path,
+    config_file: Path,
+    *,
+    fake: bool,
+    environ: dict[str, str],
+    pulse: Pulse | None = None,
+    on_gpu: bool = False,
 ) -> ChildSpec:
     """The engine says on stdout when it is ready. Alone it can do nothing useful, so it dies with its parent."""
     argv = [sys.executable, "-m", "engine", "--socket", str(socket_path), "--config", str(config_file)]
@@ -291,7 +308,7 @@ def engine_spec(
         name="engine",
         argv=[*argv, "--fake"] if fake else argv,
         environ=environ,
-        stop_s=STOP_ENGINE_S,
+        stop_s=STOP_ENGINE_ON_GPU_S if on_gpu else STOP_ENGINE_S,
         orphan_signal=signal.SIGKILL,
         speaks=True,
         pulse=pulse,
@@ -397,7 +414,7 @@ def check_port(host: str, port: int) -> None:
 def only_one(data_dir: Path, lock: str = "lock") -> Iterator[None]:
     """Hold the data directory: two Laneways over one engine socket and one SQLite file would be no service at all.
     Raises CannotStart when another one holds its file `lock`."""
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(data_dir)
     with (data_dir / lock).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -60,7 +60,7 @@ class Sweeper:
 
         def remove(connection: sa.Connection) -> bool:
             # The lock that every registration has: it finds the files there, or keeps its own.
-            revision.bump(connection)
+            revision.lock(connection)
             if digest in live_digests(connection):
                 return False
             self._store.remove(digest)

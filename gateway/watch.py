@@ -1,4 +1,4 @@
-"""Watches the revision row: every administrative write moves it, and what this process cached is then dropped.
+"""Watches the revision row: every administrative write moves it, and what the write concerns is then dropped here.
 
 While the row cannot be read the process does not know what was revoked, so it is not fresh and admits nothing.
 """
@@ -9,34 +9,42 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import sqlalchemy as sa
 
 from billing import revision
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
+from billing.revision import Change
 from gateway.log import Seldom
+from gateway.pace import Pace
 
 INTERVAL_S = 0.25
 STALE_S = 1.0
-FRESHEN_S = 1.0  # whoever comes while it is not fresh waits so long for the next look
+# A read without an answer for LOOK_S means that the database is away. The time is counted in LOOK_STEPS timers, one
+# after the other, so that a stall of this process counts as one of them.
+LOOK_S = 1.0
+LOOK_STEPS = 8
 
 _log = logging.getLogger(__name__)
 
 
 class RevisionWatch:
-    """`run()` it as a task. `on_change` is awaited whenever the revision moved, and before the first `fresh`."""
+    """`run()` it as a task. `on_change` is awaited whenever the revision moved, and before the first `fresh`, with what
+    the writes since the last look concern (None: everything). The writes of one interval are one change."""
 
     def __init__(
         self,
         database: Database,
-        on_change: Callable[[], Awaitable[None]],
+        on_change: Callable[[Sequence[Change] | None], Awaitable[None]],
         *,
         interval_s: float = INTERVAL_S,
         stale_s: float = STALE_S,
         clock: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = Pace() if pace is None else pace
         self.revision: int | None = None
         self._database = database
         self._on_change = on_change
@@ -48,7 +56,7 @@ class RevisionWatch:
         self._database_at_s = 0.0  # what the database's clock said then
         self._unread = Seldom(_log, "revision.unread", clock=clock)
         self._told_stale = False
-        self._unreadable = False  # by the last look
+        self._unreadable = False  # the last look failed, or the present one has no answer
         self._wanted = asyncio.Event()  # somebody waits for the next look
         self._looked = asyncio.Event()  # set after the look that is next, or in flight
 
@@ -57,17 +65,16 @@ class RevisionWatch:
         """Whether what was revoked up to `stale_s` ago is known here."""
         return self._read_at is not None and self._clock() - self._read_at <= self._stale_s
 
-    async def freshen(self, wait_s: float = FRESHEN_S) -> bool:
-        """Whether it is fresh, if need be after the next look. A loop that stood still, for a thousand who came at
-        once say, finds its last look too old though the database is well. Where that is away it says so at once."""
-        deadline = self._clock() + wait_s
+    async def freshen(self) -> bool:
+        """Whether it is fresh, if need be after further looks. While the database answers, the caller waits for as long
+        as this process needs: a loop that stood still finds its last look too old, and may find the next one too old as
+        well. False as soon as a look failed or had no answer for LOOK_S."""
         while not self.fresh:
-            left_s = deadline - self._clock()
-            if self._unreadable or left_s <= 0:
+            if self._unreadable:
                 return False
             self._wanted.set()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._looked.wait(), left_s)
+            await self._looked.wait()
+            await self._pace.turn()  # all that waited would begin in one turn of the loop, and make it stale again
         return True
 
     def now_s(self) -> float:
@@ -85,31 +92,63 @@ class RevisionWatch:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            self._wanted.clear()
-            try:
-                await self.poll()
-                self._unreadable = False
-            except DatabaseUnavailable as error:
-                self._unreadable = True
-                self._unread.warn(reason=str(error))
-            looked, self._looked = self._looked, asyncio.Event()
-            looked.set()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), self._interval_s)
+        try:
+            while True:
+                self._wanted.clear()
+                await self._look()
+                self._announce()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), self._interval_s)
+        finally:
+            self._unreadable = True  # nobody looks any more
+            self._announce()
+
+    async def _look(self) -> None:
+        """Poll once. Without an answer for LOOK_S the row counts as unreadable until the answer is there; a second read
+        beside one that hangs would only take another of the reader threads."""
+        look = asyncio.create_task(self.poll(), name="revision-look")
+        try:
+            for _ in range(LOOK_STEPS):
+                done, _pending = await asyncio.wait([look], timeout=LOOK_S / LOOK_STEPS)
+                if done:
+                    break
+            else:
+                self._note_unreadable(f"no answer for {LOOK_S:g} s")
+                self._announce()
+            await look
+            self._unreadable = False
+        except DatabaseUnavailable as error:
+            self._note_unreadable(str(error))
+        finally:
+            look.cancel()
+
+    def _note_unreadable(self, reason: str) -> None:
+        self._unreadable = True
+        self._unread.warn(reason=reason)
+
+    def _announce(self) -> None:
+        """Wake everybody in `freshen`."""
+        looked, self._looked = self._looked, asyncio.Event()
+        looked.set()
 
     async def poll(self) -> None:
         """Read the revision once: what was committed before is known here when it returns. Raises
         DatabaseUnavailable."""
         async with self._polling:
-            started = self._clock()
-            seen, now = await self._database.read(_read)
-            if seen != self.revision:
-                await self._on_change()
+            known = self.revision
+            # The clock is read in the reader's thread: on a slow loop the read may begin and arrive much later.
+            started, (seen, changes, now) = await self._database.read(
+                lambda connection: (self._clock(), _read(connection, known))
+            )
+            if seen != known:
+                await self._on_change(changes)
                 self.revision = seen
             self._read_at, self._database_at_s = started, now / SECOND
             self._told_stale = self._told_stale and not self.fresh
 
 
-def _read(connection: sa.Connection) -> tuple[int, int]:
-    return revision.read(connection), database_now(connection)
+def _read(connection: sa.Connection, known: int | None) -> tuple[int, Sequence[Change] | None, int]:
+    """The revision, what the writes since `known` concern, and the database's clock."""
+    number = revision.read(connection)
+    changes = () if number == known else revision.since(connection, known, number)
+    return number, changes, database_now(connection)

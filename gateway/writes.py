@@ -11,6 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tenants
+from billing.clock import SECOND, database_now
 from billing.errors import InvalidValue, NotFound
 from billing.tenants import Project, Tenant
 from gateway import audit, keys, roles
@@ -85,6 +86,20 @@ class Writes:
         """Nobody makes, changes, rotates or ends a key above his own. Raises InsufficientRole."""
         if key is not None and not roles.may_grant(self._actor.role, key):
             raise InsufficientRole(f"The role {self._actor.role} may not make, change or end a key of the role {key}.")
+
+    def _check_expiry(self, connection: sa.Connection, expires_at: int | None) -> None:
+        """No key, nor a session of it, makes an admin key that outlives it. Raises InvalidValue."""
+        own = keys.get(connection, self._actor.id) if self._actor.is_key else None
+        if own is None or own.expires_at is None:
+            return
+        if own.expires_at * SECOND <= database_now(connection):
+            return  # it expired while the request arrived: `_record` refuses the key itself
+        if expires_at is None or expires_at > own.expires_at:
+            raise InvalidValue(
+                f"your key expires at {own.expires_at} (Unix seconds): an admin key that it makes or rotates must "
+                "expire then or earlier",
+                "expires_at",
+            )
 
     def _check_unbound(self, what: str) -> None:
         """That whoever it is belongs to no tenant. Raises InsufficientRole."""

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from adapters.header import AdapterRefused
 from adapters.store import FILES, AdapterStore
 from billing.errors import BillingRefused
+from billing.texts import visible
 from gateway import adapter_rows
 from gateway.adapter_rows import Adapter, Registration
 from gateway.administration import tenant_of
@@ -218,7 +219,7 @@ def _staged(console: Console, directory: Path, base_model: str | None) -> Staged
 
 def _warn(staged: Staged) -> None:
     for warning in staged.facts.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"warning: {visible(warning)}", err=True)
 
 
 def _shown(adapter: Adapter, as_json: bool) -> dict[str, object]:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import msgspec
 
+from billing.texts import visible
 from gateway import audit
 from gateway import config as configuration
 from gateway.administration import Actor, Administration
@@ -32,7 +33,7 @@ class Refused(click.ClickException):
 
 
 def fail(message: str) -> NoReturn:
-    raise Refused(message)
+    raise Refused("\n".join(map(visible, message.splitlines())))
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ def json_option(command: Command) -> Command:
 def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
     """A table of `columns` for people, or all there is for scripts."""
     if as_json:
-        click.echo(msgspec.json.encode(list(rows)).decode())
+        show_json(list(rows))
         return
     cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
     widths = [max(len(name), *(len(line[i]) for line in cells), 0) for i, name in enumerate(columns)]
@@ -83,7 +84,7 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> 
 def show_row(row: Row, *, as_json: bool) -> None:
     """One thing: a line for each of its fields, or one JSON object."""
     if as_json:
-        click.echo(msgspec.json.encode(row).decode())
+        show_json(row)
         return
     width = max(len(name) for name in row)
     for name, value in row.items():
@@ -96,7 +97,22 @@ def _cell(name: str, value: object) -> str:
     if name.endswith("_at") and isinstance(value, int):
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, list | tuple):
-        return ",".join(str(item) for item in value) or "-"
+        return visible(",".join(str(item) for item in value)) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return str(value)
+    return visible(str(value))
+
+
+def show_json(value: object) -> None:
+    """One line of JSON, in which what a terminal would not print is an escape."""
+    click.echo(escaped_json(msgspec.json.encode(value).decode()))
+
+
+def escaped_json(text: str) -> str:
+    """The same JSON. Characters that are not printable are inside its strings alone, and may be escapes there."""
+    return "".join(char if char.isprintable() else _json_escape(char) for char in text)
+
+
+def _json_escape(char: str) -> str:
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

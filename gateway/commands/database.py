@@ -18,6 +18,7 @@ from gateway.commands.console import Console, fail, pass_console
 from gateway.config import Config
 from gateway.keys import KeyRefused
 from gateway.model_rows import BaseModel, active_models, configured
+from gateway.private_files import close_to_others
 from gateway.sections import safe_url
 
 T = TypeVar("T")
@@ -39,7 +40,7 @@ def upgrade_command(console: Console) -> None:
 
 def upgrade(config: Config) -> None:
     """Run the migrations in their own room, as a process. Refused with their last words when they fail."""
-    config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    close_to_others(config.data_dir, config.database_url)
     done = subprocess.run(
         [sys.executable, "-m", "migrations"],
         env={**os.environ, "LANEWAY_DATABASE_URL": config.database_url},  # not on argv: it may hold a password

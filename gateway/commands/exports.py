@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from billing.database import Database
 from billing.exports import export
@@ -14,8 +13,9 @@ from billing.focus import checker
 from billing.focus.checker import CannotRead, Report
 from billing.focus.findings import Finding
 from billing.focus.manifest import Manifest
+from billing.texts import visible
 from gateway.administration import tenant_of
-from gateway.commands.console import Console, fail, json_option, pass_console, show_row
+from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_row
 from gateway.commands.database import with_database
 from gateway.exporting import label
 
@@ -94,7 +94,7 @@ def check_command(context: click.Context, file: Path, manifest: Path | None, str
     except (CannotRead, OSError) as error:
         fail(f"{file}: {error}")
     if as_json:
-        click.echo(msgspec.json.encode(report).decode())
+        show_json(report)
     else:
         _show(report)
     if report.musts or (strict and report.shoulds):
@@ -103,7 +103,7 @@ def check_command(context: click.Context, file: Path, manifest: Path | None, str
 
 def _show(report: Report) -> None:
     for finding in report.findings:
-        click.echo(line(finding))
+        click.echo(visible(line(finding)))
     if report.findings:
         click.echo()
         for rule, count in report.counts.items():

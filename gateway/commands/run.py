@@ -97,6 +97,7 @@ def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1) ->
             fake=fake,
             environ=environ,
             pulse=EnginePulse(config.socket_path, still_s) if (still_s := config.engine.still_s_max) else None,
+            on_gpu=config.engine.device == "cuda" and not fake,
         ),
     ]
 

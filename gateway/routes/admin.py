@@ -17,7 +17,7 @@ from litestar.exceptions import ValidationException
 from litestar.handlers import BaseRouteHandler
 
 from adapters.header import AdapterRefused
-from billing.errors import AlreadyExists, BillingRefused, NotFound, NotYet
+from billing.errors import AlreadyExists, BillingRefused, NotFound, NotYet, QuotaBytesExceeded, QuotaExceeded
 from gateway import errors
 from gateway.access import admit_operator
 from gateway.administration import Actor, Administration
@@ -67,6 +67,10 @@ def admin_router(services: Services) -> Router:
 
     async def operators_only(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         assert isinstance(connection, Request)
+        if (
+            connection.method == "OPTIONS"
+        ):  # the framework answers with the methods, which the API's description names too
+            return
         connection.state.actor = await admit_operator(services, connection, handler.opt)
         _check_texts(connection)
 
@@ -205,6 +209,8 @@ def _say_billing(_: Request[Any, Any, Any], error: BillingRefused) -> NoReturn:
         NotFound: errors.NotFound,
         AlreadyExists: errors.Conflict,
         NotYet: errors.Conflict,
+        QuotaExceeded: errors.QuotaExceeded,
+        QuotaBytesExceeded: errors.RequestTooLarge,
     }
     kind = next((said for is_kind, said in kinds.items() if isinstance(error, is_kind)), errors.InvalidRequest)
     raise kind(error.message, param=error.param) from error

@@ -51,12 +51,13 @@ class AdapterController(Controller):
     ) -> AddedAdapterView:
         """Upload an adapter, as peft saves it, and give it a name; or, under a name that there is, a further version.
         Once answered, this gateway serves it, and every other within a second."""
-        async with services.uploads.receive(request) as upload:
+        bytes_left = await services.database.read(administration.bytes_left)
+        async with services.uploads.receive(request, by, bytes_left) as upload:
             wanted, base = _registration(upload.fields), await _base(services, by, upload)
             wanted = msgspec.structs.replace(wanted, base_model=base.name)
             await services.database.read(lambda c: _check_tenants(c, wanted, by))  # before the work, not after it
             staged = await upload.check(base)
-            made = await services.database.write(
+            made = await services.database.administer(
                 lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep)
             )
         await follow(services)
@@ -65,12 +66,12 @@ class AdapterController(Controller):
     @post("/check", opt={"route": "/v1/admin/adapters/check"}, status_code=200)
     async def check_adapter(self, request: Request[Any, Any, Any], services: Services, by: Actor) -> Facts:
         """Everything that an upload does to check an adapter, and nothing of it stays."""
-        async with services.uploads.receive(request) as upload:
+        async with services.uploads.receive(request, by) as upload:
             return (await upload.check(await _base(services, by, upload))).facts
 
     @get("/uploads", opt={"route": "/v1/admin/adapters/uploads", "everyones": True})
     async def list_uploads(self, services: Services) -> list[UploadView]:
-        """Uploads that this gateway process receives or checks now, oldest first."""
+        """Uploads that this gateway process receives or checks now, oldest first, each with its tenant and key."""
         return services.uploads.running()
 
     @get("/", opt={"route": "/v1/admin/adapters"})
@@ -112,7 +113,7 @@ class AdapterController(Controller):
         self, services: Services, by: Actor, administration: Administration, adapter: str, data: Promotion
     ) -> Adapter:
         """Serve this version to every request that comes from now on. Those in flight end on what they began with."""
-        after = await services.database.write(
+        after = await services.database.administer(
             lambda c: administration.promote_adapter(c, _adapter(c, by, adapter).id, data.version)
         )
         await follow(services)
@@ -123,7 +124,7 @@ class AdapterController(Controller):
         self, services: Services, by: Actor, administration: Administration, adapter: str
     ) -> Adapter:
         """Serve again the version that the served one replaced."""
-        after = await services.database.write(
+        after = await services.database.administer(
             lambda c: administration.roll_back_adapter(c, _adapter(c, by, adapter).id)
         )
         await follow(services)
@@ -135,21 +136,21 @@ class AdapterController(Controller):
     ) -> Adapter:
         """Change who may call it, whether it is pinned, and its notes."""
         fields = msgspec.structs.asdict(data)
-        return await services.database.write(
+        return await services.database.administer(
             lambda c: administration.update_adapter(c, _adapter(c, by, adapter).id, **fields)
         )
 
     @delete("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
     async def remove_adapter(self, services: Services, by: Actor, administration: Administration, adapter: str) -> None:
         """Nobody may call it from now on. Its files go once nothing runs on them."""
-        await services.database.write(lambda c: administration.remove_adapter(c, _adapter(c, by, adapter).id))
+        await services.database.administer(lambda c: administration.remove_adapter(c, _adapter(c, by, adapter).id))
 
     @delete("/{adapter:str}/versions/{version:str}", opt={"route": "/v1/admin/adapters/{adapter}/versions/{version}"})
     async def remove_adapter_version(
         self, services: Services, by: Actor, administration: Administration, adapter: str, version: str
     ) -> None:
         """Forget one that is not served."""
-        await services.database.write(
+        await services.database.administer(
             lambda c: administration.remove_adapter_version(c, _adapter(c, by, adapter).id, version)
         )
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 
 from billing import alerts, webhooks
+from gateway import roles
 from gateway.administration import Actor, Administration, narrowed
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, sequence
 from gateway.services import Services
@@ -29,7 +30,7 @@ class WebhookController(Controller):
         self, services: Services, administration: Administration, data: NewWebhook
     ) -> NewWebhookView:
         """Name a place that is told of alerts. The answer has the secret that deliveries are signed with, this once."""
-        made = await services.database.write(
+        made = await services.database.administer(
             lambda c: administration.create_webhook(c, url=data.url, tenant_id=data.tenant)
         )
         return NewWebhookView.made(made)
@@ -48,13 +49,16 @@ class WebhookController(Controller):
         def query(connection: sa.Connection) -> list[webhooks.Webhook]:
             return webhooks.listing(connection, narrowed(connection, by, tenant))
 
+        def view(webhook: webhooks.Webhook) -> WebhookView:
+            return WebhookView.of(webhook if roles.may(by.role, "alerts", "write") else webhook.redacted())
+
         found = await services.database.read(query)
-        return page(after_id(found, after), limit, WebhookView.of, lambda webhook: webhook.id)
+        return page(after_id(found, after), limit, view, lambda webhook: webhook.id)
 
     @delete("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
     async def remove_webhook(self, services: Services, administration: Administration, webhook_id: str) -> None:
         """Tell it nothing more."""
-        await services.database.write(lambda c: administration.remove_webhook(c, webhook_id))
+        await services.database.administer(lambda c: administration.remove_webhook(c, webhook_id))
 
 
 @get("/alerts", opt={"route": "/v1/admin/alerts", "area": "alerts"})

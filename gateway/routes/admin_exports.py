@@ -53,7 +53,7 @@ class ExportController(Controller):
             spec = Spec(kind=data.kind, format=data.format, month=data.month, tenant_id=tenant_id)
             return administration.create_export(connection, spec)
 
-        return ExportView.of(await services.database.write(change))
+        return ExportView.of(await services.database.administer(change))
 
     @get("/", opt={"route": "/v1/admin/exports"})
     async def list_exports(
@@ -79,7 +79,7 @@ class ExportController(Controller):
     @delete("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
     async def end_export(self, services: Services, administration: Administration, export_id: str) -> None:
         """Cancel it, or give up its file when it is done."""
-        job = await services.database.write(lambda c: administration.end_export(c, export_id))
+        job = await services.database.administer(lambda c: administration.end_export(c, export_id))
         if job.state == "removed":  # on another host its next export sees to it
             await services.exporter.drop(job.id)
 

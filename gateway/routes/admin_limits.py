@@ -42,7 +42,7 @@ class LimitsController(Controller):
             tokens_per_minute=data.tokens_per_minute,
             concurrency=data.concurrency,
         )
-        return await services.database.write(
+        return await services.database.administer(
             lambda c: administration.set_limits(c, tenant_id=data.tenant, key_id=data.key_id, change=change)
         )
 
@@ -66,4 +66,4 @@ class LimitsController(Controller):
     @delete("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
     async def remove_limits(self, services: Services, administration: Administration, limits_id: str) -> None:
         """The configuration's hold again."""
-        await services.database.write(lambda c: administration.remove_limits(c, limits_id))
+        await services.database.administer(lambda c: administration.remove_limits(c, limits_id))

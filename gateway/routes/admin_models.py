@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from engine.client import EngineUnavailable
 from engine.protocol import Snapshot
-from gateway import errors, model_rows
-from gateway.administration import Administration
+from gateway import errors, model_rows, roles
+from gateway.administration import Actor, Administration
 from gateway.live_views import adapter_places
 from gateway.model_changes import ModelChanges
 from gateway.model_rows import PATH, BaseModel, Dtype, ModelChange
@@ -58,12 +58,12 @@ class ModelController(Controller):
     opt = {"area": "models"}  # noqa: RUF012
 
     @get("/", opt={"route": "/v1/admin/models"})
-    async def list_base_models(self, services: Services) -> ModelsView:
+    async def list_base_models(self, services: Services, by: Actor) -> ModelsView:
         """The base models, the removed ones too, and where each and each adapter is."""
         snapshot, away = await _look(services)
         now = _standing(services, snapshot)
         return ModelsView(
-            data=[model_view(model, now) for model in services.models.all],
+            data=[model_view(model, now, paths=_may_see_paths(by)) for model in services.models.all],
             adapters=[] if snapshot is None else adapter_places(snapshot, services.registry.names()),
             adapters_total=0 if snapshot is None else snapshot.adapters_total,
             weights_bytes=None if snapshot is None else snapshot.weights_bytes,
@@ -94,10 +94,10 @@ class ModelController(Controller):
         return await _shown(services, made)
 
     @get("/{model:path}", opt={"route": "/v1/admin/models/{model}"})
-    async def get_base_model(self, services: Services, model: str) -> ModelView:
+    async def get_base_model(self, services: Services, by: Actor, model: str) -> ModelView:
         """One, by its name; so in all paths below."""
         found = await services.database.read(lambda c: model_rows.model_named(c, services.config, _name(model)))
-        return await _shown(services, found)
+        return await _shown(services, found, paths=_may_see_paths(by))
 
     @patch("/{model:path}", opt={"route": "/v1/admin/models/{model}"})
     async def change_model(
@@ -106,7 +106,7 @@ class ModelController(Controller):
         """Change who may call it, whether its weights may leave the device, what serves in its place, and the most
         tokens of a request that names none."""
         change = ModelChange(**msgspec.structs.asdict(data))
-        after = await services.database.write(lambda c: administration.set_model(c, _name(model), change))
+        after = await services.database.administer(lambda c: administration.set_model(c, _name(model), change))
         return await _shown(services, after)
 
     @delete(
@@ -118,7 +118,7 @@ class ModelController(Controller):
     async def remove_model(self, services: Services, administration: Administration, model: str) -> ModelView:
         """Nobody may call it from now on, nor its adapters. What runs on it ends as it would have: `state` is draining
         until then. A second time it changes nothing."""
-        after = await services.database.write(lambda c: administration.remove_model(c, _name(model)))
+        after = await services.database.administer(lambda c: administration.remove_model(c, _name(model)))
         return await _shown(services, after)
 
     @post("/{model:path}", opt={"route": "/v1/admin/models/{model}/restore"}, status_code=200)
@@ -161,11 +161,16 @@ def _standing(services: Services, snapshot: Snapshot | None) -> Standing:
     )
 
 
-async def _shown(services: Services, model: BaseModel) -> ModelView:
-    """As it is once this gateway has followed."""
+def _may_see_paths(by: Actor) -> bool:
+    """Where files lie on the host is for whoever may add models."""
+    return roles.may(by.role, "models", "write")
+
+
+async def _shown(services: Services, model: BaseModel, *, paths: bool = True) -> ModelView:
+    """As it is once this gateway has followed. A write is answered with its paths: its role may see them."""
     await follow(services)
     snapshot, _ = await _look(services)
-    return model_view(model, _standing(services, snapshot))
+    return model_view(model, _standing(services, snapshot), paths=paths)
 
 
 def _say_away(error: EngineUnavailable) -> NoReturn:

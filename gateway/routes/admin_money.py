@@ -16,6 +16,7 @@ from billing.margins import Preview
 from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
 from gateway.administration import Actor, Administration, budget_state, narrowed
 from gateway.finance import Finance
+from gateway.routes.following import follow
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, after_id, asked, listed
 from gateway.services import Services
 from gateway.views import BudgetView, ListedBudgetView, Page, PriceView, page
@@ -78,7 +79,7 @@ class PriceController(Controller):
             fields["cached_input"] = data.input
         if data.effective_from is not None:
             fields["effective_from"] = data.effective_from * SECOND
-        return PriceView.of(await services.database.write(lambda c: administration.publish_price(c, **fields)))
+        return PriceView.of(await services.database.administer(lambda c: administration.publish_price(c, **fields)))
 
     @post("/preview", opt={"route": "/v1/admin/prices/preview", "everyones": True, "access": "read"}, status_code=200)
     async def preview_price(self, services: Services, finance: Finance, data: PricePreview) -> Preview:
@@ -120,7 +121,9 @@ class BudgetController(Controller):
             )
             return budget_state(connection, budget)
 
-        return BudgetView.of(await services.database.write(change))
+        made = await services.database.administer(change)
+        await follow(services)
+        return BudgetView.of(made)
 
     @get("/", opt={"route": "/v1/admin/budgets"})
     async def list_budgets(
@@ -153,4 +156,5 @@ class BudgetController(Controller):
     @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
     async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:
         """Stop enforcing a budget."""
-        await services.database.write(lambda c: administration.remove_budget(c, budget_id))
+        await services.database.administer(lambda c: administration.remove_budget(c, budget_id))
+        await follow(services)

@@ -112,7 +112,7 @@ class TenantController(Controller):
     async def create_tenant(self, services: Services, administration: Administration, data: NewTenant) -> TenantView:
         """Make a tenant."""
         fields = msgspec.structs.asdict(data)
-        return TenantView.of(await services.database.write(lambda c: administration.create_tenant(c, **fields)))
+        return TenantView.of(await services.database.administer(lambda c: administration.create_tenant(c, **fields)))
 
     @get("/", opt={"route": "/v1/admin/tenants"})
     async def list_tenants(
@@ -141,7 +141,7 @@ class TenantController(Controller):
         """Change a tenant, suspend it or take it back."""
         fields = msgspec.structs.asdict(data)
         return TenantView.of(
-            await services.database.write(lambda c: administration.update_tenant(c, tenant_id, **fields))
+            await services.database.administer(lambda c: administration.update_tenant(c, tenant_id, **fields))
         )
 
 
@@ -156,7 +156,7 @@ class ProjectController(Controller):
         tenant = fields.pop("tenant")
 
         return ProjectView.of(
-            await services.database.write(lambda c: administration.create_project(c, tenant_id=tenant, **fields))
+            await services.database.administer(lambda c: administration.create_project(c, tenant_id=tenant, **fields))
         )
 
     @get("/", opt={"route": "/v1/admin/projects"})
@@ -184,7 +184,7 @@ class ProjectController(Controller):
         """Change a project."""
         fields = msgspec.structs.asdict(data)
         return ProjectView.of(
-            await services.database.write(lambda c: administration.update_project(c, project_id, **fields))
+            await services.database.administer(lambda c: administration.update_project(c, project_id, **fields))
         )
 
 
@@ -197,7 +197,7 @@ class KeyController(Controller):
         """Make a key. The answer has its secret, this once."""
         fields: dict[str, Any] = msgspec.structs.asdict(data)
         tenant = fields.pop("tenant")
-        made = await services.database.write(lambda c: administration.create_key(c, tenant_id=tenant, **fields))
+        made = await services.database.administer(lambda c: administration.create_key(c, tenant_id=tenant, **fields))
         return NewKeyView.of(made)
 
     @get("/", opt={"route": "/v1/admin/keys"})
@@ -234,7 +234,7 @@ class KeyController(Controller):
     async def change_key(self, services: Services, administration: Administration, key_id: str, data: KeyChange) -> Key:
         """Change a key; every gateway goes by it within a second."""
         fields = msgspec.structs.asdict(data)
-        return await services.database.write(lambda c: administration.update_key(c, key_id, **fields))
+        return await services.database.administer(lambda c: administration.update_key(c, key_id, **fields))
 
     @post("/{key_id:str}/rotate", opt={"route": "/v1/admin/keys/{key_id}/rotate"})
     async def rotate_key(
@@ -242,10 +242,12 @@ class KeyController(Controller):
     ) -> NewKeyView:
         """Make a key like this one; the old one expires after `overlap_s`, which is 0 for a key with budgets of its
         own: they move."""
-        made = await services.database.write(lambda c: administration.rotate_key(c, key_id, overlap_s=data.overlap_s))
+        made = await services.database.administer(
+            lambda c: administration.rotate_key(c, key_id, overlap_s=data.overlap_s)
+        )
         return NewKeyView.of(made)
 
     @post("/{key_id:str}/revoke", opt={"route": "/v1/admin/keys/{key_id}/revoke"}, status_code=200)
     async def revoke_key(self, services: Services, administration: Administration, key_id: str) -> Key:
         """End a key now; every gateway refuses it within a second."""
-        return await services.database.write(lambda c: administration.revoke_key(c, key_id))
+        return await services.database.administer(lambda c: administration.revoke_key(c, key_id))

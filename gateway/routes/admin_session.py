@@ -18,13 +18,13 @@ from msgspec import Meta
 from billing import tenants
 from billing.clock import SECOND
 from gateway import keys, roles
-from gateway.access import COOKIE, admit_session, check_fresh, check_own_page
+from gateway.access import admit_session, check_fresh, check_own_page, cookie_name, is_secure, session_cookie
 from gateway.callers import Caller
-from gateway.errors import InvalidApiKey, SessionExpired
+from gateway.errors import InvalidApiKey, RateLimited, SessionExpired
 from gateway.http import line_of
 from gateway.roles import Role
 from gateway.services import Services
-from gateway.sessions import REFUSED_S, SESSION_S_MAX, Session, csrf_token
+from gateway.sessions import REFUSED_S, SESSION_S_MAX, Attempt, Session, csrf_token
 
 OWN = {"route": "/v1/admin/session", "area": None}  # whoever has a session
 
@@ -65,19 +65,23 @@ class SessionController(Controller):
 
     @post("/", opt=OWN, status_code=200)
     async def sign_in(self, request: Request[Any, Any, Any], services: Services, data: SignIn) -> Response[SessionView]:
-        """Begin a session with an admin key. The answer sets its cookie."""
+        """Begin a session with an admin key, in the place of the cookie's. The answer sets its cookie."""
         await check_fresh(services)
         check_own_page(request)
         address = request.client.host if request.client else ""
-        services.sign_ins.begin(address)
         began = time.monotonic()
-        try:
-            caller = await services.callers.identify(f"Bearer {data.key}")
-            cookie, session = await services.sessions.sign_in(caller, line_of(request).record.request_id)
-        except InvalidApiKey:
-            await asyncio.sleep(began + REFUSED_S - time.monotonic())
-            raise
-        services.sign_ins.succeeded(address)
+        with services.sign_ins.attempt(address) as attempt:
+            try:
+                caller = await services.callers.identify(f"Bearer {data.key}")
+                await _take_write(services, caller, attempt)
+                request_id, replaced = line_of(request).record.request_id, session_cookie(request)
+                cookie, session = await services.sessions.sign_in(caller, request_id, replaced=replaced)
+            except InvalidApiKey:
+                if attempt.refusal is not None:
+                    raise attempt.refusal from None
+                await asyncio.sleep(began + REFUSED_S - time.monotonic())
+                raise
+            attempt.succeeded()
         record = line_of(request).record
         record.tenant, record.key = caller.tenant_id, caller.key_id
         view = await services.database.read(lambda c: _view(c, caller, session, cookie))
@@ -97,8 +101,17 @@ class SessionController(Controller):
         return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
 
 
+async def _take_write(services: Services, caller: Caller, attempt: Attempt) -> None:
+    """A sign-in is a write of its key. Refused for that, it is no wrong key. Raises RateLimited."""
+    try:
+        await services.write_limits.take(caller)
+    except RateLimited:
+        attempt.succeeded()
+        raise
+
+
 def _sent(request: Request[Any, Any, Any]) -> str:
-    cookie = request.cookies.get(COOKIE)
+    cookie = session_cookie(request)
     if cookie is None:
         raise SessionExpired()
     return cookie
@@ -120,15 +133,13 @@ def _view(connection: sa.Connection, caller: Caller, session: Session, cookie: s
 
 
 def _cookie(request: Request[Any, Any, Any], value: str, age_s: int) -> Cookie:
-    """Of no use to scripts and to other sites. Where TLS ends before us, a header says that there is some; whoever
-    writes it himself binds himself alone."""
-    proto = request.headers.get("x-forwarded-proto", request.url.scheme)
+    """Of no use to scripts and to other sites."""
     return Cookie(
-        key=COOKIE,
+        key=cookie_name(request),
         value=value,
         max_age=age_s,
         path="/",
         httponly=True,
         samesite="strict",
-        secure=proto.split(",")[0].strip() == "https",
+        secure=is_secure(request),
     )

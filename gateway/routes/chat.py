@@ -7,11 +7,8 @@ from typing import Any
 from litestar import Request, post
 from litestar.types import ASGIApp
 
-from gateway import wire
-from gateway.access import admit
-from gateway.answering import answer
+from gateway.answering import Endpoint, answer
 from gateway.chat_shape import ChatShape
-from gateway.http import read_body
 from gateway.services import Services
 
 
@@ -22,7 +19,7 @@ from gateway.services import Services
 )
 async def chat_completions(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
     """Create a chat completion."""
-    caller = await admit(services, request)
-    body = await read_body(request, services.config.gateway.body_bytes_max)
-    chat = wire.parse_chat(body)
-    return await answer(services, request, caller, body, chat.asked(), lambda work: ChatShape(work, chat.wants_usage()))
+    return await answer(services, request, CHAT)
+
+
+CHAT = Endpoint("chat", ChatShape)

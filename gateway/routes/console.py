@@ -18,7 +18,6 @@ SECURITY = {
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
 IMMUTABLE = "public, max-age=31536000, immutable"

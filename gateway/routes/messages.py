@@ -8,19 +8,17 @@ from litestar import Request, post
 from litestar.types import ASGIApp
 
 from gateway.access import admit
-from gateway.answering import answer
+from gateway.answering import Endpoint, answer, refunded
 from gateway.http import read_body
 from gateway.messages_shape import MessageShape
-from gateway.messages_wire import TokenCount, parse_count, parse_messages
+from gateway.messages_wire import TokenCount
 from gateway.services import Services
 
 
 @post(["/v1/messages", "/t/{tenant:str}/v1/messages"], status_code=200, opt={"route": "/v1/messages"})
 async def messages(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
     """Create a message."""
-    caller = await admit(services, request, api_key=request.headers.get("x-api-key"))
-    body = await read_body(request, services.config.gateway.body_bytes_max)
-    return await answer(services, request, caller, body, parse_messages(body).asked(), MessageShape)
+    return await answer(services, request, MESSAGES, api_key=request.headers.get("x-api-key"))
 
 
 @post(
@@ -31,5 +29,13 @@ async def messages(request: Request[Any, Any, Any], services: Services) -> ASGIA
 async def count_tokens(request: Request[Any, Any, Any], services: Services) -> TokenCount:
     """Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free."""
     caller = await admit(services, request, api_key=request.headers.get("x-api-key"))
-    asked = parse_count(await read_body(request, services.config.gateway.body_bytes_max))
-    return TokenCount(await services.generator.count(caller, asked.model, asked.prompt(), "messages"))
+    admission = await services.generator.admit(caller)
+    async with refunded(admission):
+        body = await read_body(request, services.config.gateway.body_bytes_max)
+        read = await services.generator.read(caller, "count", body)
+        counted = await services.generator.count(caller, read.asked)
+    await admission.finish(0)
+    return TokenCount(counted)
+
+
+MESSAGES = Endpoint("messages", lambda work, _wants_usage: MessageShape(work))

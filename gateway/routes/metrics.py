@@ -1,26 +1,68 @@
-"""GET /metrics: the gateway's own laneway_* metrics, then the engine's, under vLLM's names."""
+"""GET /metrics: the gateway's own laneway_* metrics, then the engine's, under vLLM's names.
+
+They are exact counters of all tenants together: polled while few requests run, they tell one tenant what another does.
+On the API's port they are therefore for admin keys that may read the engine. `gateway.metrics_address` is a listener
+for a Prometheus on the same host, without a key.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from typing import Any
 
-from litestar import Response, get
+from litestar import Request, Response, get
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from engine.client import EngineUnavailable
+from gateway import errors
+from gateway.access import admit_operator
 from gateway.services import Services
 
 ENGINE_S_MAX = 2.0
 TEXT_FORMAT = "text/plain; version=0.0.4"  # the framework adds the charset
+AREA = {"area": "engine"}
+BY_LISTENER = "laneway.metrics_listener"  # in the ASGI scope, of a request to gateway.metrics_address
+ON_LISTENER = ("/metrics", "/health/live", "/health/ready")
 
 
-@get("/metrics", media_type=TEXT_FORMAT)
-async def metrics(services: Services) -> Response[bytes]:
-    """Prometheus text format. Without an engine, the gateway's part alone. Of several workers any tells all, each
-    series with the label `worker`."""
+class MetricsListener:
+    """ASGI: nothing but metrics and health answers on the port of `gateway.metrics_address`."""
+
+    def __init__(self, inner: ASGIApp, port: int) -> None:
+        self._inner = inner
+        self._port = port
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """By the socket's own address: a client can choose the Host header, and not that."""
+        if scope["type"] == ScopeType.HTTP and (scope["server"] or ("", 0))[1] == self._port:
+            if scope["path"] not in ON_LISTENER:
+                raise errors.NotFound(f"Here are {', '.join(ON_LISTENER)} alone.")
+            scope[BY_LISTENER] = True  # type: ignore[literal-required]  # ASGI lets a server add keys
+        await self._inner(scope, receive, send)
+
+
+@get("/metrics", media_type=TEXT_FORMAT, opt=AREA)
+async def metrics(request: Request[Any, Any, Any], services: Services) -> Response[bytes]:
+    """Prometheus text format, for an admin key that may read the engine. Without an engine, the gateway's part alone.
+    Of several workers any tells all, each series with the label `worker`."""
+    by_listener = request.scope.get(BY_LISTENER, False)
+    if not by_listener:
+        await admit_operator(services, request, AREA)
     text = await services.siblings.metrics()
     try:
         async with asyncio.timeout(ENGINE_S_MAX):
             text += (await services.engine.status()).metrics
     except (EngineUnavailable, TimeoutError):
         pass
-    return Response(text, media_type=TEXT_FORMAT)
+    return Response(_without_private_names(services, text) if by_listener else text, media_type=TEXT_FORMAT)
+
+
+def _without_private_names(services: Services, text: bytes) -> bytes:
+    """Another word, always the same, for each base model that only some tenants may call."""
+    for model in services.models.all:
+        if model.tenants is not None:
+            digest = hashlib.blake2b(model.name.encode(), digest_size=6, key=services.secret, person=b"metrics")
+            text = text.replace(f'="{model.name}"'.encode(), f'="restricted-{digest.hexdigest()}"'.encode())
+    return text

@@ -12,7 +12,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 
 from adapters.store import FILES
 from gateway import completions_wire, messages_wire, replays, wire
-from gateway.access import COOKIE, CSRF_HEADER
+from gateway.access import COOKIE, CSRF_HEADER, HOST_PREFIX
 from gateway.dialects import AnthropicError, speaks_anthropic
 from gateway.errors import ErrorBody
 from gateway.live_views import AwayEvent, EngineEvent
@@ -22,7 +22,10 @@ from gateway.uploads import FIELDS
 
 _REFERENCE = "#/components/schemas/{name}"
 _STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
-_SESSION = f"Of POST /v1/admin/session. Writes carry its csrf_token as {CSRF_HEADER}."
+_SESSION = (
+    f"Of POST /v1/admin/session. Its name ends with the port of the browser's address, if that has one, and begins "
+    f"with {HOST_PREFIX} over https. Writes carry its csrf_token as {CSRF_HEADER}."
+)
 _LIVE = "Server-sent events, named `engine` and `away`, and comments; it never ends by itself."
 _EVENTS = "Server-sent events, named by their type, from message_start to message_stop; an error event ends it."
 
@@ -148,8 +151,10 @@ def _operation(path: str, method: str, operation: dict[str, Any], error: dict[st
     refusal = {"description": "A refusal, with its reason", "content": {"application/json": {"schema": error}}}
     responses = {status: answer for status, answer in operation["responses"].items() if status < "400"}
     described = operation | {"responses": responses | {"4XX": refusal, "5XX": refusal}}
-    if path.startswith(("/health", "/metrics")):
+    if path.startswith("/health"):
         described["security"] = []
+    elif path == "/metrics":
+        described["security"] = [{"key": []}, {"session": []}]
     elif path == "/v1/admin/session":
         described["security"] = [] if method == "post" else [{"session": []}]
     elif path.startswith(("/v1/admin", "/v1/organization")):

@@ -1,0 +1,100 @@
+"""Runs `python -m adapters` in a process of its own, so that a tenant's file cannot stall or crash the gateway.
+
+The process gets none of this one's secrets: its environment is made here, by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ANSWER_BYTES_MAX = 1024 * 1024
+REASON_CHARS_MAX = 500
+# Stored adapters that one process resolves. Each may take 2 s of its processor time before it is refused.
+RESOLVED_AT_ONCE_MAX = 16
+RESOLVE_S_MAX = 60.0
+# What Python and numpy need to start as this process did.
+ENVIRONMENT_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class Ran:
+    """How a process ended. `status` is negative for a signal."""
+
+    status: int
+    out: str
+    problems: str
+
+    @property
+    def refused(self) -> str | None:
+        """Why it refuses the adapter; None when it says nothing of the kind."""
+        try:
+            return str(json.loads(self.out)["refused"])[:REASON_CHARS_MAX]
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What the process gets of ours; OpenBLAS starts no threads, as nothing is multiplied."""
+    return {name: environ[name] for name in ENVIRONMENT_KEPT if name in environ} | {"OPENBLAS_NUM_THREADS": "1"}
+
+
+async def run_adapters(arguments: Sequence[str], within_s: float) -> Ran:
+    """Run `python -m adapters` with these arguments. Raises TimeoutError after `within_s` seconds; then it is ended."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "adapters", *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=ANSWER_BYTES_MAX,
+        env=environment(),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(within_s):
+            out, problems = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return Ran(process.returncode or 0, out.decode(errors="replace"), problems.decode(errors="replace"))
+
+
+class Resolver:
+    """Resolves stored adapters that have no `modules-1.json`: those registered before it existed, or whose file was
+    damaged (docs/decisions/0017). A gateway process tries each adapter once."""
+
+    def __init__(self, store: Path, within_s: float = RESOLVE_S_MAX) -> None:
+        self._store = store
+        self._within_s = within_s
+        self._refused: dict[str, str] = {}
+        self._one = asyncio.Lock()
+
+    async def resolve(self, digests: Sequence[str]) -> dict[str, str]:
+        """Why some of them could not be, by digest."""
+        async with self._one:
+            waiting = [digest for digest in digests if digest not in self._refused]
+            for start in range(0, len(waiting), RESOLVED_AT_ONCE_MAX):
+                await self._run(waiting[start : start + RESOLVED_AT_ONCE_MAX])
+        return {digest: self._refused[digest] for digest in digests if digest in self._refused}
+
+    async def _run(self, digests: Sequence[str]) -> None:
+        try:
+            ran = await run_adapters(["resolve", str(self._store), *digests], self._within_s)
+            refused = json.loads(ran.out)["refused"]
+        except TimeoutError:
+            refused = dict.fromkeys(digests, f"its configuration was not resolved within {self._within_s:g} s")
+        except (ValueError, KeyError):
+            refused = dict.fromkeys(digests, "its configuration could not be resolved")
+            _log.error("resolve.failed", extra={"fields": {"status": ran.status, "stderr": ran.problems[-2000:]}})
+        for digest, reason in refused.items():
+            self._refused[digest] = str(reason)[:REASON_CHARS_MAX]
+            _log.error("adapter.not_resolved", extra={"fields": {"digest": digest, "reason": self._refused[digest]}})
+        _log.info("adapters.resolved", extra={"fields": {"count": len(digests) - len(refused)}})

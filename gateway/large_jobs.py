@@ -1,0 +1,200 @@
+"""What a process of `large_work` does: parse a large body, or render and count prompts. Plain data in and out.
+
+It must never know who asks, or which process runs it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine.tokenizer import TemplateError, Tokenizer
+from gateway import errors
+from gateway.asked import ChatPrompt, LargeBody, Prompt
+from gateway.bodies import READERS, Read
+from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest
+
+# A text longer than this many characters per token of the window is refused before it is counted.
+CHARS_PER_TOKEN_MAX = 32
+
+
+class Window(msgspec.Struct, frozen=True):
+    """What the model takes. `least`: tokens that the answer needs."""
+
+    context_tokens: int
+    vocab_size: int
+    least: int
+    param: str  # the field of the prompts
+
+
+class ReadJob(msgspec.Struct, frozen=True, tag="read"):
+    """Parse a body."""
+
+    kind: str
+    body: bytes
+
+
+class CountJob(msgspec.Struct, frozen=True, tag="count"):
+    """Count prompts with the tokenizer of a directory. `encoding`: names the contents of its files."""
+
+    prompts: list[Prompt] | LargeBody
+    directory: str
+    encoding: str
+    window: Window
+    texts: bool = False  # also return each text prompt as the caller sent it
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """The caller's mistake."""
+
+    error: str  # a class of `errors`
+    message: str
+    param: str | None
+
+
+class HasRead(msgspec.Struct, frozen=True, tag="has_read"):
+    """`read.asked.prompts` has no body: it is the job's."""
+
+    read: Read
+
+
+class Counts(msgspec.Struct, frozen=True, tag="counts"):
+    """Of each prompt its ids, as an array of unsigned ints; `texts` as they were asked for."""
+
+    ids: list[bytes]
+    texts: list[str]
+
+    def all_ids(self) -> list[list[int]]:
+        return [array("I", one).tolist() for one in self.ids]
+
+
+Job = ReadJob | CountJob
+Reply = HasRead | Counts | Refusal
+
+
+class Worker:
+    """Does jobs one after another. Tokenizers are loaded when they are needed, and kept."""
+
+    def __init__(self) -> None:
+        self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}  # by directory, with its encoding
+
+    def load(self, directory: str, encoding: str) -> Tokenizer:
+        """Raises OSError or ValueError."""
+        known = self._tokenizers.get(directory)
+        if known is None or known[0] != encoding:
+            known = self._tokenizers[directory] = encoding, Tokenizer.load(Path(directory))
+        return known[1]
+
+    def do(self, job: Job) -> Reply:
+        """Raises OSError or ValueError for a tokenizer that cannot be loaded."""
+        try:
+            if isinstance(job, ReadJob):
+                return HasRead(_read(job))
+            tokenizer = self.load(job.directory, job.encoding)
+            prompts = job.prompts
+            if isinstance(prompts, LargeBody):
+                read = READERS[prompts.kind](prompts.body).asked.prompts
+                assert isinstance(read, list)
+                prompts = read
+            ids = count(tokenizer, prompts, job.window)
+            texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts] if job.texts else []
+            return Counts([array("I", one).tobytes() for one in ids], texts)
+        except ApiError as error:
+            return Refusal(type(error).__name__, error.message, error.param)
+
+
+def _read(job: ReadJob) -> Read:
+    """Raises InvalidRequest."""
+    read = READERS[job.kind](job.body)
+    prompts = read.asked.prompts
+    assert isinstance(prompts, list)
+    large = LargeBody(job.kind, b"", len(prompts), any(type(prompt) is list for prompt in prompts))
+    return Read(msgspec.structs.replace(read.asked, prompts=large), read.wants_usage)
+
+
+def refuse(refusal: Refusal) -> ApiError:
+    """As it was raised in the process."""
+    made: ApiError = getattr(errors, refusal.error)(refusal.message, param=refusal.param)
+    return made
+
+
+def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> list[list[int]]:
+    """The ids of each prompt. What is too long is refused as early as it can be known. Raises ContextLengthExceeded,
+    InvalidRequest."""
+    check_sizes(prompts, window)
+    found: list[list[int]] = []
+    try:
+        for prompt in prompts:
+            ids = _encode(tokenizer, prompt, window)
+            check_window(len(ids), window)
+            found.append(ids)
+    except TemplateError as error:
+        raise InvalidRequest(f"{window.param!r} do not fit this model: {error}.", param=window.param) from None
+    return found
+
+
+def check_sizes(prompts: Sequence[Prompt], window: Window) -> None:
+    """That no prompt is longer than anything that fits, before it is rendered or looked through. Raises
+    ContextLengthExceeded."""
+    for prompt in prompts:
+        if isinstance(prompt, list):
+            check_window(len(prompt), window)
+            continue
+        chars = chars_of(prompt)
+        if chars > window.context_tokens * CHARS_PER_TOKEN_MAX:
+            raise ContextLengthExceeded(
+                f"{window.param!r} has {chars} characters; no prompt of that length fits this model's context of "
+                f"{window.context_tokens} tokens.",
+                param=window.param,
+            )
+        if isinstance(prompt, ChatPrompt) and len(prompt.messages) > window.context_tokens:
+            raise ContextLengthExceeded(
+                f"{window.param!r} has {len(prompt.messages)} messages; they do not fit this model's context of "
+                f"{window.context_tokens} tokens.",
+                param=window.param,
+            )
+
+
+def check_window(tokens: int, window: Window) -> None:
+    """That a prompt of so many tokens leaves room for the answer. Raises ContextLengthExceeded."""
+    room = window.context_tokens - tokens
+    if room < window.least:
+        raise ContextLengthExceeded(
+            f"This model's context is {window.context_tokens} tokens; {window.param!r} takes {tokens} and the answer "
+            f"may take {window.least}. Send less, or ask for less.",
+            param=window.param if room < 1 else "max_tokens",
+        )
+
+
+def chars_of(prompt: Prompt) -> int:
+    match prompt:
+        case ChatPrompt():
+            return sum([len(message["content"]) for message in prompt.messages])
+        case str():
+            return len(prompt)
+    return 0
+
+
+def _encode(tokenizer: Tokenizer, prompt: Prompt, window: Window) -> list[int]:
+    """Raises InvalidRequest, TemplateError."""
+    match prompt:
+        case ChatPrompt():
+            ids = tokenizer.encode_chat(
+                prompt.messages,
+                add_generation_prompt=prompt.add_generation_prompt,
+                continue_final_message=prompt.continue_final,
+            )
+        case str():
+            ids = tokenizer.encode(prompt, add_special_tokens=True)
+        case _:
+            ids = prompt
+            if ids and max(ids) >= window.vocab_size:
+                wrong = next(id_ for id_ in ids if id_ >= window.vocab_size)
+                message = f"{window.param!r} has the id {wrong}; this model's ids are below {window.vocab_size}."
+                raise InvalidRequest(message, param=window.param)
+    if not ids:
+        raise InvalidRequest(f"{window.param!r} is empty: there is nothing to go on from.", param=window.param)
+    return ids

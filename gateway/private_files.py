@@ -1,0 +1,50 @@
+"""Modes of the data directory and of an embedded database: readable by their owner alone, whatever made them.
+
+In them are answers that are replayed, adapters of tenants, webhook secrets and hashes of keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+
+import sqlalchemy as sa
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+UMASK = 0o077
+SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
+
+_log = logging.getLogger(__name__)
+
+
+def make_private(directory: Path) -> None:
+    """Make `directory` and close it to other users, also if it was there. Raises OSError when it cannot be made."""
+    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    _close(directory, DIRECTORY_MODE)
+
+
+def close_to_others(data_dir: Path, database_url: str) -> None:
+    """The data directory and the files of an SQLite database, which may lie elsewhere. Raises OSError when the
+    directory cannot be made."""
+    make_private(data_dir)
+    url = sa.make_url(database_url)
+    if url.get_backend_name() == "sqlite" and url.database:
+        for suffix in SQLITE_SUFFIXES:
+            _close(Path(url.database + suffix), FILE_MODE)
+
+
+def _close(path: Path, mode: int) -> None:
+    """Another user's, and a directory for all such as /tmp, stay as they are: the log says so."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    if not stat.S_IMODE(found.st_mode) & UMASK:
+        return
+    if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
+        path.chmod(stat.S_IMODE(found.st_mode) & mode)
+    else:
+        _log.warning("files.readable", extra={"fields": {"path": str(path), "mode": f"{found.st_mode & 0o7777:o}"}})
