@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from adapters.check import check_adapter
+from adapters.check import check_adapter, keep_resolved
 from adapters.slab_file import make_slab
 from adapters.spec import BaseShape
 from adapters.weights import Source, open_source, read_numbers, read_weights
@@ -85,6 +85,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as scratch:
         (path, *_) = write_files(Path(scratch), base, torch.bfloat16, "cpu", count=1)
         checked = check_adapter(path, base, dtype="bfloat16")
+        keep_resolved(path, checked.spec)
         path = path.rename(path.with_name(checked.digest))
         began = time.perf_counter()
         make_slab(path, path, checked, base, "bfloat16")

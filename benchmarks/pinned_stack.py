@@ -41,11 +41,11 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def lacks() -> str:
+def lacks(model_dir: Path = MODEL_DIR) -> str:
     """What this machine has not, or an empty string."""
     if not {GATEWAY_CORE, OTHER_CORE} <= os.sched_getaffinity(0):
         return "two cores"
-    return "" if (MODEL_DIR / "tokenizer.json").exists() else "the demo model: `make run` converts it"
+    return "" if (model_dir / "tokenizer.json").exists() else "the demo model: `make run` converts it"
 
 
 def machine() -> str:

@@ -1,0 +1,482 @@
+"""Where attacks are measured: a gateway alone on one core; on the other the engine, the victim and the attacker.
+
+The gateway runs under watched_gateway.py. The victim is this process: its requests are due at a steady pace and its
+latencies count from then, whatever became of the requests before. The attacker is a process of its own, niced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import sqlalchemy as sa
+
+from benchmarks.faults import attackers
+from benchmarks.faults.attackers import Report, Weapon
+from benchmarks.faults.watched_gateway import STOPWATCH_FILE, Stopwatch
+from benchmarks.pinned_stack import (
+    GATEWAY_CORE,
+    OTHER_CORE,
+    REDIS_URL,
+    TICKS_PER_S,
+    fresh_postgres,
+    pin,
+    restart_engine,
+    set_budgets,
+)
+from benchmarks.rows import REPO
+
+sys.path.insert(0, str(REPO / "tests"))
+
+from gateway_stack import MODEL, Stack, body
+
+from billing import budgets, tenants
+from engine.models.own import OWN_MODEL, install_own_model
+from engine.tiers import SHIPPED_TIERS
+from gateway import allowances, keys
+
+STEP_MS = 5.0
+VICTIM = "acme"
+VICTIM_S_MAX = 60.0
+HELD_PLACES = 4
+STARVED, DEFAULT, AT_LIMIT = "starved", "default", "at-limit"
+# Tenants that attack, and the victims of F8: tier, limits other than the default ones, and whether their budget is 0.
+ATTACKING: dict[str, tuple[str, allowances.LimitsChange | None, bool]] = {
+    STARVED: ("standard", allowances.LimitsChange(requests_per_minute=1, concurrency=1), True),
+    DEFAULT: ("standard", None, False),
+    AT_LIMIT: ("standard", allowances.LimitsChange(concurrency=HELD_PLACES), False),
+    **{f"{who}-{tier.name}": (tier.name, None, False) for tier in SHIPPED_TIERS for who in ("crowd", "single")},
+}
+# A gateway that uses less than this part of its core has nothing of the attack left to do.
+IDLE_SHARE, IDLE_LOOK_S, IDLE_S_MAX = 0.25, 0.2, 40.0
+MIB = 1024 * 1024
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an attack needs to run against. `disk_mib`: a small file system for the gateway's data, which takes root."""
+
+    real_engine: bool = False
+    disk_mib: int | None = None
+
+
+class WatchedStack(Stack):
+    """With a stopwatch on the gateway's loop, and where it is asked for an engine that computes."""
+
+    real_engine = False
+
+    def start_gateway(self) -> None:
+        argv = [sys.executable, "-m", "benchmarks.faults.watched_gateway", "--config", str(self.config_file)]
+        environ = {**os.environ, **self.environ, STOPWATCH_FILE: str(self.directory / "stopwatch")}
+        with self.log_file.open("ab") as log:
+            self.gateway = subprocess.Popen(argv, stdout=log, stderr=log, env=environ)
+
+    def start_engine(self) -> None:
+        if not self.real_engine:
+            super().start_engine()
+            return
+        file = self.directory / "engine.json"
+        models = [{"name": MODEL, "path": str(self.model_dir)}]
+        file.write_text(json.dumps({"models": models, "threads": 1, **self.engine_json}))
+        argv = [sys.executable, "-m", "engine", "--socket", str(self.config.socket_path), "--config", str(file)]
+        with (self.directory / "engine.log").open("ab") as log:
+            self.engine = subprocess.Popen(argv, stdout=log, stderr=log)
+
+
+# ---- processes
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    found = [pid]
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    for parent in found:
+        found += children.get(parent, [])
+    return found
+
+
+def tree_cpu_s(pid: int) -> float:
+    """CPU that a process and its descendants used so far, those that have ended and were waited for included."""
+    ticks = 0
+    for one in tree(pid):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(value) for value in fields[11:15])
+    return ticks / TICKS_PER_S
+
+
+def reset_rss_peak(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def rss_peak_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return math.nan
+
+
+# ---- the victim
+
+
+@dataclass
+class Seen:
+    """By the victim: seconds of each request that was served, and the status or error of each that was not."""
+
+    seconds: list[float] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def percentile_ms(self, percent: float) -> float:
+        return float(np.percentile(self.seconds, percent)) * 1000 if self.seconds else math.nan
+
+    @property
+    def requests(self) -> int:
+        return len(self.seconds) + self.refused.total()
+
+
+Ask = Callable[[aiohttp.ClientSession, float, Seen], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Victim:
+    """Asks `per_s` times a second, whatever became of the requests before."""
+
+    ask: Ask
+    per_s: float = 25.0
+    new_connections: bool = False
+
+    async def run(self, seconds: float, over: asyncio.Event | None = None) -> Seen:
+        """For `seconds`, and then until `over` is set."""
+        seen = Seen()
+        connector = aiohttp.TCPConnector(limit=0, force_close=self.new_connections)
+        timeout = aiohttp.ClientTimeout(total=VICTIM_S_MAX)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session, asyncio.TaskGroup() as group:
+            began = time.monotonic()
+            for number in itertools.count():
+                due = began + number / self.per_s
+                if due - began >= seconds and (over is None or over.is_set()):
+                    break
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                group.create_task(self._ask(session, due, seen))
+        return seen
+
+    async def _ask(self, session: aiohttp.ClientSession, due: float, seen: Seen) -> None:
+        try:
+            await self.ask(session, due, seen)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            seen.refused[type(error).__name__] += 1
+
+
+async def note(answer: aiohttp.ClientResponse, due: float, seen: Seen) -> None:
+    """A whole answer."""
+    text = await answer.read()
+    if answer.status in (200, 201):
+        seen.seconds.append(time.monotonic() - due)
+        return
+    try:
+        error = json.loads(text)["error"]
+        seen.refused[f"{answer.status} {error.get('code') or error.get('type')}"] += 1
+    except (ValueError, KeyError, TypeError):
+        seen.refused[str(answer.status)] += 1
+
+
+# ---- the stage
+
+
+@dataclass
+class Stage:
+    """A started stack with everything that measures it."""
+
+    stack: WatchedStack
+    stopwatch: Stopwatch
+    attackers: ProcessPoolExecutor
+    quiet_port: int
+    _keys: dict[str, str] = field(default_factory=dict)
+    _admins: dict[str | None, str] = field(default_factory=dict)
+
+    @property
+    def gateway_pid(self) -> int:
+        assert self.stack.gateway is not None
+        return self.stack.gateway.pid
+
+    # ---- who attacks
+
+    def prepare(self) -> None:
+        """Make everybody who attacks or suffers, once, and wait until the gateway knows them."""
+        self.stack.write(self._make_tenants)
+        for slug in (None, *self.stack.tenants):
+            tenant_id, role = (None, "owner") if slug is None else (self.stack.tenants[slug], "tenant_admin")
+            self._admins[slug] = self.stack.write(
+                functools.partial(keys.create, tenant_id=tenant_id, name="admin", kind="admin", role=role)
+            ).secret
+        self.stack.known()
+
+    def _make_tenants(self, connection: sa.Connection) -> None:
+        for slug, (tier, limits, has_no_money) in ATTACKING.items():
+            tenant = tenants.create(connection, slug=slug, name=slug, tier=tier)
+            if limits is not None:
+                allowances.change(connection, scope="tenant", subject_id=tenant.id, tenant_id=tenant.id, change=limits)
+            if has_no_money:
+                of_all = {"scope": "tenant", "scope_id": tenant.id, "unit": "money", "period": "month"}
+                budgets.create(connection, tenant_id=tenant.id, limit_amount=0, **of_all)
+            self._keys[slug] = keys.create(connection, tenant_id=tenant.id, name="attack").secret
+
+    def key(self, slug: str) -> str:
+        """Of one of ATTACKING."""
+        return self._keys[slug]
+
+    def admin(self, slug: str | None) -> str:
+        """The secret of a tenant_admin's key of that tenant, or without one of an owner's key."""
+        return self._admins[slug]
+
+    def request(self, secret: str, path: str, content: bytes, kind: str = "application/json") -> bytes:
+        """The bytes of a POST."""
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: laneway\r\nAuthorization: Bearer {secret}\r\n"
+            f"Content-Type: {kind}\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        return head.encode() + content
+
+    # ---- who suffers
+
+    def chat_victim(
+        self, per_s: float = 25.0, *, tenant: str = VICTIM, new_connections: bool = False, **fields: Any
+    ) -> Victim:
+        """Short whole answers."""
+        asked, headers = body(**{"max_tokens": 4, **fields}), self.stack.headers(tenant)
+
+        async def ask(session: aiohttp.ClientSession, due: float, seen: Seen) -> None:
+            async with session.post(f"{self.stack.url}/v1/chat/completions", json=asked, headers=headers) as answer:
+                await note(answer, due, seen)
+
+        return Victim(ask, per_s, new_connections)
+
+    # ---- measuring
+
+    async def settle(self) -> None:
+        """Until the gateway has nothing left to do."""
+        until = time.monotonic() + IDLE_S_MAX
+        while time.monotonic() < until:
+            before = tree_cpu_s(self.gateway_pid)
+            await asyncio.sleep(IDLE_LOOK_S)
+            if tree_cpu_s(self.gateway_pid) - before < IDLE_SHARE * IDLE_LOOK_S:
+                return
+
+    def set_step(self, step_ms: float) -> None:
+        """Of the engine without a model; it starts anew for it."""
+        if not self.stack.real_engine and self.stack.fake["step_ms"] != step_ms:
+            restart_engine(self.stack, step_ms=step_ms)
+
+    async def play(self, weapons: Sequence[Weapon], port: int, seconds: float) -> Report:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.attackers, attackers.play, weapons, port, seconds)
+
+    async def assault(
+        self, weapons: Sequence[Weapon], victim: Victim, seconds: float, quiet_s: float | None = None
+    ) -> Row:
+        """Attack for `seconds`, then the quiet form of it; the figures of one row."""
+        attack = await self.half(weapons, victim, seconds, self.stack.port)
+        calm = [attackers.quiet(weapon, attack.report) for weapon in weapons]
+        quiet = await self.half(calm, victim, quiet_s or seconds, self.quiet_port)
+        return figures(attack, quiet)
+
+    async def half(self, weapons: Sequence[Weapon], victim: Victim, seconds: float, port: int) -> Half:
+        await self.settle()
+        pid, over = self.gateway_pid, asyncio.Event()
+        self.stopwatch.reset()
+        reset_rss_peak(pid)
+        cpu = tree_cpu_s(pid)
+        suffering = asyncio.create_task(victim.run(seconds, over))
+        report = await self.play(weapons, port, seconds)
+        await self.settle()  # an attack may cost most once its connections are gone
+        over.set()
+        seen = await suffering
+        await self.settle()
+        return Half(report, seen, tree_cpu_s(pid) - cpu, self.stopwatch.worst_s(), rss_peak_mib(pid))
+
+
+@dataclass(frozen=True)
+class Half:
+    """What was seen during an attack, or during its quiet form."""
+
+    report: Report
+    seen: Seen
+    cpu_s: float
+    stall_s: float
+    rss_peak_mib: float
+
+    def with_more(self, other: Half) -> Half:
+        """Both as one."""
+        report = Report(
+            self.report.attempts + other.report.attempts,
+            self.report.seconds + other.report.seconds,
+            self.report.statuses + other.report.statuses,
+            self.report.open_at_end + other.report.open_at_end,
+        )
+        seen = Seen(self.seen.seconds + other.seen.seconds, self.seen.refused + other.seen.refused)
+        stall_s, peak = max(self.stall_s, other.stall_s), max(self.rss_peak_mib, other.rss_peak_mib)
+        return Half(report, seen, self.cpu_s + other.cpu_s, stall_s, peak)
+
+
+def figures(attack: Half, quiet: Half) -> Row:
+    """Without CPU of a refusal where more of the attacker's requests were served than refused."""
+    report, refused = attack.report, attack.report.refused()
+    most_refused = refused > report.statuses.total() - refused
+    own_s = quiet.cpu_s * attack.seen.requests / max(1, quiet.seen.requests)  # the victim's
+    return {
+        "loop_stall_ms": attack.stall_s * 1000,
+        "cpu_ms_per_refusal": max(0.0, attack.cpu_s - own_s) * 1000 / refused if most_refused else math.nan,
+        "victim_p99_ms": attack.seen.percentile_ms(99),
+        "quiet_p99_ms": quiet.seen.percentile_ms(99),
+        "refused": attack.seen.refused.total(),
+        "victim_p50_ms": attack.seen.percentile_ms(50),
+        "quiet_stall_ms": quiet.stall_s * 1000,
+        "rss_peak_mib": attack.rss_peak_mib,
+        "victim_requests": attack.seen.requests,
+        "refusals": counted(attack.seen.refused),
+        "attempts": report.attempts,
+        "attack_s": report.seconds,
+        "statuses": counted(report.statuses + Counter({"open": report.open_at_end})),
+    }
+
+
+def counted(counts: Counter[str]) -> str:
+    return " ".join(f"{name}:{count}" for name, count in counts.most_common() if count)
+
+
+# ---- starting all of it
+
+
+@contextlib.contextmanager
+def small_disk(mib: int, folder: Path) -> Iterator[Path]:
+    """A file system of this size in MiB. Raises PermissionError where this process may not mount one."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "laneway-attacks", str(folder)], capture_output=True, check=False
+    )
+    if done.returncode:
+        raise PermissionError(f"mounting a small disk takes root: {done.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def stage(setting: Setting, model_dir: Path, *, services: bool = False) -> Iterator[Stage]:
+    """Started, with this process on the other core until the end."""
+    cores = os.sched_getaffinity(0)
+    pin(os.getpid(), OTHER_CORE)
+    with contextlib.ExitStack() as exits:
+        exits.callback(os.sched_setaffinity, 0, cores)
+        directory = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+        stack = exits.enter_context(_stack(setting, directory, model_dir, services, exits))
+        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=attackers.begin)
+        exits.callback(pool.shutdown, cancel_futures=True)
+        pool.submit(os.getpid).result()
+        quiet = exits.enter_context(_quiet_server())
+        made = Stage(stack, Stopwatch(stack.directory / "stopwatch"), pool, quiet)
+        made.prepare()
+        yield made
+
+
+@contextlib.contextmanager
+def _stack(
+    setting: Setting, directory: Path, model_dir: Path, services: bool, exits: contextlib.ExitStack
+) -> Iterator[WatchedStack]:
+    """Started and pinned, with default limits."""
+    data = directory / "data"
+    data.mkdir()
+    if setting.disk_mib is not None:
+        exits.enter_context(small_disk(setting.disk_mib, data))
+    url = exits.enter_context(fresh_postgres()) if services else f"sqlite:///{data}/laneway.db"
+    if setting.real_engine:
+        model_dir = directory / OWN_MODEL
+        install_own_model(model_dir)
+    # Steps may be slow on a busy machine; what the scheduler promises between tokens is not what is measured.
+    tiers = [
+        {"name": t.name, "service_tier": t.service_tier, "floor": t.floor, "inter_token_ms": 1000.0}
+        for t in SHIPPED_TIERS
+    ]
+    toml = f'[redis]\nurl = "{REDIS_URL}"\n' if services else ""
+    stack = WatchedStack(
+        directory, url, model_dir, {"step_ms": STEP_MS}, {} if not setting.real_engine else {"tiers": tiers},
+        toml=f'{toml}[engine]\nsocket = "{directory}/engine.sock"\n',
+    )  # fmt: skip
+    stack.real_engine = setting.real_engine
+    try:
+        stack.start()
+        for pid in tree(stack.gateway.pid if stack.gateway else 0):
+            pin(pid, GATEWAY_CORE)
+        set_budgets(stack)
+        yield stack
+    finally:
+        stack.stop()
+
+
+@contextlib.contextmanager
+def _quiet_server() -> Iterator[int]:
+    """The port of a server that only reads, on the gateway's core."""
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening:
+        reading = multiprocessing.get_context("spawn").Process(
+            target=attackers.serve_reads, args=(listening,), daemon=True
+        )
+        reading.start()
+        try:
+            assert reading.pid is not None
+            pin(reading.pid, GATEWAY_CORE)
+            yield listening.getsockname()[1]
+        finally:
+            reading.kill()
+            reading.join()
+
+
+@contextlib.asynccontextmanager
+async def held_places(stage: Stage, secret: str, count: int) -> AsyncIterator[None]:
+    """A tenant's `count` long whole answers in flight."""
+    headers = {"Authorization": f"Bearer {secret}"}
+    asked = body(max_tokens=8000)
+
+    async def hold(session: aiohttp.ClientSession) -> None:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.post(
+                    f"{stage.stack.url}/v1/chat/completions", json=asked, headers=headers
+                ) as answer:
+                    await answer.read()
+            await asyncio.sleep(0.05)
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
+        holding = [asyncio.create_task(hold(session)) for _ in range(count)]
+        await asyncio.sleep(0.3)
+        try:
+            yield
+        finally:
+            for task in holding:
+                task.cancel()
+            await asyncio.wait(holding)
