@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from free_port import free_port
 from adapters.facts import Facts
 from billing import budgets, prices, revision, tables, tenants
 from billing.database import Database
-from gateway import adapter_rows, keys
+from gateway import adapter_rows, errors, keys
 from gateway.config import Config, parse
 from migrations.upgrade import upgrade
 
@@ -56,6 +57,7 @@ class Stack:
     keys: dict[str, str] = field(default_factory=dict)  # slug → secret
     key_ids: dict[str, str] = field(default_factory=dict)
     adapters: dict[str, str] = field(default_factory=dict)  # name → id
+    metrics_key: str | None = None  # made for the first look at the metrics
 
     # ---- start and stop
 
@@ -205,6 +207,16 @@ class Stack:
             f"{self.url}/v1/chat/completions", headers=self.headers(tenant), json=body(**fields), timeout=60
         )
 
+    def metrics(self, url: str = "") -> str:
+        """GET /metrics of a gateway, with an admin key of the role read_only."""
+        if self.metrics_key is None:
+            made = self.write(lambda c: keys.create(c, tenant_id=None, name="metrics", kind="admin", role="read_only"))
+            self.metrics_key = made.secret
+        headers = {"Authorization": f"Bearer {self.metrics_key}"}
+        answer = httpx.get(f"{url or self.url}/metrics", headers=headers, timeout=PATIENCE_S)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
     # ---- looking into it
 
     def read(self, function: Callable[[sa.Connection], T]) -> T:
@@ -305,6 +317,12 @@ def events(text: str) -> list[Any]:
         elif block:
             found.append(json.loads(block.removeprefix("data: ")))
     return found
+
+
+def retries_after(answer: httpx.Response, seconds: int) -> bool:
+    """Whether Retry-After says these seconds, or as many more as it is spread over."""
+    told = int(answer.headers["retry-after"])
+    return seconds <= told <= seconds + max(errors.JITTER_S_MIN, math.ceil(seconds * errors.JITTER_PART))
 
 
 @contextlib.contextmanager

@@ -73,8 +73,11 @@ def save_tiny(family: str, directory: Path, *, seed: int = 0, **changes: Any) ->
 
 
 def save_tiny_adapter(model: Any, directory: Path, *, seed: int = 0, **lora: Any) -> Path:
-    """Write a random LoRA adapter for `model` as peft does; both factors are nonzero. `model` is left as it was."""
+    """Write a random LoRA adapter for `model` as peft does, and resolve it, so that an engine loads it; both factors
+    are nonzero. `model` is left as it was."""
     import peft
+
+    from adapters.check import resolve_stored
 
     torch.manual_seed(seed)
     with peft_on_transformers_5():
@@ -85,6 +88,7 @@ def save_tiny_adapter(model: Any, directory: Path, *, seed: int = 0, **lora: Any
                 parameter.normal_(std=0.2)
     wrapped.save_pretrained(directory)
     wrapped.unload()
+    resolve_stored(directory)
     return directory
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from adapters.check import resolve_stored
 from adapters.spec import PARENTS, BaseShape, ModuleShape
 
 BASE = BaseShape.from_config(
@@ -114,4 +115,10 @@ def write_adapter(directory: Path, config: Any = None, weights: bytes | dict[str
     text = config if isinstance(config, bytes) else json.dumps(config_of() if config is None else config).encode()
     (directory / CONFIG).write_bytes(text)
     (directory / WEIGHTS).write_bytes(raw)
+    return directory
+
+
+def loadable(directory: Path) -> Path:
+    """The same, resolved as the check of a registration does it."""
+    resolve_stored(directory)
     return directory

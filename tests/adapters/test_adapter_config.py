@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from adapter_files import config_of
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from adapters.config import CONFIG_BYTES_MAX, DESCRIPTIVE, READ, AdapterConfig
-from adapters.spec import AdapterRefused, parse_config
+from adapters.config import CONFIG_BYTES_MAX, DESCRIPTIVE, READ, AdapterConfig, parse_config
+from adapters.spec import AdapterRefused
 
 NAMES = [
     f"model.layers.{layer}.{module}"
@@ -120,20 +121,31 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rank_pattern": [1]}, "rank_pattern:"),
     ({"rank_pattern": {"(": 4}}, "rank_pattern: the pattern '('"),
     ({"alpha_pattern": {"q_proj": None}}, "alpha_pattern.q_proj:"),
-    ({"alpha_pattern": {"(a+)+b": 1}}, "alpha_pattern: the pattern"),
+    ({"alpha_pattern": {"(?=a)b": 1}}, "alpha_pattern: the pattern '(?=a)b': '(?=a'"),
+    ({"rank_pattern": {"(?=model.layers.0.self_attn.q_proj)" + ".?" * 28 + "X": 4}}, "rank_pattern: the pattern"),
+    ({"rank_pattern": {f"a{i}.*": 4 for i in range(257)}}, "rank_pattern: more than 256 regular expressions"),
+    ({"rank_pattern": {f".{{0,999}}{i}": 4 for i in range(40)}}, "rank_pattern: its regular expressions are too large"),
+    ({"rank_pattern": {")|(": 4}}, "rank_pattern: the pattern ')|(' is not a regular expression"),
+    ({"rank_pattern": {"(?i)Q_PROJ": 4}}, "rank_pattern: the pattern '(?i)Q_PROJ': '(?i'"),
+    ({"rank_pattern": {"\u017f": 4}}, "rank_pattern: the pattern 'ſ' has characters other than"),
     ({"rank_pattern": {f"{i}": 4 for i in range(5000)}}, "rank_pattern:"),
     ({"target_modules": 7}, "target_modules:"),
     ({"target_modules": ["q_proj", 7]}, "target_modules:"),
     ({"target_modules": "["}, "target_modules: the pattern"),
-    ({"target_modules": "((.*)*)*q_proj"}, "target_modules: the pattern"),
-    ({"target_modules": "(?:a|a)*q_proj"}, "target_modules: the pattern"),
-    ({"target_modules": "(.?.?){9}q_proj"}, "target_modules: the pattern"),
-    ({"target_modules": ".*.*.*.*.*q_proj"}, "target_modules: the pattern"),
+    ({"target_modules": r"(a)\1"}, "target_modules: the pattern '(a)\\\\1': '\\\\1'"),
+    ({"target_modules": "a{,3}"}, "target_modules: the pattern 'a{,3}': '{,3}'"),
+    ({"target_modules": "[[:alpha:]]*"}, "target_modules: the pattern"),
+    ({"target_modules": "[a&&b]"}, "target_modules: the pattern"),
+    ({"target_modules": "a*+"}, "target_modules: the pattern"),
+    ({"target_modules": "(?:a{1000}){1000}"}, "target_modules: the pattern '(?:a{1000}){1000}' is refused by RE2"),
     ({"target_modules": "x" * 5000}, "target_modules: the pattern"),
     ({"exclude_modules": {"a": 1}}, "exclude_modules:"),
     ({"layers_to_transform": "0"}, "layers_to_transform:"),
     ({"layers_to_transform": [0.0]}, "layers_to_transform:"),
     ({"layers_pattern": ["("]}, "layers_pattern: the pattern"),
+    ({"layers_pattern": ["(?:.?.?)*"]}, "layers_pattern: the pattern"),
+    ({"layers_pattern": ["(?P<layer>a)"]}, "layers_pattern: the pattern"),
+    ({"layers_pattern": ["layers"] * 17}, "layers_pattern: more than 16"),
     ({"base_model_name_or_path": 7}, "base_model_name_or_path:"),
 ]
 
@@ -214,6 +226,70 @@ def test_ranks_and_scales_are_pefts(ranks: dict[str, int], alphas: dict[str, int
     alpha = alphas.get(get_pattern_key(alphas.keys(), name), 16)
     assert ours.rank(name) == rank
     assert ours.scale(name) == (alpha / math.sqrt(rank) if rslora else alpha / rank)
+
+
+# ---- patterns: whatever is accepted means what it means to peft --------------------------------------------------
+
+ATOMS = st.sampled_from(
+    ["a", "q_proj", "layers", "1", ".", r"\.", r"\d", r"\w", "[a-m]", "[^.]", "[]_]", "^", "$", r"\b", "-"]
+)
+PARTS = st.recursive(
+    ATOMS,
+    lambda inner: (
+        st.tuples(inner, inner).map("".join)
+        | st.tuples(inner, inner).map(lambda both: f"(?:{both[0]}|{both[1]})")
+        | inner.map(lambda part: f"(?:|{part})")
+        | st.tuples(inner, st.sampled_from(["*", "+", "?", "*?", "??", "{2}", "{0,2}", "{1,}"])).map(
+            lambda both: f"({both[0]}){both[1]}"
+        )
+    ),
+    max_leaves=7,
+)
+# What no careful writer writes: unbalanced, doubled, cut short.
+SCRAPS = st.lists(ATOMS | st.sampled_from(list("()[]{}|*+?\\,:<>=!")) | st.sampled_from(["(?:", "(?=", "(?i)", "{,2}"]),
+                  max_size=7).map("".join)  # fmt: skip
+TWO_NAMES = st.sampled_from(["model.layers.1.self_attn.q_proj", "model.layers.11.mlp.up_proj"])
+
+
+@given(pattern=PARTS | SCRAPS, name=TWO_NAMES, target=st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_patterns_that_are_accepted_are_pefts(pattern: str, name: str, target: bool) -> None:
+    from peft.utils.other import get_pattern_key, match_target_against_key
+
+    assume(sum(pattern.count(repeat) for repeat in "*+?{") <= 4)  # peft itself would take for ever
+    try:
+        ours = parse(target_modules=pattern) if target else parse(rank=8, rank_pattern={pattern: 7, "_proj|.*": 5})
+    except AdapterRefused:
+        return
+    if target:
+        assume(pattern.lower() != "all-linear")
+        assert ours.targets(name) == (match_target_against_key(pattern, name) is not None)
+    else:
+        theirs = {pattern: 7, "_proj|.*": 5}
+        assert ours.rank(name) == theirs.get(get_pattern_key(theirs.keys(), name), 8)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+b", "((.*)*)*q_proj", "(?:a|a)*X", "(.?.?){9}X", ".*.*.*.*.*.*.*X", ".?" * 40 + "X"]
+)
+def test_patterns_that_backtrack_for_ever_elsewhere_are_matched_at_once(pattern: str) -> None:
+    config = parse(rank=8, rank_pattern={pattern: 4}, target_modules=pattern)
+    names = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(200)]
+    began = time.process_time()
+    assert {config.rank(name) for name in names} == {4 if pattern.endswith("q_proj") else 8}
+    assert all(config.targets(name) for name in names) == pattern.endswith("q_proj")
+    assert time.process_time() - began < 5, "it is linear: milliseconds"
+
+
+def test_a_value_for_each_module_takes_no_regular_expression() -> None:
+    """As peft's EVA writes it: a rank by full name, for hundreds of modules."""
+    ranks = {
+        f"model.layers.{layer}.mlp.{module}": 1 + layer for layer in range(200) for module in ("up_proj", "x_proj")
+    }
+    config = parse(rank=8, rank_pattern={**ranks, "self_attn.q_proj": 9}, alpha_pattern=ranks)
+    assert config.rank("model.layers.17.mlp.up_proj") == 18
+    assert config.rank("model.layers.0.self_attn.q_proj") == 9
+    assert config.rank("model.layers.0.self_attn.v_proj") == 8
 
 
 def test_all_linear_and_null_take_any_linear() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_files import BASE, lora_tensors, peft_adapter, peft_module, write_adapter
+from adapter_files import BASE, loadable, lora_tensors, peft_adapter, peft_module, write_adapter
 
 from adapters.layer import ONE_THREAD_ROWS_MAX, LoraBatch
 from adapters.pool import TilePool
@@ -185,7 +185,7 @@ def test_an_adapter_not_resident_is_our_mistake(served: Served) -> None:
 
 
 def read(path: Path, dtype: torch.dtype) -> HostAdapter:
-    source = open_source(path, BASE, dtype)
+    source = open_source(loadable(path), BASE, dtype)
     slab = torch.zeros(source.layout.bytes, dtype=torch.uint8)
     read_weights(source, slab, lambda: False)
     assert source.finite

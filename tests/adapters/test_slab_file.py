@@ -21,6 +21,7 @@ from adapters import order, slab_file
 from adapters.check import check_adapter
 from adapters.generate import Recipe, recipes, write_random
 from adapters.order import ReadStopped
+from adapters.resolved import RESOLVED_FILE
 from adapters.slab_file import HEADER_BYTES, MAGIC, SUMMED_BYTES, SlabUnusable, read_slab
 from adapters.spec import PARENTS, AdapterRefused, BaseShape
 from adapters.store import AdapterStore, slab_name
@@ -216,7 +217,9 @@ def test_a_store_makes_those_that_lack(store: AdapterStore, tmp_path: Path) -> N
     store.add_slab(digest, BASE, "float32")
     assert not store.lacks_slab(digest, "float32")
     assert store.lacks_slab(digest, "bfloat16")
-    assert sorted(path.name for path in store.path(digest).iterdir()) == sorted((CONFIG, WEIGHTS, "slab-1.float32"))
+    assert sorted(path.name for path in store.path(digest).iterdir()) == sorted(
+        (CONFIG, WEIGHTS, RESOLVED_FILE, "slab-1.float32")
+    )
     store.remove(digest)
     assert not store.lacks_slab(digest, "float32"), "nothing is here"
     assert [path.name for path in (tmp_path / "store").rglob("*")] == [".incoming"], "it went with its adapter"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from adapter_files import BASE, config_of, lora_tensors, write_adapter
+from adapter_files import BASE, loadable, lora_tensors, write_adapter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_tile_pool import GUARD, PAGE_BYTES, Books
@@ -68,7 +68,7 @@ def sources(directory: Path, count: int) -> dict[str, Path]:
     found = {}
     for index in range(count):
         tensors = {name: numbers + index for name, numbers in lora_tensors().items()}
-        found[f"a{index}"] = write_adapter(directory / str(index), config_of(), tensors)
+        found[f"a{index}"] = loadable(write_adapter(directory / str(index), weights=tensors))
     return found
 
 

@@ -17,6 +17,7 @@ from adapter_files import BASE, CONFIG, WEIGHTS, config_of, header_of, lora_tens
 
 from adapters import store as store_module
 from adapters.config import CONFIG_BYTES_MAX
+from adapters.resolved import RESOLVED_FILE
 from adapters.store import AdapterRefused, AdapterStore
 
 REPO = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ def test_an_adapter_is_stored_whole(store: AdapterStore, tmp_path: Path) -> None
     (source / "README.md").write_text("peft writes one")
     stored = store.add_directory(source, BASE)
     assert stored.path == store.path(stored.digest) == tmp_path / "store" / stored.digest
-    assert sorted(path.name for path in stored.path.iterdir()) == [CONFIG, WEIGHTS]
+    assert sorted(path.name for path in stored.path.iterdir()) == [CONFIG, WEIGHTS, RESOLVED_FILE]
     assert (stored.path / WEIGHTS).read_bytes() == (source / WEIGHTS).read_bytes()
     assert stored.bytes == sum((source / name).stat().st_size for name in (CONFIG, WEIGHTS))
     assert stored.spec.targets == ("q_proj",)
@@ -167,11 +168,23 @@ def test_missing_files_are_named(store: AdapterStore, tmp_path: Path) -> None:
 def test_sizes_are_capped(store: AdapterStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_adapter(tmp_path / "source")
     monkeypatch.setitem(store_module.FILES, WEIGHTS, 100)
-    assert refusal(store, source) == f"{WEIGHTS}: more than 100 bytes"
+    size = (source / WEIGHTS).stat().st_size
+    assert refusal(store, source) == f"{WEIGHTS}: {size} bytes, more than 100"
     monkeypatch.setitem(store_module.FILES, WEIGHTS, 10**9)
     (source / CONFIG).write_bytes(b" " * (CONFIG_BYTES_MAX + 1))
     assert "more than" in refusal(store, source)
     assert everything_in(tmp_path / "store") == []
+
+
+def test_a_file_that_is_too_large_is_not_copied_first(store: AdapterStore, tmp_path: Path) -> None:
+    """A sparse one costs its owner nothing, and a copy of it gigabytes."""
+    source = write_adapter(tmp_path / "source")
+    size = 5 * 1024**3
+    os.truncate(source / WEIGHTS, size)
+    copied: list[int] = []
+    with store.begin() as incoming, pytest.raises(AdapterRefused, match=f"{size} bytes, more than {4 * 1024**3}"):
+        incoming.copy(source, copied.append)
+    assert sum(copied) == (source / CONFIG).stat().st_size
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------
@@ -223,7 +236,7 @@ def test_two_imports_at_once_make_one(store: AdapterStore, tmp_path: Path) -> No
         thread.join()
     assert len(digests) == 8
     assert len(set(digests)) == 1
-    assert len(everything_in(tmp_path / "store")) == 2
+    assert len(everything_in(tmp_path / "store")) == 3
 
 
 def test_a_sweep_between_making_and_locking_takes_nothing_away(

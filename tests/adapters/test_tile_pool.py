@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from adapter_files import BASE, config_of, lora_tensors, write_adapter
+from adapter_files import BASE, loadable, lora_tensors, write_adapter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,7 +206,7 @@ def test_integrity_check_sees_damage() -> None:
 
 def test_loading_and_unloading(tmp_path: Path) -> None:
     pool, _ = new_pool()
-    path = write_adapter(tmp_path)
+    path = loadable(write_adapter(tmp_path))
     assert not pool.known("a", "base")
     pool.load("a", "base", path)
     pool.load("a", "base", tmp_path / "not read again")
@@ -226,7 +226,7 @@ def test_loading_and_unloading(tmp_path: Path) -> None:
 def test_one_adapter_for_models_of_other_sizes_is_refused(tmp_path: Path) -> None:
     """It fits both, but its outputs would lie elsewhere in the stacked q/k/v of the second."""
     pool, _ = new_pool()
-    path = write_adapter(tmp_path, config_of(target_modules=["v_proj"]), lora_tensors(modules=("v_proj",)))
+    path = loadable(write_adapter(tmp_path, weights=lora_tensors(modules=("v_proj",))))
     pool.load("a", "base", path)
     with pytest.raises(AdapterRefused, match="a serves base, whose modules have other sizes than wide's"):
         pool.load("a", "wide", path)
@@ -235,7 +235,7 @@ def test_one_adapter_for_models_of_other_sizes_is_refused(tmp_path: Path) -> Non
 
 def test_bases_come_and_go_with_their_adapters(tmp_path: Path) -> None:
     pool, _ = new_pool()
-    directory = write_adapter(tmp_path, config_of(target_modules=["v_proj"]), lora_tensors(modules=("v_proj",)))
+    directory = loadable(write_adapter(tmp_path, weights=lora_tensors(modules=("v_proj",))))
     with pytest.raises(AdapterRefused, match="model 'late' is not served here"):
         pool.load("a", "late", directory)
     pool.add_base("late", BASE)
@@ -258,13 +258,13 @@ def test_bases_come_and_go_with_their_adapters(tmp_path: Path) -> None:
 def test_bad_adapters_are_refused_when_loaded(tmp_path: Path) -> None:
     pool, _ = new_pool()
     with pytest.raises(AdapterRefused, match="model 'other' is not served"):
-        pool.load("a", "other", write_adapter(tmp_path / "good"))
-    with pytest.raises(AdapterRefused, match="use_dora"):
-        pool.load("a", "base", write_adapter(tmp_path / "dora", config_of(use_dora=True)))
+        pool.load("a", "other", loadable(write_adapter(tmp_path / "good")))
+    with pytest.raises(AdapterRefused, match="missing; the gateway makes it"):
+        pool.load("a", "base", write_adapter(tmp_path / "unresolved"))
     wide = BaseShape(3, {**BASE.modules, "q_proj": ModuleShape(99, 40)})
     with pytest.raises(AdapterRefused, match=r"lora_A\.weight: shape"):
-        pool.load("a", "base", write_adapter(tmp_path / "wide", weights=lora_tensors(base=wide)))
-    with pytest.raises(OSError, match="No such file"):
+        pool.load("a", "base", loadable(write_adapter(tmp_path / "wide", weights=lora_tensors(base=wide))))
+    with pytest.raises(AdapterRefused, match="missing"):
         pool.load("a", "base", tmp_path / "nowhere")
     assert not pool.known("a", "base")
 

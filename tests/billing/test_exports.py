@@ -34,7 +34,7 @@ from finance_books import at, close, fold, run_group, use
 from billing import invoices, periods, tables, tenants
 from billing.clock import to_datetime
 from billing.errors import InvalidValue, NotFound
-from billing.exports import events, export, labels, writers
+from billing.exports import amounts, events, export, labels, writers
 from billing.exports.amounts import decimal_text, precise_moment_text
 from billing.exports.export import BooksDiffer, Cancelled, MissingLibrary, Spec, TooLarge
 from billing.focus.checker import CannotRead, check
@@ -250,7 +250,10 @@ def test_an_hour_in_two_months_is_in_both_with_its_part(books: Books, tmp_path: 
     )
 
 
-@pytest.mark.parametrize("bad", ["=1+1", "+1", "-1", "@sum", "\tx", "\rx", "a,b", 'say "hi"', "50 % off", "%s", "ä€😀"])
+FORMULAS = ["=1+1", "+1", "-1", "@sum", "\uff1d1+1", "\uff0b1", "\uff0d1", "\uff20sum"]
+
+
+@pytest.mark.parametrize("bad", [*FORMULAS, "a,b", 'say "hi"', "50 % off", "%s", "ä€😀", "a;b", "x;=1+1"])
 def test_a_name_is_never_a_formula_and_always_whole(sqlite_books: Books, tmp_path: Path, bad: str) -> None:
     books = sqlite_books
     use(books, JANUARY, key="key_a", model="model-a")
@@ -259,7 +262,7 @@ def test_a_name_is_never_a_formula_and_always_whole(sqlite_books: Books, tmp_pat
     asked = spec(books)
     name_all(books, asked, **{books.tenant.id: bad, "key_a": bad, "provider": bad})
     made = books.database.read_sync(lambda c: export.run(c, asked, tmp_path, bytes_max=1 << 20))
-    formula = bad[0] in "=+-@\t\r"
+    formula = bad in FORMULAS
     for row in rows_of(tmp_path / made.file):
         assert row["BillingAccountName"] == row["x_KeyName"] == row["ProviderName"] == (f"'{bad}" if formula else bad)
     report = check(tmp_path / made.file)
@@ -268,6 +271,23 @@ def test_a_name_is_never_a_formula_and_always_whole(sqlite_books: Books, tmp_pat
         asked = spec(books, format_)
         made = books.database.read_sync(lambda c, asked=asked: export.run(c, asked, tmp_path, bytes_max=1 << 20))  # type: ignore[misc]
         assert rows_of(tmp_path / made.file)[0]["x_KeyName"] == bad
+
+
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("\n=1+1", "'=1+1"),
+        ("\t=1+1", "'=1+1"),
+        ("\r\n@x", "'@x"),
+        ("\u202e=1+1", "'=1+1"),
+        ("a\x1b]0;owned\x07b", '"a]0;ownedb"'),
+        ("\u2028", '""'),
+        ("x;=1+1", '"x;=1+1"'),
+        ("Société\u00a0X", "Société\u00a0X"),
+    ],
+)
+def test_a_cell_has_no_control_characters(name: str, cell: str) -> None:
+    assert amounts.csv_cell(name) == cell
 
 
 def test_a_closed_month_keeps_the_names_of_its_first_export(books: Books, tmp_path: Path) -> None:

@@ -192,3 +192,46 @@ def test_adapters_that_were_there_are_their_own_first_versions(empty_database_ur
     assert (version.number, version.digest, version.created_at, version.bytes) == (1, "a" * 64, 5, None)
     assert database.read_sync(lambda c: adapter_rows.versions(c, "ada_3")) == []
     database.close()
+
+
+def test_the_revision_goes_on_after_0017(empty_database_url: str) -> None:
+    """Revision 0017: the number stays, and a watch that read it before takes the first write for what it says."""
+    just_before(empty_database_url, "0017")
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE revision SET number = 41")
+    upgrade(empty_database_url)
+    database = Database(empty_database_url)
+    assert database.read_sync(revision.read) == 41
+    assert database.read_sync(lambda c: c.execute(sa.select(revision.price_token)).scalar_one()) == 41
+    database.write_sync(lambda c: revision.bump(c, revision.Change("keys", "ten_1")))
+    assert database.read_sync(lambda c: revision.since(c, 41, 42)) == [revision.Change("keys", "ten_1")]
+    assert database.read_sync(lambda c: c.execute(sa.select(revision.price_token)).scalar_one()) == 41
+    database.close()
+
+
+def test_errors_of_webhooks_lose_their_addresses(empty_database_url: str) -> None:
+    """Revision 0017: what earlier versions wrote where a tenant reads it."""
+    just_before(empty_database_url, "0017")
+    errors = [
+        "'vm' is at 10.0.0.5, which is private: webhooks.private_addresses",
+        "the name 'vm' is not found: Name or service not known",
+        "[Errno 111] Connect call failed ('10.0.0.5', 80)",
+        "the server answered 500",
+    ]
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # past the foreign keys
+        for number, error in enumerate(errors):
+            connection.execute(
+                sa.insert(tables.alert_deliveries).values(
+                    alert_id=f"alr_{number}", webhook_id="whk_1", state="failed", attempts=1, last_error=error
+                )
+            )
+    upgrade(empty_database_url)
+    with engine.connect() as connection:
+        found = connection.execute(
+            sa.select(tables.alert_deliveries.c.last_error).order_by(tables.alert_deliveries.c.alert_id)
+        ).scalars()
+        assert list(found) == ["the connection failed"] * 3 + ["the server answered 500"]

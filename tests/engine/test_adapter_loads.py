@@ -17,6 +17,7 @@ import torch
 from drive import MODEL, TIERS, Drive
 from safetensors.torch import load_file, save_file
 
+from adapters.check import resolve_stored
 from adapters.weights import READS_MAX
 from engine.config import EngineConfig, ModelConfig
 from engine.inbox import Inbox, Progress, Stop
@@ -62,6 +63,7 @@ def many(tiny: Path) -> dict[str, Path]:
         fresh = {name: torch.randn(t.shape, generator=generator) * 0.2 for name, t in tensors.items()}
         (directory / "adapter_config.json").write_bytes(config)
         save_file(fresh, directory / WEIGHTS)
+        resolve_stored(directory)
         found[f"{index:064x}"] = directory
     return found
 
@@ -156,6 +158,7 @@ def slow(tiny: Path, many: dict[str, Path], tmp_path: Path) -> Iterator[tuple[Pa
     data = (source / WEIGHTS).read_bytes()
     (directory / "adapter_config.json").write_bytes((source / "adapter_config.json").read_bytes())
     (directory / WEIGHTS).write_bytes(data)
+    resolve_stored(directory)
     yield directory, data
     # Whoever hangs there ends: the pipe is opened, and closed again.
     if (directory / WEIGHTS).is_fifo():

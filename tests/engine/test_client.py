@@ -268,6 +268,22 @@ async def test_a_frozen_engine_is_lost_after_the_silence(start_engine: Start) ->
         assert isinstance(again, Finished)
 
 
+def test_a_stall_of_the_gateway_is_no_silence_of_the_engine(start_engine: Start) -> None:
+    """What came meanwhile is read before the silence is judged, also on uvloop, which gateways run."""
+    engine = start_engine({"step_ms": 5.0})
+
+    async def run() -> None:
+        async with client_of(engine.socket, silence_s=1.5) as client:
+            generation = submit(client, max_tokens=300)
+            await until(lambda: generation.received > 0)
+            time.sleep(2.0)  # noqa: ASYNC251 - the loop stands still
+            _, ending = await collect(generation)
+            assert isinstance(ending, Finished)
+            assert client.connections == 1
+
+    uvloop.run(run())
+
+
 async def test_an_engine_that_does_not_read_is_given_no_more(start_engine: Start) -> None:
     engine = start_engine()
     async with client_of(engine.socket, silence_s=60.0) as client:

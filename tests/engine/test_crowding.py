@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from scheduler_auditor import House
 
@@ -24,7 +26,10 @@ def served(tokens: dict[str, float]) -> Crowding:
     [
         ({}, ""),
         ({"a": 1000}, ""),  # alone
-        ({"a": 1000, "b": 1}, ""),  # as good as alone
+        ({"a": 99, "b": 1}, "a"),  # over nine tenths of all, as two shares cannot have twice their mean
+        ({"a": 98, "b": 1, "c": 1}, "a"),
+        ({"a": 80, "b": 20}, ""),
+        ({"a": 950, **{f"s{i}": 5 for i in range(10)}}, "a"),  # each of the ten has half a hundredth
         ({"a": 1000, "b": 1000}, ""),
         ({"a": 3900, "b": 1000, "c": 1000, "d": 1000}, "a"),  # over 2 x 1,725
         ({"a": 2900, "b": 1000, "c": 1000, "d": 1000}, ""),  # not over 2 x 1,475
@@ -33,6 +38,31 @@ def served(tokens: dict[str, float]) -> Crowding:
 )
 def test_a_share_crowds_that_had_over_twice_the_mean(tokens: dict[str, float], crowd: str) -> None:
     assert served(tokens).shares(1.0) == frozenset(crowd)
+
+
+def test_a_share_that_asks_counts_though_nothing_of_it_was_served() -> None:
+    crowding = served({"a": 2000})
+    assert not crowding.shares(1.0), "it is alone"
+    crowding.asks("b")
+    assert crowding.shares(1.1) == {"a"}, "found before the next second"
+    assert not crowding.heavy(1.1)
+    assert not crowding.shares(1.0 + 3 * HALF_LIFE_S), "b has not asked since"
+
+
+def test_many_requests_do_not_make_a_share_look_served() -> None:
+    crowding = served({"a": 100})
+    for _ in range(10_000):
+        crowding.asks("b")
+    assert crowding.shares(1.0) == {"a"}
+
+
+def test_shares_that_only_ask_do_not_make_others_crowd_heavily() -> None:
+    """Beside shares of under a hundredth the places that others lose are few: a tenant cannot take most of them from a
+    larger one by asking for next to nothing."""
+    light = served({"a": 700, "b": 295, "c": 5})
+    assert light.shares(1.0) == {"a"}
+    assert not light.heavy(1.0)
+    assert served({"a": 700, "b": 150, "c": 150}).heavy(1.0) == {"a"}
 
 
 def test_what_was_long_ago_is_forgotten() -> None:
@@ -158,6 +188,121 @@ def test_decodes_of_a_share_that_crowds_wait_a_step_for_prefill_of_others_and_ne
     house.complete()
     house.run()
     house.check_the_end()
+
+
+def eight_places(crowd_part: float, **changes: object) -> House:
+    tier = Tier(
+        name="t", service_tier="t", floor=0.5, crowd_part=crowd_part, inter_token_ms=3.6e6, ttft_base_ms=3.6e6,
+        **changes,
+    )  # type: ignore[arg-type]  # fmt: skip
+    return House(tiers=(tier,), pages=2000, sequences_max=8, step_tokens_max=64)
+
+
+def fill(house: House) -> None:
+    for _ in range(16):
+        house.submit(8, 300, share="noisy")
+    house.run(3)
+    assert house.scheduler.running == 8
+
+
+def filled(crowd_part: float = 0.25, **changes: object) -> House:
+    """A tier whose eight places are all a tenant's, with requests that go on for long, and as many wait."""
+    house = eight_places(crowd_part, **changes)
+    fill(house)
+    return house
+
+
+def runs(house: House) -> dict[str, int]:
+    return dict(Counter(sequence.share for sequence in house.running()))
+
+
+@pytest.mark.parametrize("crowd_part", [0.25, 1.0])
+def test_the_first_request_of_a_share_does_not_wait_for_the_share_that_fills_its_tier(crowd_part: float) -> None:
+    house = filled(crowd_part)
+    youngest = house.running()[-1]
+    quiet = house.submit(8, 3, share="quiet")
+    house.run(1)
+    assert len(quiet.output_ids) == 1
+    assert youngest.preemptions == 1
+    assert runs(house) == {"noisy": 7, "quiet": 1}
+    second = house.submit(8, 3, share="quiet")
+    house.run(1)
+    assert not second.pages, "only the first request of a share preempts"
+    for books in house.books.values():
+        if books.sequence.share == "noisy":
+            house.abort(books.sequence)
+    house.run()
+    assert youngest.preemptions == 1
+    assert set(youngest.recomputed) <= {"t"}, "on the account of the tier whose request caused it"
+    house.check_the_end()
+
+
+@pytest.mark.parametrize("crowd_part", [0.25, 1.0])
+def test_a_client_that_sends_one_short_request_after_the_other_preempts_once(crowd_part: float) -> None:
+    house = filled(crowd_part)
+    for _ in range(30):
+        quiet = house.submit(8, 2, share="quiet")
+        house.run(2)
+        assert len(quiet.output_ids) == 2
+    assert house.scheduler.preemptions == 1
+
+
+def test_a_request_is_preempted_for_first_ones_at_most_so_often() -> None:
+    """Tenants come one after the other, each with one request and after the place of the last was given back."""
+    house = filled(1.0)
+    for index in range(60):
+        house.submit(8, 2, share=f"quiet-{index}")
+        house.run(2)
+        house.idle(2.0)
+    assert 1 <= max(sequence.preemptions for sequence in house.live()) <= 3
+
+
+@pytest.mark.parametrize("crowd_part", [0.25, 1.0])
+@pytest.mark.parametrize("gone", ["ended", "aborted"])
+def test_the_next_request_of_a_share_that_runs_none_any_more_does_not_wait(crowd_part: float, gone: str) -> None:
+    """The share's first request had a free place, or was aborted while it waited. The next were queued beside it, and
+    a request that was preempted for another share waits before them."""
+    house = eight_places(crowd_part)
+    if gone == "ended":
+        first = house.submit(8, 6, share="quiet")
+    fill(house)
+    house.submit(8, 300, share="other")
+    house.run(1)
+    assert house.scheduler.preemptions == 1
+    if gone == "aborted":
+        first = house.submit(8, 6, share="quiet")
+    second, third = (house.submit(8, 4, share="quiet") for _ in range(2))
+    if gone == "aborted":
+        house.abort(first)
+    house.run(12)
+    assert (len(second.output_ids), len(third.output_ids)) == (4, 4)
+    assert house.scheduler.preemptions <= 2
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 4.0)])
+def test_two_shares_that_flood_a_tier_do_not_preempt_each_other(weights: tuple[float, float]) -> None:
+    house = filled(1.0)
+    for step in range(400):
+        for share, weight in zip(("noisy", "other"), weights, strict=True):
+            while sum(1 for s in house.live() if s.share == share and not s.pages) < 4:
+                house.submit(8, 20, share=share, weight=weight)
+        house.run(1)
+        if step == 5:
+            assert house.scheduler.preemptions == 1, "the other's first"
+    assert house.scheduler.preemptions == 1
+
+
+def test_a_share_that_was_served_more_for_its_weight_preempts_nobody() -> None:
+    house = filled(1.0)
+    house.submit(100, 2, share="light", weight=0.01)
+    house.run(4)
+    assert runs(house) == {"noisy": 7}
+    house.idle(2.0)
+    house.run(1)
+    assert runs(house) == {"noisy": 8}
+    house.submit(8, 2, share="light", weight=0.01)
+    house.run(1)
+    assert runs(house) == {"noisy": 8}, "its 100 tokens count as 10,000"
 
 
 def test_a_share_that_is_alone_prefills_whole_steps() -> None:

@@ -14,6 +14,7 @@ import torch
 from adapters.pool import TilePool
 from adapters.table import AdapterRows
 from engine.gpu.decoder import GpuDecoder
+from engine.gpu.draws import draw_fields, mode_of, undrawable
 from engine.gpu.graphs import RUNS_BEFORE, Graphs, Kind, Run, _end_capture
 from engine.gpu.layouts import Layouts, Limits
 from engine.gpu.model import Common, GpuModel
@@ -26,6 +27,7 @@ from engine.penalties import Draw
 from engine.protocol import ModelInfo, Sampling
 from engine.runner import base_shape
 from engine.step import Chunk, Sequence
+from kernels.sample import Mode
 
 CPU = torch.device("cpu")
 LIMITS = Limits(rows=64, sequences=4, pages=0)
@@ -111,10 +113,36 @@ class Served:
         packed = PackedStep(chunks, model.info.tokens_per_page)
         sampled = [packed.chunks[index] for index in packed.sampling]
         draws = [Draw(c.sequence.sampling, c.start + c.count, c.sequence.prompt_ids, [], frozenset()) for c in sampled]
-        model.forward(packed, {}, draws)
+        model.forward(packed, {}, draw_fields(draws, model.info.vocab_size))
         ids = model.memory.logits[: len(sampled)].argmax(-1).tolist()
         model.capture_due()
         return dict(zip((chunk.sequence for chunk in sampled), ids, strict=True))
+
+
+def test_a_row_that_the_packed_step_cannot_take_is_found_alone() -> None:
+    """An engine refuses such values at its protocol; this is the net behind it."""
+    vocab, good = 50, Draw(Sampling(temperature=0.7, top_k=4, seed=-1), 3, [1, 2], [3], frozenset())
+    draws = [
+        good,
+        good._replace(sampling=Sampling(choice=2**40)),
+        good._replace(sampling=Sampling(logit_bias={50: 1.0})),
+    ]
+    with pytest.raises(OverflowError):
+        draw_fields(draws, vocab)
+    found = undrawable(draws, vocab)
+    assert list(found) == [1, 2]
+    assert "its sampling could not be prepared: OverflowError" in found[1]
+    assert "outside the vocabulary of 50" in found[2]
+    assert undrawable([good], vocab) == {}
+
+
+@pytest.mark.parametrize("top_k", [50, 51, 2**31 - 1, 2**40])
+def test_a_top_k_of_the_whole_vocabulary_is_none(top_k: int) -> None:
+    draw = Draw(Sampling(top_k=top_k), 3)
+    assert draw_fields([draw], 50)["top_ks"].tolist() == [0]
+    assert mode_of([draw], 50) is Mode.PLAIN
+    assert mode_of([Draw(Sampling(top_k=49), 3)], 50) is Mode.FILTERED
+    assert draw_fields([Draw(Sampling(top_k=49), 3)], 50)["top_ks"].tolist() == [49]
 
 
 def request(prompt: list[int], pages: list[int]) -> Sequence:

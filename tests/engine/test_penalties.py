@@ -117,6 +117,8 @@ def test_a_vocabulary_that_is_ruled_out_whole_fails_its_row_alone() -> None:
     [
         ({"temperature": math.nan}, "temperature is nan; a number from 0"),
         ({"temperature": math.inf}, "temperature is inf"),
+        ({"top_k": 2**31}, "top_k is 2147483648; 0 to 2147483647"),
+        ({"choice": -(2**31)}, "choice is -2147483648; ±2147483647 at most"),
         ({"min_p": -0.1}, "min_p is -0.1; 0 to 1"),
         ({"min_p": 1.01}, "min_p is 1.01; 0 to 1"),
         ({"min_p": math.nan}, "min_p"),
@@ -145,7 +147,7 @@ def test_what_is_over_a_limit_is_named_with_it(changes: dict[str, Any], said: st
 def test_what_is_at_a_limit_is_fine() -> None:
     for sampling in (
         Sampling(0.0, 1.0, 0, min_p=0.0, presence_penalty=-2, frequency_penalty=2, repetition_penalty=10),
-        Sampling(5.0, 1e-9, 2**40, min_p=1.0, repetition_penalty=1e-3, min_tokens=8, logprobs=20),
+        Sampling(5.0, 1e-9, 2**31 - 1, min_p=1.0, repetition_penalty=1e-3, min_tokens=8, logprobs=20),
         Sampling(logit_bias={0: -100, VOCAB - 1: 100}),
     ):
         assert fault(sampling, 8, VOCAB) is None

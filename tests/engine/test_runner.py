@@ -12,12 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import engine.runner
 from adapters.spec import AdapterRefused
 from engine.arena import Arena
 from engine.config import EngineConfig, ModelConfig
 from engine.models.config import ModelRefused
+from engine.penalties import Draw
 from engine.protocol import Logprobs, Sampling
 from engine.runner import PAGE_TOKENS, TorchRunner, build_runner, check_page
+from engine.sampler import sample
 from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Chunk, Sequence, Step
 from engine.tiers import SHIPPED_TIERS
@@ -288,6 +291,30 @@ def test_logits_that_are_no_numbers_fail_alone_and_leave_nothing_behind(
     heir = books.sequence(prompt, sampling)
     heir.pages = poisoned.pages  # full of NaN
     assert books.generate([heir, good], 20) == [expected, expected]
+
+
+def test_a_row_that_cannot_be_drawn_fails_alone(
+    runner: TorchRunner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever drawing raises for one row, and however its neighbours are drawn."""
+    books = Books(runner)
+    kinds = [GREEDY, Sampling(seed=5, logprobs=2), Sampling(top_p=0.9, seed=5, presence_penalty=1.0)]
+    expected = [books.generate([books.sequence(random_ids(9, n), kind)], 3)[0] for n, kind in enumerate(kinds)]
+
+    def strict(logits: torch.Tensor, draws: list[Draw]) -> list[int | None]:
+        if any(draw.sampling.top_k > 2**31 for draw in draws):
+            raise OverflowError("Python int too large to convert to C long")
+        return sample(logits, draws)
+
+    monkeypatch.setattr(engine.runner, "sample", strict)
+    good = [books.sequence(random_ids(9, n), kind) for n, kind in enumerate(kinds)]
+    bad = books.sequence(random_ids(9, 4), Sampling(top_k=2**40))
+    errors = books.step((good[0], 9), (bad, 9), (good[1], 9), (good[2], 9))
+    assert errors == {1: "its sampling could not be prepared: OverflowError: Python int too large to convert to C long"}
+    assert [record.message for record in caplog.records] == ["draw.failed"]
+    assert books.generate(good, 3) == expected
+    bad.computed = 0
+    assert list(books.step((bad, 9))) == [0], "a step of nothing else"
 
 
 def test_a_token_beyond_the_context_fails_alone(runner: TorchRunner) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scheduler_auditor import STOP_ID, VOCAB, House
+from scheduler_search import Schedule, play, schedules, search
 
 from engine.protocol import Sampling
 from engine.tiers import SHIPPED_TIERS, Tier
@@ -243,3 +244,14 @@ def test_any_schedule_keeps_the_books(
         assert house.forget_model(model)
     assert house.arena.free() == house.arena.pages, "a model left a page"
     assert not house.vault or house.vault.free() == weights_max, "a model left its weights"
+
+
+@settings(max_examples=EXAMPLES // 2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(schedule=schedules)
+def test_any_tiers_and_adapters_keep_the_books(schedule: Schedule) -> None:
+    """scheduler_search.py runs for as long as it is told; this is a moment of it."""
+    play(schedule)
+
+
+def test_a_seed_of_the_search_is_the_same_cases_again() -> None:
+    assert search(7, 5) == search(7, 5) >= 5

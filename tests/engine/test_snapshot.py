@@ -37,7 +37,8 @@ def check(house: House) -> Snapshot:
         one = books.sequence
         for page in one.pages:
             holders.setdefault(page, []).append((one.tier, one.model, one.adapter))
-    of_adapters = {page: digest for digest, pages in house.scheduler.residency.pages().items() for page in pages}
+    resident = reversed(house.scheduler.residency.pages().items())
+    of_adapters = {page: digest for digest, pages in resident for page in pages}
     for page, owner in enumerate(owners):
         if page in holders:
             assert owner.kind == "kv"

@@ -11,6 +11,7 @@ from scheduler_auditor import VOCAB, Clock, House, uninterrupted
 
 from engine.arena import Arena
 from engine.config import FakeConfig, FakeFaults, ModelConfig
+from engine.entry import Entry
 from engine.fake import FakePending, FakeRunner, fake_model
 from engine.inbox import GatewayGone, Inbox, Progress, Stop
 from engine.protocol import (
@@ -536,6 +537,35 @@ def test_a_chunk_that_fails_again_in_the_next_step_is_counted_once() -> None:
     assert (loop.endings()[1].reason, loop.endings()[1].message) == ("error", "the chunk was made to fail")
     assert b"laneway_chunk_errors_total 1.0\n" in reports[0].metrics
     assert b"laneway_step_errors_total 0.0\n" in reports[0].metrics
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_a_request_whose_scheduling_raises_ends_alone_and_is_counted(steps_ahead: int) -> None:
+    def when(loop: Loop, frame: FromEngine) -> None:
+        if isinstance(frame, StatusReport):
+            reports.append(frame)
+            loop.stop()
+        elif len(loop.endings()) == 2:
+            loop.send(Status())
+
+    reports: list[StatusReport] = []
+    loop = Loop(Recorded(steps_ahead=steps_ahead), when)
+    grow = loop.scheduler._room.grow
+
+    def fails(entry: Entry) -> bool:
+        assert entry.sequence.handle != 1, "made to fail"
+        return grow(entry)
+
+    loop.scheduler._room.grow = fails  # type: ignore[method-assign]
+    loop.send(loop.submit(1, max_tokens=50), loop.submit(2, max_tokens=50))
+    loop.run()
+    first, second = loop.endings()[1], loop.endings()[2]
+    assert (first.reason, first.message) == ("error", "internal error: AssertionError")
+    assert (second.reason, second.usage.completion_tokens) == ("length", 50)
+    assert b"laneway_scheduling_errors_total 1.0\n" in reports[0].metrics
+    made = first.usage.completion_tokens + second.usage.completion_tokens
+    assert reports[0].tokens_made == made + reports[0].tokens_overrun
+    assert 0 < first.usage.completion_tokens == len(loop.ids()[1])
 
 
 def test_what_is_in_flight_when_the_engine_stops_is_completed_first() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from engine_peer import REPO, EngineProcess, Peer
 
+from engine.__main__ import STOP_S_MAX
 from engine.changes import CHANGES_MAX
 from engine.config import ConfigError, parse
 from engine.inbox import INBOX_BYTES_MAX
@@ -49,10 +50,11 @@ from engine.worker import MESSAGE_CHARS_MAX
 
 Start = Callable[..., EngineProcess]
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
-CHUNK_FAILS, STEP_FAILS, STALLS, LOSES_DEVICE = 701, 702, 703, 704
+CHUNK_FAILS, STEP_FAILS, STALLS, LOSES_DEVICE, DRAW_FAILS = 701, 702, 703, 704, 705
 STEPS_AHEAD = pytest.mark.parametrize("steps_ahead", [0, 1])
 FAULTS = {
     "chunk_error_id": CHUNK_FAILS,
+    "draw_error_id": DRAW_FAILS,
     "step_error_id": STEP_FAILS,
     "stall_id": STALLS,
     "device_lost_id": LOSES_DEVICE,
@@ -96,6 +98,23 @@ async def test_a_chunk_that_fails_ends_its_request_alone(
     assert results[2][1].reason == "error"
     assert results[2][1].message == "the chunk was made to fail"
     assert sample(await status(peer), "laneway_chunk_errors_total") == 1
+    assert engine.events("chunk.failed")[0]["request_id"] == "req_2"
+
+
+@STEPS_AHEAD
+async def test_a_row_that_cannot_be_drawn_fails_alone_and_is_counted(
+    start_engine: Start, connect: Connect, steps_ahead: int
+) -> None:
+    engine = start_engine({"faults": FAULTS, "steps_ahead": steps_ahead})
+    peer = await connect(engine)
+    peer.send(peer.submit(1, max_tokens=40), peer.submit(2, prompt_ids=[5, DRAW_FAILS]), peer.submit(3, max_tokens=40))
+    results = await peer.until_ended(1, 2, 3)
+    assert [len(results[handle][0]) for handle in (1, 2, 3)] == [40, 0, 40]
+    assert results[2][1].reason == "error"
+    assert results[2][1].message.startswith("its sampling could not be prepared: OverflowError")
+    report = await status(peer)
+    assert sample(report, "laneway_chunk_errors_total") == 1
+    assert sample(report, "laneway_step_errors_total") == 0
     assert engine.events("chunk.failed")[0]["request_id"] == "req_2"
 
 
@@ -559,6 +578,9 @@ async def test_sigterm_ends_what_runs_and_says_so(start_engine: Start, connect: 
     assert await peer.closed()
     assert await asyncio.to_thread(engine.process.wait, 30) == 0
     assert not engine.events("engine.stop_forced"), "it stopped by itself, in good time"
+    (stopped,) = engine.events("engine.stopped")
+    assert 0 <= stopped["requests_s"] <= stopped["all_s"] < STOP_S_MAX
+    assert 0 <= stopped["flush_s"] <= stopped["all_s"]
 
 
 @STEPS_AHEAD

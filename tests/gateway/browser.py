@@ -15,6 +15,11 @@ SESSION = "/v1/admin/session"
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read the host's certificates takes longer than the request
 
 
+def cookie_name(url: str) -> str:
+    """Of a session's cookie at this address."""
+    return f"laneway_session_{httpx.URL(url).port}"
+
+
 class Browser:
     """Each request on a connection of its own, so that there is none to close."""
 
@@ -32,6 +37,10 @@ class Browser:
             else:
                 self.cookies[name] = morsel.value
         return answer
+
+    def take_session(self, other: Browser) -> None:
+        """As if both gateways were behind one address, where the cookie has one name."""
+        self.cookies = {cookie_name(self.url): other.cookies[cookie_name(other.url)]}
 
     def cookie(self) -> str:
         """As a header's value."""

@@ -17,8 +17,9 @@ import pytest
 from adapter_operator import AdapterOperator, HalfUpload, files_of
 from gateway_stack import MODEL, Stack, eventually
 
-from adapters.check import CONFIG_FILE, WEIGHTS_FILE
+from adapters.check import CONFIG_FILE, FILES, WEIGHTS_FILE
 from adapters.generate import Recipe, write_random
+from adapters.resolved import RESOLVED_FILE
 from adapters.spec import BaseShape
 from adapters.store import slab_name
 from engine.client import EngineClient
@@ -245,6 +246,32 @@ def test_a_slab_comes_with_each_and_is_made_where_it_lacks(
     eventually(lambda: not directory.exists())
 
 
+def test_what_was_stored_before_is_resolved_by_the_gateway_and_served(
+    own: Stack, operator: AdapterOperator, made: Callable[[int], Path]
+) -> None:
+    """Without slabs being made, and without a word from the operator; one that stalls delays nobody else."""
+    names = {name: operator.upload(made(2300 + n), name, tenant="acme")["digest"] for n, name in enumerate("xy")}
+    for name, digest in names.items():
+        directory = own.config.adapters_dir / digest
+        (directory / RESOLVED_FILE).unlink()
+        (directory / slab_name("float32")).touch()  # so that only the loader has a reason to
+        config = json.loads((directory / CONFIG_FILE).read_bytes())
+        config["alpha_pattern"] = {"(?=m)" + ".?" * 28 + "X": 1} if name == "x" else {"(?=m)model.*": 16}
+        (directory / CONFIG_FILE).write_text(json.dumps(config))
+    assert own.gateway is not None
+    own.gateway.kill()
+    own.gateway.wait()
+    own.start_gateway()
+    own.wait_ready()
+    eventually((own.config.adapters_dir / names["y"] / RESOLVED_FILE).exists, 30)
+    eventually(lambda: bool(own.log_lines("adapter.not_resolved")), 30)
+    assert own.log_lines("adapter.not_resolved")[0]["digest"] == names["x"]
+    assert text_of(own, "y")
+    assert own.chat("acme", model="x").status_code == 503
+    for name in names:
+        operator.ok("DELETE", f"adapters/{name}")
+
+
 def test_without_slabs_there_are_none(
     make_stack: Callable[..., Stack], tmp_path: Path, made: Callable[[int], Path]
 ) -> None:
@@ -254,7 +281,7 @@ def test_without_slabs_there_are_none(
     try:
         digest = operator.upload(made(2200), "plain", tenant="acme")["digest"]
         time.sleep(1.0)
-        assert {path.name for path in (stack.config.adapters_dir / digest).iterdir()} == {CONFIG_FILE, WEIGHTS_FILE}
+        assert {path.name for path in (stack.config.adapters_dir / digest).iterdir()} == {*FILES, RESOLVED_FILE}
         assert text_of(stack, "plain")
     finally:
         operator.close()

@@ -43,7 +43,7 @@ from gateway.model_writes import NewModel
 from migrations.upgrade import upgrade
 
 ACTOR = Actor("cli:operator", "req_1")
-READ_ONLY = {"preview_price", "margins", "check_model", "check_restorable", "is_served"}
+READ_ONLY = {"preview_price", "margins", "check_model", "check_restorable", "is_served", "bytes_left"}
 OF_ALIASES = {"set_alias", "remove_alias"}  # test_aliases has their lines
 Made = dict[str, Any]
 Write = Callable[[Finance, sa.Connection, Made], Any]

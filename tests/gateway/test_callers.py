@@ -214,7 +214,7 @@ async def test_a_key_expires_to_the_second(database: Database) -> None:
 async def test_the_watch_is_fresh_for_a_second_and_tells_of_changes(database: Database) -> None:
     now, changes = [100.0], []
 
-    async def changed() -> None:
+    async def changed(_: object) -> None:
         changes.append(watch.revision)
 
     watch = RevisionWatch(database, changed, clock=lambda: now[0])
@@ -238,7 +238,7 @@ async def test_the_log_says_once_an_episode_that_it_was_not_fresh(
 ) -> None:
     now = [100.0]
 
-    async def changed() -> None:
+    async def changed(_: object) -> None:
         pass
 
     watch = RevisionWatch(database, changed, clock=lambda: now[0])
@@ -257,7 +257,7 @@ async def test_an_older_reading_never_overtakes_a_newer_one(database: Database) 
     seen: list[int] = []
     begun = asyncio.Event()
 
-    async def changed() -> None:
+    async def changed(_: object) -> None:
         number = await database.read(revision.read)
         begun.set()
         await asyncio.sleep(0 if seen else 0.2)
@@ -274,7 +274,7 @@ async def test_an_older_reading_never_overtakes_a_newer_one(database: Database) 
 
 
 async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -> None:
-    async def changed() -> None:
+    async def changed(_: object) -> None:
         pass
 
     watch = RevisionWatch(database, changed)
@@ -291,7 +291,7 @@ async def test_a_revision_that_cannot_be_read_is_not_fresh(database: Database) -
 async def test_who_comes_while_the_loop_stood_still_waits_for_the_next_look(database: Database) -> None:
     """The database is well; only this process had no time to ask it."""
 
-    async def changed() -> None:
+    async def changed(_: object) -> None:
         pass
 
     watch = RevisionWatch(database, changed, interval_s=30.0)
@@ -307,7 +307,7 @@ async def test_who_comes_while_the_loop_stood_still_waits_for_the_next_look(data
 async def test_who_comes_while_the_database_is_away_is_told_at_once(database: Database) -> None:
     now, changes = [100.0], []
 
-    async def changed() -> None:
+    async def changed(_: object) -> None:
         changes.append(1)
 
     watch = RevisionWatch(database, changed, clock=lambda: now[0], interval_s=0.05)
@@ -317,7 +317,7 @@ async def test_who_comes_while_the_database_is_away_is_told_at_once(database: Da
     await asyncio.sleep(0.3)
     now[0] += 1.1
     began = time.monotonic()
-    assert not await watch.freshen(wait_s=60.0)
+    assert not await watch.freshen()
     assert time.monotonic() - began < 10
     database.write_sync(lambda c: c.execute(sa.text("ALTER TABLE away RENAME TO revision")))
     await asyncio.sleep(0.3)

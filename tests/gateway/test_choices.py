@@ -48,7 +48,7 @@ def books_are_equal(slow: Stack) -> Iterator[None]:
     """What the engine made since the test began is what its rows say, billed and discarded."""
 
     def made_by_the_engine() -> int:
-        text = httpx.get(f"{slow.url}/metrics").text
+        text = slow.metrics()
         return sum(int(float(found)) for found in re.findall(r"^vllm:generation_tokens_total\S* (\S+)$", text, re.M))
 
     def settled() -> int:

@@ -284,7 +284,7 @@ def test_the_gateway_reconciles_by_itself(shop: Stack, admin: Operator) -> None:
     eventually(lambda: shop.read(lambda c: reconcile.newest(c, "minute")).number > (first.number if first else 0), 20.0)  # type: ignore[union-attr]
     eventually(lambda: any(one["engine_gap"] == 0 for one in admin.ok("GET", "reconciliations")["data"]), 20.0)
     assert admin.ok("GET", "reconciliations/standing")["imbalances"] == 0
-    metrics = httpx.get(f"{shop.url}/metrics").text
+    metrics = shop.metrics()
     assert "laneway_ledger_imbalances 0.0" in metrics
     assert "laneway_budget_overshoot 0.0" in metrics
 
@@ -304,7 +304,7 @@ def test_what_is_wrong_is_told(make_stack: Callable[..., Stack]) -> None:
     shop.write(unprotect)
     assert shop.chat("acme", max_tokens=3).status_code == 200
     told = "laneway_ledger_imbalances 2.0"
-    eventually(lambda: told in httpx.get(f"{shop.url}/metrics").text, 20.0)
+    eventually(lambda: told in shop.metrics(), 20.0)
     assert "books.imbalance" in shop.log_file.read_text()
     result = laneway(shop, "billing", "reconcile")
     assert result.exit_code == 1

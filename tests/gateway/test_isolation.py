@@ -41,7 +41,7 @@ OWN: dict[tuple[str, str], Any] = {
 # The console's files, the same for everybody: test_console_files has them.
 CONSOLE = {(method, path) for method in ("GET", "HEAD") for path in ("/admin", "/admin/{path:path}")}
 # Nobody's, for everybody.
-PUBLIC = {("GET", path) for path in ("/health/live", "/health/ready", "/metrics", "/schema", "/schema/openapi.json")}
+PUBLIC = {("GET", path) for path in ("/health/live", "/health/ready", "/schema", "/schema/openapi.json")}
 # The operator's, of one tenant: the query that names it. What it shows must be of that tenant.
 OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/projects": {"tenant": OURS},
@@ -91,7 +91,7 @@ OPERATORS = {
     ("PATCH", "/v1/admin/models/{model:path}"), ("DELETE", "/v1/admin/models/{model:path}"),
     ("GET", "/v1/admin/aliases"), ("GET", "/v1/admin/aliases/{alias:path}"),
     ("PUT", "/v1/admin/aliases/{alias:path}"), ("DELETE", "/v1/admin/aliases/{alias:path}"),
-    ("GET", "/v1/admin/health"),
+    ("GET", "/v1/admin/health"), ("GET", "/metrics"),
     ("GET", "/v1/admin/requests/{request_id:str}"),
     ("POST", "/v1/admin/periods/close"), ("GET", "/v1/admin/invoices/{invoice_id:str}"),
     ("POST", "/v1/admin/corrections"),

@@ -61,7 +61,7 @@ def test_requests_flow_in_evenly(house: House) -> None:
     says = r"the key's requests per minute: limit 6, used 6, requested 1. Try again in 10s"
     with pytest.raises(RateLimited, match=says) as no:
         house.admit(subjects)
-    assert header(no.value, "retry-after") == "10"
+    assert 10 <= int(header(no.value, "retry-after")) <= 13, "spread, and never too early"
     assert header(no.value, "x-should-retry") == "true"
     assert header(no.value, "x-ratelimit-remaining-requests") == "0"
     house.pass_s(10)

@@ -20,7 +20,7 @@ from gateway_stack import MODEL, PATIENCE_S, Stack, body, eventually
 from billing.database import Database
 from engine.client import EngineClient
 from gateway import keys, live
-from gateway.access import COOKIE, CSRF_HEADER
+from gateway.access import CSRF_HEADER
 from gateway.errors import ApiError, InvalidApiKey, LedgerAway
 from gateway.live_views import AwayEvent, EngineEvent
 from gateway.routes import admin_live
@@ -37,7 +37,7 @@ class Watch:
         self.ended = threading.Event()
         self._client = httpx.Client(timeout=httpx.Timeout(30))
         self._url = url
-        self._headers = {"Authorization": f"Bearer {secret}"} if cookie is None else {"Cookie": f"{COOKIE}={cookie}"}
+        self._headers = {"Authorization": f"Bearer {secret}"} if cookie is None else {"Cookie": cookie}
         self._leave = False
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -96,11 +96,7 @@ def watching(stack: Stack, secret: str) -> Iterator[Watch]:
 
 
 def looks(stack: Stack) -> int:
-    [line] = [
-        line
-        for line in httpx.get(f"{stack.url}/metrics").text.splitlines()
-        if line.startswith("laneway_snapshots_total")
-    ]
+    [line] = [line for line in stack.metrics().splitlines() if line.startswith("laneway_snapshots_total")]
     return int(float(line.split()[-1]))
 
 
@@ -226,7 +222,8 @@ def test_by_a_session_it_goes_on_until_the_sign_out(watched: Stack) -> None:
     admin = watched.write(lambda c: keys.create(c, tenant_id=None, name="signs in", kind="admin"))
     with httpx.Client(base_url=watched.url) as browser:
         signed_in = browser.post("/v1/admin/session", json={"key": admin.secret})
-        watch = Watch(watched.url, "", cookie=browser.cookies[COOKIE])
+        [cookie] = browser.cookies.jar
+        watch = Watch(watched.url, "", cookie=f"{cookie.name}={cookie.value}")
         try:
             # Longer than it takes to be asked again who watches.
             eventually(lambda: len(watch.named("engine")) >= live.PERIOD_S + admin_live.CONFIRM_S + 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -10,7 +12,7 @@ import pytest
 from gateway_stack import eventually_async
 
 from adapters.store import AdapterStore
-from engine.client import AdapterFailed, EngineClient
+from engine.client import AdapterFailed, EngineClient, EngineUnavailable
 from gateway.loader import AdapterLoader
 
 OLD, NEW, LATER = "a" * 64, "b" * 64, "c" * 64
@@ -41,6 +43,16 @@ class Store:
     def path(self, digest: str) -> Path:
         return Path(digest)
 
+    def __init__(self) -> None:
+        self.lacking: set[str] = set()
+
+    def lacks_modules(self, digest: str) -> bool:
+        return digest in self.lacking
+
+
+async def resolve_none(digests: Sequence[str]) -> dict[str, str]:
+    raise AssertionError(f"{digests} were resolved before")
+
 
 @pytest.fixture
 async def engine() -> Engine:
@@ -48,7 +60,9 @@ async def engine() -> Engine:
 
 
 def make_loader(engine: Engine, wanted: dict[str, str]) -> AdapterLoader:
-    return AdapterLoader(cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: wanted)
+    return AdapterLoader(
+        cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: wanted, resolve=resolve_none
+    )
 
 
 async def test_a_stream_on_an_adapter_that_goes_delays_none_that_comes(engine: Engine) -> None:
@@ -81,9 +95,58 @@ async def test_an_adapter_that_returns_is_loaded_after_it_went(engine: Engine) -
     assert engine.said == ["load a", "unload a", "unloaded a", "load a"]
 
 
+async def test_loads_that_fail_with_the_engine_leave_no_exception_behind(engine: Engine) -> None:
+    """As when an engine is killed: the first failure ends the wait, and nobody asks the other loads for theirs."""
+    said: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    gone = asyncio.Event()
+
+    async def lost(*_: object, **__: object) -> None:
+        await gone.wait()
+        raise EngineUnavailable("the engine was lost")
+
+    engine.load_adapter = lost  # type: ignore[method-assign]
+    loader = make_loader(engine, {f"{digit}" * 64: "m" for digit in range(8)})
+    change = asyncio.create_task(loader.on_change())
+    await asyncio.sleep(0.05)
+    gone.set()
+    with pytest.raises(EngineUnavailable):
+        await change
+    await eventually_async(lambda: not loader._loading)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == []
+
+
+async def test_what_was_never_resolved_follows_and_delays_nobody(engine: Engine) -> None:
+    store, may = Store(), asyncio.Event()
+    store.lacking = {OLD, NEW}
+
+    async def resolve(digests: Sequence[str]) -> dict[str, str]:
+        await may.wait()
+        store.lacking.discard(OLD)
+        return {NEW: "its patterns take too long"} if NEW in digests else {}
+
+    wanted = dict.fromkeys((OLD, NEW, LATER), "m")
+    loader = AdapterLoader(
+        cast(EngineClient, engine), cast(AdapterStore, store), lambda: wanted, lambda: wanted, resolve=resolve
+    )
+    async with asyncio.timeout(5):
+        await loader.on_change()
+    assert engine.said == ["load c"]
+    await loader.on_change()
+    may.set()
+    await eventually_async(lambda: engine.said == ["load c", "load a"])
+    with pytest.raises(AdapterFailed, match="its patterns take too long"):
+        await loader.ensure(NEW, "m")
+    assert engine.said == ["load c", "load a"]
+
+
 async def test_what_may_be_promoted_again_stays(engine: Engine) -> None:
     wanted, kept = {OLD: "m"}, {OLD, NEW}
-    loader = AdapterLoader(cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: kept)
+    loader = AdapterLoader(
+        cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: kept, resolve=resolve_none
+    )
     await loader.on_change()
     wanted[NEW] = wanted.pop(OLD)
     await loader.on_change()
@@ -101,7 +164,12 @@ async def test_what_may_be_promoted_again_stays(engine: Engine) -> None:
 async def test_the_engine_is_told_what_is_pinned_and_serves_what_cannot_be(engine: Engine) -> None:
     wanted, pinned = {OLD: "m", NEW: "m"}, {NEW}
     loader = AdapterLoader(
-        cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: wanted, lambda: pinned
+        cast(EngineClient, engine),
+        cast(AdapterStore, Store()),
+        lambda: wanted,
+        lambda: wanted,
+        lambda: pinned,
+        resolve=resolve_none,
     )
     await loader.on_change()
     assert sorted(engine.said) == ["load a", "pin b"]
@@ -117,7 +185,12 @@ async def test_the_engine_is_told_what_is_pinned_and_serves_what_cannot_be(engin
 async def test_what_was_replaced_is_pinned_no_more(engine: Engine) -> None:
     wanted, pinned = {OLD: "m"}, {OLD}
     loader = AdapterLoader(
-        cast(EngineClient, engine), cast(AdapterStore, Store()), lambda: wanted, lambda: {OLD, NEW}, lambda: pinned
+        cast(EngineClient, engine),
+        cast(AdapterStore, Store()),
+        lambda: wanted,
+        lambda: {OLD, NEW},
+        lambda: pinned,
+        resolve=resolve_none,
     )
     await loader.on_change()
     wanted[NEW] = wanted.pop(OLD)

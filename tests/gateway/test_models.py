@@ -466,7 +466,7 @@ def test_the_last_one_stays_and_a_start_knows_what_was_changed(
     answers = [httpx.get(f"{stack.url}/v1/admin/{path}", headers=headers) for path in ("models", "health", "overview")]
     assert [answer.status_code for answer in answers] == [403, 403, 200]
     assert "later" not in answers[2].text
-    assert "laneway_models_refused 1.0" in httpx.get(f"{stack.url}/metrics").text
+    assert "laneway_models_refused 1.0" in stack.metrics()
     # So does an engine: `laneway serve` and `laneway engine` write its file from the database.
     written = json.loads(engine_file(stack.config).read_bytes())["models"]
     assert [(model["name"], model["path"]) for model in written] == [

@@ -30,9 +30,10 @@ def test_health(stack: Stack) -> None:
 
 def test_metrics_are_the_gateways_and_the_engines(stack: Stack) -> None:
     stack.chat()
-    answer = httpx.get(f"{stack.url}/metrics")
+    text = stack.metrics()
+    headers = {"Authorization": f"Bearer {stack.metrics_key}"}
+    answer = httpx.get(f"{stack.url}/metrics", headers=headers)
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    text = answer.text
     assert 'laneway_requests_ended_total{ending="length",tier="premium"}' in text
     assert "vllm:generation_tokens_total" in text
     for private in (*stack.tenants.values(), *stack.key_ids.values(), *stack.adapters.values(), "acme"):

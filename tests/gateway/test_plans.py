@@ -16,6 +16,7 @@ from gateway.asked import Asked, Prompt
 from gateway.callers import Caller
 from gateway.errors import InvalidRequest
 from gateway.inflight import ServedModel
+from gateway.large_work import LargeWork
 from gateway.models import Files
 from gateway.plans import Known, Planner
 from gateway.registry import Registry, ServedName, Target
@@ -46,7 +47,7 @@ def planner(directories: dict[str, Path], **ids: int) -> tuple[Planner, dict[str
         served[name] = ServedModel(name, tokenizers[name], files.vocabulary, files.encoding, 16, 0)
     registry = Registry(cast(Database, None))
     registry.serve([ServedName(model(name), 0) for name in directories])
-    return Planner(served, registry, cast(EngineClient, Engine(**ids))), tokenizers
+    return Planner(served, registry, cast(EngineClient, Engine(**ids)), LargeWork()), tokenizers
 
 
 def asked(*prompts: Prompt) -> Asked:
@@ -65,7 +66,6 @@ async def test_models_of_one_encoding_count_once(model_dir: Path, tiny_dir: Path
     plans, tokenizers = planner(directories, one=49152, two=49152, tiny=4096)
     known: Known = {}
     made = {name: await plans.plan(CALLER, asked("Once upon"), Target(name, name, None), known) for name in directories}
-    plans.close()
     encoded = {name: getattr(tokenizer, "encoded", []) for name, tokenizer in tokenizers.items()}
     assert encoded == {"one": ["Once upon"], "two": [], "tiny": ["Once upon"]}
     assert made["one"].prompts == made["two"].prompts
@@ -81,7 +81,6 @@ async def test_ids_that_one_of_them_has_not(model_dir: Path) -> None:
     assert await plans.plan(CALLER, asked([500]), Target("one", "one", None), known)
     with pytest.raises(InvalidRequest, match="below 400"):
         await plans.plan(CALLER, asked([500]), Target("two", "two", None), known)
-    plans.close()
 
 
 def test_whose_ids_are_the_same_words(model_dir: Path, tiny_dir: Path) -> None:
@@ -91,4 +90,3 @@ def test_whose_ids_are_the_same_words(model_dir: Path, tiny_dir: Path) -> None:
     assert not plans.one_vocabulary([targets["one"], targets["tiny"]])
     assert not plans.one_vocabulary([targets["one"], targets["unread"]])
     assert plans.one_vocabulary([targets["unread"]]), "it says itself that it is not there"
-    plans.close()

@@ -53,7 +53,7 @@ class Gateways(Stack):
     def shared(self) -> list[bool]:
         """Whether each gateway's limits are shared now."""
         urls = (self.url, self.second_url)
-        return ["\nlaneway_limits_shared 1.0" in httpx.get(f"{url}/metrics").text for url in urls]
+        return ["\nlaneway_limits_shared 1.0" in self.metrics(url) for url in urls]
 
 
 def _ready(url: str) -> bool:

@@ -122,7 +122,7 @@ def test_a_whole_answer_ends_too_and_costs_nothing(make_stack: MakeStack) -> Non
     stack = make_stack(fake={"step_ms": 25.0})
 
     def made_tokens() -> float:
-        lines = httpx.get(f"{stack.url}/metrics").text.splitlines()
+        lines = stack.metrics().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
 
     async def ask(made: keys.MadeKey) -> tuple[httpx.Response, float]:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import httpx
 import pytest
 from admin_routes import ServedRoute, admin_routes
-from browser import NO_TLS, SESSION, sign_in
+from browser import NO_TLS, SESSION, cookie_name, sign_in
 from click.testing import CliRunner
 from gateway_stack import MODEL, Stack, body
 
@@ -117,7 +117,7 @@ def test_nobody_comes_in_with_nothing(open_to_all: Stack, routes: list[ServedRou
     for route in routes:
         answer = httpx.request(route.method, open_to_all.url + asked(route), verify=NO_TLS)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key"), route
-        cookie = {"Cookie": "laneway_session=" + "x" * 43}
+        cookie = {"Cookie": f"{cookie_name(open_to_all.url)}={'x' * 43}"}
         answer = httpx.request(route.method, open_to_all.url + asked(route), headers=cookie, verify=NO_TLS)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "session_expired"), route
 

@@ -99,7 +99,7 @@ def check_case(stack: Stack, operator: str, case: schemathesis.Case) -> None:
 
 
 def internal_errors(stack: Stack) -> float:
-    metrics = httpx.get(f"{stack.url}/metrics").text
+    metrics = stack.metrics()
     return sum(
         float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("laneway_internal_errors_total")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from browser import SESSION, Browser, sign_in
+from browser import SESSION, Browser, cookie_name, sign_in
 from gateway_stack import Stack, eventually
 
 from billing import tenants
@@ -21,6 +22,7 @@ from gateway.errors import RateLimited
 from gateway.keys import MadeKey
 from gateway.roles import Role
 from gateway.sessions import (
+    BEYOND_LIMIT_MAX,
     REFUSED_S,
     SESSION_IDLE_S,
     SESSION_S_MAX,
@@ -62,21 +64,21 @@ def test_signing_in_and_out(stack: Stack) -> None:
     assert body["key"] == {"id": key.key.id, "name": "me", "last_four": key.key.last4}
     assert abs(body["expires_at"] - time.time() - SESSION_S_MAX) < 60
     cookie = answer.headers["set-cookie"]
-    for word in ("laneway_session=", "HttpOnly", "SameSite=strict", "Path=/"):
+    for word in (f"{cookie_name(stack.url)}=", "HttpOnly", "SameSite=strict", "Path=/"):
         assert word in cookie
     assert "Secure" not in cookie
     assert answer.headers["cache-control"] == "no-store"
     assert client.get(SESSION).json() == body
-    value = client.cookies["laneway_session"]
+    value = client.cookies[cookie_name(stack.url)]
     (row,) = session_rows(stack, key)
     assert row.hash == hashlib.sha256(value.encode()).hexdigest()
     assert not any(secret in str(row) for secret in (value, body["csrf_token"])), "the database knows neither"
     assert client.get("/v1/admin/keys").status_code == 200
     gone = client.delete(SESSION, headers={"x-csrf-token": body["csrf_token"]})
     assert (gone.status_code, gone.content) == (204, b"")
-    assert "laneway_session" not in client.cookies
+    assert client.cookies == {}
     assert session_rows(stack, key) == []
-    client.cookies["laneway_session"] = value
+    client.cookies[cookie_name(stack.url)] = value
     assert code(client.get(SESSION)) == code(client.get("/v1/admin/keys")) == (401, "session_expired")
 
 
@@ -94,10 +96,46 @@ def test_what_a_session_writes_is_in_the_audit_log(stack: Stack) -> None:
 
 
 def test_https_before_us_makes_the_cookie_secure(stack: Stack) -> None:
-    answer = httpx.post(
-        stack.url + SESSION, json={"key": admin_key(stack).secret}, headers={"X-Forwarded-Proto": "https"}
-    )
+    """And this very host's alone: no page of another one below the same domain can set it."""
+    browser = Browser(stack.url)
+    browser.headers["X-Forwarded-Proto"] = "https"
+    answer = browser.post(SESSION, json={"key": admin_key(stack).secret})
     assert "Secure" in answer.headers["set-cookie"]
+    [name] = browser.cookies
+    assert name == f"__Host-{cookie_name(stack.url)}"
+    assert browser.get(SESSION).status_code == 200
+    browser.cookies = {cookie_name(stack.url): browser.cookies[name]}
+    assert code(browser.get(SESSION)) == (401, "session_expired"), "one that came over http is not taken"
+
+
+def test_the_cookie_has_the_port_that_the_browser_sees(stack: Stack) -> None:
+    """Two on one host keep their cookies apart; gateways behind one address share theirs."""
+    key = {"key": admin_key(stack).secret}
+    for host, name in (
+        ("a.example:8443", "laneway_session_8443"),
+        ("a.example", "laneway_session"),
+        ("[::1]", "laneway_session"),
+    ):
+        answer = httpx.post(stack.url + SESSION, json=key, headers={"Host": host})
+        assert [one.name for one in answer.cookies.jar] == [name], host
+
+
+def test_signing_in_again_ends_the_session_before(stack: Stack) -> None:
+    first, second = admin_key(stack), admin_key(stack, "tenant_admin", "acme")
+    client = sign_in(stack, first)
+    other = sign_in(stack, first)
+    before = dict(client.cookies)
+    for key in (first, second):
+        old = Browser(stack.url)
+        old.cookies = dict(client.cookies)
+        assert client.post(SESSION, json={"key": key.secret}).status_code == 200
+        assert client.get(SESSION).status_code == 200
+        assert code(old.get(SESSION)) == (401, "session_expired")
+    assert before != client.cookies
+    assert other.get(SESSION).status_code == 200, "another browser's is its own"
+    query = sa.select(audit_log.c.action).where(audit_log.c.actor == first.key.id).order_by(audit_log.c.id)
+    actions = stack.read(lambda c: list(c.execute(query).scalars()))
+    assert actions.count("session.end") == 2
 
 
 @pytest.mark.parametrize("how", ["unknown", "malformed", "live", "revoked", "expired"])
@@ -145,7 +183,7 @@ def test_what_ends_a_key_ends_its_sessions(make_stack: Callable[..., Stack], pos
     }
     for name, (key, end) in cases.items():
         here, there = sign_in(stack, key), Browser(stack.urls[1])
-        there.cookies = dict(here.cookies)
+        there.take_session(here)
         assert here.get(SESSION).json() == there.get(SESSION).json(), name
         end(key)
         for client in (here, there):
@@ -156,7 +194,8 @@ def test_what_ends_a_key_ends_its_sessions(make_stack: Callable[..., Stack], pos
 
     here = sign_in(stack, admin_key(stack))
     there = Browser(stack.urls[1])
-    there.cookies, there.headers = dict(here.cookies), here.headers
+    there.take_session(here)
+    there.headers = here.headers
     assert there.delete(SESSION).status_code == 204
     assert code(here.get("/v1/admin/keys")) == (401, "session_expired"), "signed out elsewhere"
 
@@ -218,42 +257,57 @@ def test_one_sessions_token_is_not_anothers(stack: Stack) -> None:
 # ---- wrong sign-ins
 
 
+def wrong(sign_ins: SignIns, address: str) -> RateLimited | None:
+    with sign_ins.attempt(address) as attempt:
+        return attempt.refusal
+
+
 def test_wrong_sign_ins_are_bounded_by_address() -> None:
     now = [0.0]
     sign_ins = SignIns(lambda: now[0])
-    for _ in range(WRONG_SIGN_INS_MAX - 1):
-        sign_ins.begin("10.0.0.1")
+    assert not any(wrong(sign_ins, "10.0.0.1") for _ in range(WRONG_SIGN_INS_MAX - 1))
     for _ in range(5):  # right ones do not count
-        sign_ins.begin("10.0.0.1")
-        sign_ins.succeeded("10.0.0.1")
-    sign_ins.begin("10.0.0.1")
+        with sign_ins.attempt("10.0.0.1") as attempt:
+            attempt.succeeded()
+    assert wrong(sign_ins, "10.0.0.1") is None
     now[0] = WRONG_SIGN_INS_S - 10
-    with pytest.raises(RateLimited) as refused:
-        sign_ins.begin("10.0.0.1")
-    assert refused.value.retry_after_s == pytest.approx(10)
-    assert str(WRONG_SIGN_INS_MAX) in refused.value.message
-    sign_ins.begin("10.0.0.2")
+    refused = wrong(sign_ins, "10.0.0.1")
+    assert refused is not None
+    assert refused.retry_after_s == pytest.approx(10)
+    assert str(WRONG_SIGN_INS_MAX) in refused.message
+    assert wrong(sign_ins, "10.0.0.2") is None
     now[0] = WRONG_SIGN_INS_S
-    sign_ins.begin("10.0.0.1")
+    assert wrong(sign_ins, "10.0.0.1") is None
+
+
+def test_beyond_the_limit_few_are_looked_up_at_once() -> None:
+    sign_ins = SignIns(lambda: 0.0)
+    for _ in range(WRONG_SIGN_INS_MAX):
+        wrong(sign_ins, "10.0.0.1")
+    with contextlib.ExitStack() as looked_up:
+        for _ in range(BEYOND_LIMIT_MAX):
+            looked_up.enter_context(sign_ins.attempt("10.0.0.1"))
+        with pytest.raises(RateLimited):
+            wrong(sign_ins, "10.0.0.1")
+        assert wrong(sign_ins, "10.0.0.2") is None
+    assert wrong(sign_ins, "10.0.0.1") is not None
 
 
 def test_an_address_of_ipv6_is_its_network() -> None:
     sign_ins = SignIns(lambda: 0.0)
     for n in range(WRONG_SIGN_INS_MAX):
-        sign_ins.begin(f"2001:db8::{n + 1:x}")
-    with pytest.raises(RateLimited):
-        sign_ins.begin("2001:db8::ffff")
-    sign_ins.begin("2001:db8:0:1::1")
+        wrong(sign_ins, f"2001:db8::{n + 1:x}")
+    assert wrong(sign_ins, "2001:db8::ffff") is not None
+    assert wrong(sign_ins, "2001:db8:0:1::1") is None
 
 
 def test_an_address_of_ipv4_inside_ipv6_is_its_own() -> None:
     """As a socket for both says it: one guesser must not keep all of IPv4 from signing in."""
     sign_ins = SignIns(lambda: 0.0)
     for n in range(WRONG_SIGN_INS_MAX):
-        sign_ins.begin("::ffff:192.0.2.1" if n % 2 else "192.0.2.1")
-    with pytest.raises(RateLimited):
-        sign_ins.begin("::ffff:192.0.2.1")
-    sign_ins.begin("::ffff:198.51.100.7")
+        wrong(sign_ins, "::ffff:192.0.2.1" if n % 2 else "192.0.2.1")
+    assert wrong(sign_ins, "::ffff:192.0.2.1") is not None
+    assert wrong(sign_ins, "::ffff:198.51.100.7") is None
 
 
 async def test_many_wrong_sign_ins_at_once(make_stack: Callable[..., Stack]) -> None:
@@ -264,6 +318,8 @@ async def test_many_wrong_sign_ins_at_once(make_stack: Callable[..., Stack]) -> 
         statuses = [answer.status_code for answer in await asyncio.gather(*tries)]
         assert statuses.count(401) == WRONG_SIGN_INS_MAX
         assert statuses.count(429) == 2 * WRONG_SIGN_INS_MAX
-        answer = await client.post(SESSION, json={"key": key.secret})
-    assert code(answer) == (429, "rate_limit_exceeded"), "or a guesser would go on"
-    assert 0 < int(answer.headers["retry-after"]) <= WRONG_SIGN_INS_S
+        refused = await client.post(SESSION, json={"key": keys.make_secret("admin")})
+        right = await client.post(SESSION, json={"key": key.secret})
+    assert code(refused) == (429, "rate_limit_exceeded")
+    assert 0 < int(refused.headers["retry-after"]) <= WRONG_SIGN_INS_S
+    assert right.status_code == 200, "behind a proxy the wrong ones are others'"

@@ -38,6 +38,7 @@ TOKENS = st.sampled_from([0, 1, 2, 9, 331, 998, 2_500_000, 2**24])
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("admit"), st.integers(0, 1), TOKENS),
+        st.tuples(st.just("reserve"), st.integers(0, 30), TOKENS),
         st.tuples(st.just("end"), st.integers(0, 30), TOKENS, st.integers(0, 1)),
         st.tuples(st.just("renew"), st.integers(0, 30)),
         st.tuples(st.just("pass"), st.sampled_from([1, 999, 250_000, 7_000_000, 16_000_000, 61_000_000])),
@@ -75,6 +76,11 @@ class Twins:
                 subjects = self._subjects(key)
                 told = await self._shared.admit(subjects, tokens, place, self._nothing)
                 assert self._rates.admit(told.at, subjects, tokens, place) == told
+            case ("reserve", number, tokens) if number < len(self._places):
+                key, place = self._places[number]
+                subjects = self._subjects(key)
+                told = await self._shared.admit(subjects, tokens, place, self._nothing, requests=0)
+                assert self._rates.admit(told.at, subjects, tokens, place, requests=0) == told
             case ("end", number, tokens, requests) if number < len(self._places):
                 key, place = self._places[number]
                 subjects = self._subjects(key)
@@ -203,9 +209,9 @@ async def test_one_that_grows_is_counted_once(redis_url: str) -> None:
     one = subjects(Allowance(1000, 1000, 1))
     async with limiter(redis_url) as first, limiter(redis_url) as second:
         admission = await first.admit(one, 300)
-        await first.enlarge(admission, 200)
+        await first.reserve(admission, 200)
         assert admission.tokens == 300, "what was reserved is enough"
-        await first.enlarge(admission, 900)
+        await first.reserve(admission, 900)
         with pytest.raises(RateLimited, match="concurrent"):
             await second.admit(one, 1)
         await admission.finish(850)
@@ -214,7 +220,8 @@ async def test_one_that_grows_is_counted_once(redis_url: str) -> None:
         assert 998 <= left[b"x-ratelimit-remaining-requests"] <= 999
         grown = await second.admit(one, 100)
         with pytest.raises(RateLimited, match="tokens per minute"):
-            await second.enlarge(grown, 500)
+            await second.reserve(grown, 500)
+        assert grown.tokens == 100, "it is as it was"
         await grown.give_back()
         await (await first.admit(one, 150)).finish(0)  # nothing of it is left
 
@@ -226,14 +233,13 @@ async def test_whoever_is_gone_before_the_answer_takes_nothing(redis_url: str, g
     async with limiter(redis_url) as first, limiter(redis_url) as second:
         for turns, one in enumerate(theirs):
             begun = await first.admit(one, 100) if grows else None
-            asked = asyncio.create_task(first.admit(one, 900) if begun is None else first.enlarge(begun, 900))
+            asked = asyncio.create_task(first.admit(one, 900) if begun is None else first.reserve(begun, 900))
             for _ in range(turns):
                 await asyncio.sleep(0)
             asked.cancel()
             with suppress(asyncio.CancelledError):
-                taken = await asked or begun
-                assert taken is not None
-                await taken.give_back()
+                if (taken := await asked or begun) is not None:
+                    await taken.give_back()
             if begun is not None:
                 await begun.give_back()  # as whoever has it does
         deadline = time.monotonic() + PLACE_S / 2

@@ -51,12 +51,13 @@ def test_each_counted_id_has_its_logprobs_and_its_place(tokenizer: Tokenizer) ->
     ids = tokenizer.encode("na\u00efve \U0001f600 caf\u00e9 STOP more")
     text = text_of(tokenizer, ["STOP"])
     shown = text.push(ids, [[(id_, -1.0)] for id_ in ids])
-    drawn = text.take_drawn()
+    taken = text.take_drawn()
+    drawn = [taken.token(at) for at in range(len(taken))]
     assert shown == "na\u00efve \U0001f600 caf\u00e9 "
-    assert [one.logprobs[0][0] for one in drawn] == ids[: text.tokens]
-    assert text.take_drawn() == []
+    assert [logprobs[0][0] for _, logprobs in drawn] == ids[: text.tokens]
+    assert len(text.take_drawn()) == 0
     data = b""
-    for one in drawn:  # a place counts the characters that were whole by then
-        assert one.offset == len(data.decode(errors="ignore"))
-        data += tokenizer.token_bytes(one.logprobs[0][0])
+    for offset, logprobs in drawn:  # a place counts the characters that were whole by then
+        assert offset == len(data.decode(errors="ignore"))
+        data += tokenizer.token_bytes(logprobs[0][0])
     assert data.decode().startswith(shown)

@@ -18,6 +18,7 @@ from gateway_stack import Stack, body, eventually
 
 from billing import audit, tables
 from billing.clock import SECOND, database_now
+from billing.database import Database
 
 MakeStack = Callable[..., Stack]
 STEP_S = 600
@@ -130,15 +131,74 @@ def test_a_key_expires_by_the_databases_clock(
         assert answer.status_code == status
 
 
+@pytest.fixture
+def step_database(postgres_url: str) -> Callable[[int], None]:
+    """Sets the clock that `postgres_url` answers by, so many seconds from the server's own."""
+    database = Database(postgres_url)
+    name = database.url.database
+
+    def run(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE clock_step (seconds int)")
+        connection.exec_driver_sql("INSERT INTO clock_step VALUES (0)")
+        connection.exec_driver_sql(
+            "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS "
+            "'SELECT pg_catalog.clock_timestamp() + make_interval(secs => seconds) FROM clock_step'"
+        )
+        connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET search_path = public, pg_catalog')
+
+    database.write_sync(run)
+    database.close()
+
+    def step(seconds: int) -> None:
+        stepping = Database(postgres_url)
+        stepping.write_sync(lambda c: c.execute(sa.text("UPDATE clock_step SET seconds = :s"), {"s": seconds}))
+        stepping.close()
+
+    return step
+
+
+def test_the_databases_clock_is_set_back(
+    make_stack: MakeStack, postgres_url: str, step_database: Callable[[int], None]
+) -> None:
+    """By two hours, to before its prices were published: what runs ends, what comes is served, and the holds of a
+    gateway that died before are free again after a lease, not after two hours."""
+    stack = make_stack(database_url=postgres_url, fake={"step_ms": 20.0}, toml=LEASE)
+    stack.start_more_gateways(1)
+    assert stack.chat().status_code == 200
+    dying = stack.more_gateways[0]
+    asked = body(stream=True, max_tokens=500)
+    url = f"{stack.urls[1]}/v1/chat/completions"
+    with httpx.stream("POST", url, headers=stack.headers(), json=asked, timeout=30) as answer:
+        next(answer.iter_lines())
+        dying.kill()
+        dying.wait(30)
+    stack.more_gateways.clear()
+    del stack.urls[1:]
+    assert stack.open_holds() == 1
+    request_id = stream(stack, stack.url, 150, [lambda: step_database(-7200)])
+    row = stack.usage(request_id)
+    assert row is not None
+    assert (row.completion_tokens, row.ending) == (150, "length")
+    for _ in range(5):
+        answered = stack.chat()
+        assert answered.status_code == 200, answered.text
+    eventually(lambda: stack.open_holds() == 0)
+    step_database(0)
+    assert stack.chat().status_code == 200
+    findings = stack.read(audit.reconcile)
+    assert findings.sound
+    assert findings.open_holds == 0
+
+
 def test_sqlite_under_a_clock_that_steps(make_stack: MakeStack, clock: HostClock) -> None:
-    """There the host's clock is the database's: what runs ends, and what comes is served, wherever it steps to. (Not
-    to before the prices: these are in force from a moment on.)"""
+    """There the host's clock is the database's: what runs ends, and what comes is served, wherever it steps to, also
+    to before the prices were published."""
     stack = make_stack(fake={"step_ms": 20.0}, toml=LEASE, environ=clock.environ)
     steps = [lambda: clock.set(2 * STEP_S), lambda: clock.set(STEP_S)]
     row = stack.usage(stream(stack, stack.url, 150, list(steps)))
     assert row is not None
     assert (row.completion_tokens, row.ending) == (150, "length")
-    for off_s in (2 * STEP_S, STEP_S, 0, STEP_S):
+    for off_s in (2 * STEP_S, STEP_S, 0, STEP_S, -2 * STEP_S):
         clock.set(off_s)
         assert stack.chat().status_code == 200
     findings = stack.read(audit.reconcile)

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+import engine.__main__
 from gateway import supervisor
 
 STOP_S_MAX = 15.0  # a second or two, and what a machine stands still
@@ -101,6 +102,14 @@ def test_a_stop_in_the_middle_of_streams_is_quick_and_complete(serve: Any, numbe
     with httpx.stream("POST", f"{serve.url}/v1/chat/completions", json=body, headers=headers, timeout=30) as stream:
         next(stream.iter_bytes())
         assert serve.stop(number) < STOP_S_MAX
+    assert "is killed" not in serve.output, "each ended by itself"
+
+
+def test_an_engine_ends_itself_before_it_is_killed_and_on_a_gpu_the_kernel_has_time_too() -> None:
+    nowhere = Path("/nowhere")
+    on_cpu = supervisor.engine_spec(nowhere, nowhere, fake=False, environ={})
+    on_gpu = supervisor.engine_spec(nowhere, nowhere, fake=False, environ={}, on_gpu=True)
+    assert engine.__main__.STOP_S_MAX < on_cpu.stop_s < on_gpu.stop_s
 
 
 def test_frozen_children_do_not_delay_the_stop(serve: Any) -> None:

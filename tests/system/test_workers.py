@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
+from free_port import free_port
 from gateway_stack import PATIENCE_S, Stack, body, eventually
 
 from billing import audit, tables
@@ -37,7 +38,7 @@ def worker_pids(stack: Stack) -> list[int]:
 
 def answered(stack: Stack) -> Counter[str]:
     """Chat answers by worker, as any one of them tells it."""
-    text = httpx.get(f"{stack.url}/metrics").text
+    text = stack.metrics()
     pattern = r'laneway_http_responses_total\{worker="(\d+)",route="/v1/chat/completions",status="\d+"\} ([\d.]+)'
     found: Counter[str] = Counter()
     for worker, count in re.findall(pattern, text):
@@ -63,7 +64,7 @@ def test_two_workers_from_start_to_stop(make_stack: MakeStack, postgres_url: str
     made = stack.new_key("acme")
     headers = {"Authorization": f"Bearer {made.secret}"}
     ask_until_both_answered(stack, headers)
-    text = httpx.get(f"{stack.url}/metrics").text
+    text = stack.metrics()
     assert 'laneway_worker_up{worker="0"} 1.0' in text
     assert 'laneway_worker_up{worker="1"} 1.0' in text
     assert text.count("# TYPE laneway_hold_seconds histogram") == 1
@@ -142,10 +143,11 @@ def test_who_is_watched(tmp_path: Path, still_s_max: float, watched: bool) -> No
 
 def test_workers_beside_their_engine(make_serve: Callable[..., Any], postgres_url: str) -> None:
     """`laneway serve --workers 2`: all ready before it says so, started again, stopped in order."""
-    serve = make_serve(f'[gateway]\ndatabase_url = "{postgres_url}"\n')
+    place = f"127.0.0.1:{free_port()}"
+    serve = make_serve(f'[gateway]\ndatabase_url = "{postgres_url}"\nmetrics_address = "{place}"\n')
     serve.start("--fake", "--workers", "2")
     assert httpx.get(f"{serve.url}/health/ready").status_code == 200
-    text = httpx.get(f"{serve.url}/metrics").text
+    text = httpx.get(f"http://{place}/metrics").text
     assert text.count("laneway_worker_up{") == text.count("} 1.0\n", 0, text.index("# HELP laneway_http")) == 2
     assert serve.process is not None
     for pid in serve.children():

@@ -17,7 +17,6 @@ from gateway import keys
 # A device costs 0.6 millionths of a unit a second, so that margins are neither all nor nothing.
 BILLING = "[billing]\nreconcile_s = 5.0\ndevice_second_picos = 600_000_000\n"
 ROLES = ("owner", "operator", "finance", "tenant_admin", "read_only")
-COOKIE = "laneway_session"
 TINY = Path(__file__).resolve().parents[2] / "examples" / "models" / "laneway-tiny"
 
 
@@ -63,13 +62,17 @@ class Console:
         for name in names:
             shutil.copytree(TINY, self.stack.config.models_dir / name)
 
+    @property
+    def cookie_name(self) -> str:
+        return f"laneway_session_{self.stack.port}"
+
     def cookie(self, role: str) -> Any:
         if role not in self.cookies:
             answer = httpx.post(f"{self.stack.url}/v1/admin/session", json={"key": self.secrets[role]})
             assert answer.status_code in (200, 201), answer.text
-            self.cookies[role] = answer.cookies[COOKIE]
+            self.cookies[role] = answer.cookies[self.cookie_name]
         return {
-            "name": COOKIE,
+            "name": self.cookie_name,
             "value": self.cookies[role],
             "url": self.stack.url,
             "httpOnly": True,

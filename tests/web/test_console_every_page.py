@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from conftest import serious_faults
-from console import COOKIE, ROLES, Console
+from console import ROLES, Console
 from routes import Route, routes
 from subjects import SUBJECTS
 
@@ -36,7 +36,7 @@ def addresses(console: Console) -> dict[str, str]:
 
 
 def session(console: Console, role: str) -> dict[str, Any]:
-    cookies = {COOKIE: console.cookie(role)["value"]}
+    cookies = {console.cookie_name: console.cookie(role)["value"]}
     return dict(httpx.get(f"{console.stack.url}/v1/admin/session", cookies=cookies).json())
 
 

@@ -3568,12 +3568,14 @@ export interface components {
             bytes_received: number;
             bytes_total: number | null;
             id: string;
+            key_id: string;
             started_at: number;
             /**
              * @default receiving
              * @enum {string}
              */
             state: "receiving" | "checking";
+            tenant_id: string | null;
         };
         /** Usage */
         Usage: {

@@ -4,10 +4,11 @@ export type Cell = string | number | bigint | null | undefined;
 
 export function safeCell(value: Cell): string {
   if (value === null || value === undefined) return "";
-  const text = String(value);
+  // As billing/exports/amounts.py has it: no control characters, and no sign that begins a formula, full-width or not.
+  const text = String(value).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, "");
   if (typeof value !== "string" || /^-?\d+(\.\d+)?$/.test(text)) return text;
-  const harmless = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-  return harmless === text && !/[",\n\r]/.test(text) ? text : `"${harmless.replaceAll('"', '""')}"`;
+  const harmless = /^[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(text) ? `'${text}` : text;
+  return harmless === text && !/[",;\n\r\t]/.test(text) ? text : `"${harmless.replaceAll('"', '""')}"`;
 }
 
 export function csvOf(header: readonly string[], rows: readonly (readonly Cell[])[]): string {

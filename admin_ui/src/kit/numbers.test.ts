@@ -62,4 +62,8 @@ test("a cell of a CSV is never a formula", () => {
   assert.equal(safeCell(-12), "-12");
   assert.equal(safeCell("-12.5"), "-12.5");
   assert.equal(safeCell("-12+cmd"), `"'-12+cmd"`);
+  assert.equal(safeCell("\n=1+1"), `"'=1+1"`);
+  assert.equal(safeCell("\uff1d1+1"), `"'\uff1d1+1"`);
+  assert.equal(safeCell("x;=1+1"), `"x;=1+1"`);
+  assert.equal(safeCell("a\u001b]0;b\u0007\u202ec"), `"a]0;bc"`);
 });

@@ -1,0 +1,42 @@
+"""First tokens of light tenants beside one that fills their tier with long answers, simulated with an H200's costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.simulate.devices import DEVICES
+from engine.simulate.traffic import Flood, Poisson, Population, Traffic
+from engine.simulate.world import World
+from engine.tiers import SHIPPED_TIERS, Tier
+
+ARRIVALS_S = 8.0
+# More requests outstanding than an H200 has places; each holds its place for about 20 s.
+OUTSTANDING, FLOOD_PROMPT, FLOOD_NEW = 400, 128, 1500
+PROMPT, NEW = 256, 16
+# Of each light tenant, for half a hundredth of the device's tokens.
+PER_S = 2.0
+
+
+@pytest.mark.parametrize("tier", SHIPPED_TIERS, ids=[tier.name for tier in SHIPPED_TIERS])
+@pytest.mark.parametrize("tenants", [10, 1])
+def test_light_tenants_meet_the_target_beside_one_that_floods_their_tier(tier: Tier, tenants: int) -> None:
+    population = Population({tier.name: 1.0}, tenants=tenants, tenant_zipf=0.0, adapters=0)
+    asked = Poisson(tier.name, tenants * PER_S, PROMPT, NEW)
+    flood = Flood(tier.name, OUTSTANDING, FLOOD_PROMPT, FLOOD_NEW)
+    traffic = Traffic(population, ARRIVALS_S, poissons=(asked,), floods=(flood,))
+    world = World(SHIPPED_TIERS, DEVICES["h200-8b"], traffic, seed=1)
+    world.run()
+    measure = world.measure
+    light = [ending for ending in measure.endings if ending.asked.flood is None]
+    assert [ending.made for ending in light] == [NEW] * len(light)
+    assert len(light) > 8 * tenants
+    assert not any(refused.flood is None for refused, _ in measure.refusals)
+    waits = sorted(ending.ttft_s or 0.0 for ending in light)
+    target_s = (tier.ttft_base_ms + tier.ttft_per_1k_prompt_tokens_ms * PROMPT / 1000) / 1000
+    assert waits[int(0.99 * len(waits))] <= target_s
+
+    flooded = [ending for ending in measure.endings if ending.asked.flood is not None]
+    assert all(ending.made == FLOOD_NEW for ending in flooded), "a preempted request completes"
+    assert all(ending.preemptions <= tier.preemptions_max for ending in flooded)
+    made_by_flood, made_by_light = (sum(ending.made for ending in endings) for endings in (flooded, light))
+    assert made_by_flood > 9 * made_by_light

@@ -1,0 +1,72 @@
+"""The process that looks at tenants' files: it gets no secret of ours, and ends when it takes too long."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adapters.header import AdapterRefused
+from adapters.store import AdapterStore
+from gateway import adapter_process
+from gateway.adapter_process import Resolver, environment, run_adapters
+from gateway.metrics import Metrics
+from gateway.sections import AdaptersSection
+from gateway.staging import Base
+from gateway.uploads import Uploads
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def commands_of_children() -> list[str]:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [Path(f"/proc/{child}/cmdline").read_text() for child in children]
+
+
+async def test_it_gets_none_of_our_environment_but_what_python_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Seen from within: a stand-in for `python -m adapters` prints its environment."""
+    package = tmp_path / "adapters"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import os; print(*sorted(os.environ))")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LANEWAY_DATABASE_URL", "postgresql://laneway:secret@db/laneway")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ran = await run_adapters([], 30)
+    names = set(ran.out.split())
+    assert ran.status == 0, ran.problems
+    assert {"PATH", "PYTHONPATH", "OPENBLAS_NUM_THREADS"} <= names
+    assert not {name for name in names if name.startswith(("LANEWAY", "AWS", "HOME"))}
+    assert names <= {*adapter_process.ENVIRONMENT_KEPT, "OPENBLAS_NUM_THREADS", "LC_CTYPE"}
+    assert environment({"LANEWAY_REDIS_URL": "x"}) == {"OPENBLAS_NUM_THREADS": "1"}
+
+
+async def test_one_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(TimeoutError):
+        await run_adapters(["check", "/nowhere", "--model", "/nowhere"], 0.001)
+    assert not [command for command in commands_of_children() if "adapters" in command]
+
+
+async def test_a_check_that_takes_too_long_refuses_the_upload(tmp_path: Path) -> None:
+    store = AdapterStore(tmp_path / "store")
+    uploads = Uploads(store, AdaptersSection(check_s_max=0.001), Metrics())
+    with store.begin() as incoming, pytest.raises(AdapterRefused, match=r"checking it took over 0\.001 s"):
+        await uploads.check(incoming, Base("m", REPO, "float32", 64))
+
+
+async def test_what_cannot_be_resolved_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = "a" * 64
+    (tmp_path / digest).mkdir()
+    resolver = Resolver(tmp_path)
+    first = await resolver.resolve([digest])
+    assert list(first) == [digest]
+
+    async def never(*_: object) -> adapter_process.Ran:
+        raise AssertionError("it was tried before")
+
+    monkeypatch.setattr(adapter_process, "run_adapters", never)
+    assert await resolver.resolve([digest]) == first

@@ -1,0 +1,111 @@
+"""Request heads that say two things, or too little, and bodies that are not what they seem."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+from gateway_stack import PATIENCE_S, Stack, body
+
+from gateway import keys
+
+
+def ask(stack: Stack, *fields: str, version: str = "1.1", path: str = "/health/live") -> tuple[int, Any, str]:
+    """The status, the body and the head of the answer to a request with exactly these header fields."""
+    head = "\r\n".join([f"GET {path} HTTP/{version}", *fields, "connection: close", "", ""])
+    with socket.create_connection(("127.0.0.1", stack.port), PATIENCE_S) as connection:
+        connection.sendall(head.encode())
+        text = b""
+        while part := connection.recv(65536):
+            text += part
+    answer_head, _, content = text.partition(b"\r\n\r\n")
+    return int(answer_head.split()[1]), json.loads(content), answer_head.decode()
+
+
+HEADS: dict[str, tuple[list[str], str]] = {
+    "no Host": ([], "no Host header"),
+    "two Hosts": (["Host: a", "host: b"], "2 Host headers"),
+    "the same Host twice": (["Host: a", "Host: a"], "2 Host headers"),
+    "two Authorizations": (["Host: a", "Authorization: Bearer x", "authorization: Bearer y"], "2 Authorization"),
+    "two keys": (["Host: a", "x-api-key: x", "X-API-Key: y"], "2 X-Api-Key headers"),
+    "two content types": (["Host: a", "content-type: a/b", "content-type: a/c"], "2 Content-Type headers"),
+    "two idempotency keys": (["Host: a", "Idempotency-Key: a", "Idempotency-Key: b"], "2 Idempotency-Key headers"),
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_a_head_that_is_ambiguous_is_refused(stack: Stack, case: str) -> None:
+    fields, said = HEADS[case]
+    status, content, head = ask(stack, *fields)
+    assert status == 400
+    assert content["error"]["type"] == "invalid_request_error"
+    assert said in content["error"]["message"]
+    assert "x-request-id: req_" in head
+
+
+def test_heads_that_are_as_they_may_be(stack: Stack) -> None:
+    assert ask(stack, version="1.0")[0] == 200, "HTTP/1.0 has no Host"
+    assert ask(stack, "Host: x", version="1.0")[0] == 200
+    assert ask(stack, "Host: x", "Accept: a/b", "Accept: a/c", "Cookie: a=b", "Cookie: c=d")[0] == 200
+    assert ask(stack, "Host: x", "Host: y", version="1.0")[0] == 400
+
+
+ENCODINGS = ("gzip", "br", "GZIP, identity", "nonsense")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_an_encoded_body_is_refused_by_name(stack: Stack, encoding: str) -> None:
+    data = json.dumps(body()).encode()
+    headers = stack.headers() | {"content-encoding": encoding, "content-type": "application/json"}
+    holds = stack.holds()
+    for content in (data, gzip.compress(data)):
+        for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages"):
+            answer = httpx.post(stack.url + path, content=content, headers=headers)
+            assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity"), path
+            assert repr(encoding) in answer.json()["error"]["message"]
+    admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="me", kind="admin")).secret
+    headers["Authorization"] = f"Bearer {admin}"
+    for path in ("/v1/admin/projects", "/v1/admin/session", "/v1/admin/adapters/check"):
+        answer = httpx.post(stack.url + path, content=data, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_content_encoding"), path
+    assert stack.holds() == holds
+
+
+def test_a_body_that_says_it_is_as_it_is_is_taken(stack: Stack) -> None:
+    for encoding in ("identity", "Identity", ""):
+        headers = stack.headers() | {"content-encoding": encoding}
+        answer = httpx.post(f"{stack.url}/v1/chat/completions", json=body(), headers=headers)
+        assert answer.status_code == 200
+
+
+def test_a_top_p_of_0_is_the_likeliest_token_on_every_endpoint(stack: Stack) -> None:
+    """As OpenAI has it, and as the description says; vLLM refuses it."""
+    for path, fields in (
+        ("/v1/chat/completions", body()),
+        ("/v1/messages", body()),
+        ("/v1/completions", {"model": body()["model"], "prompt": "Say something.", "max_tokens": 8}),
+    ):
+        answers = [
+            httpx.post(stack.url + path, json=fields | {"top_p": top_p}, headers=stack.headers())
+            for top_p in (0, -0.01)
+        ]
+        assert [answer.status_code for answer in answers] == [200, 400], path
+    schemas = httpx.get(f"{stack.url}/schema/openapi.json").json()["components"]["schemas"]
+    for name in ("ChatRequest", "CompletionRequest", "MessagesRequest"):
+        number = next(one for one in schemas[name]["properties"]["top_p"]["anyOf"] if one["type"] == "number")
+        assert (number["minimum"], number["maximum"]) == (0, 1)
+        assert "likeliest" in number["description"]
+
+
+def test_no_browser_guesses_what_an_answer_is(stack: Stack) -> None:
+    url = stack.url
+    answers = [httpx.get(url + path) for path in ("/health/live", "/nowhere", "/v1/models", "/metrics", "/admin")]
+    answers.append(httpx.post(f"{url}/v1/admin/session", json={"key": "x"}))
+    answers.append(stack.chat())
+    for answer in answers:
+        assert answer.headers.get_list("x-content-type-options") == ["nosniff"], answer.url
+    assert "x-content-type-options: nosniff" in ask(stack)[2]

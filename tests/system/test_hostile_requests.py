@@ -1,0 +1,18 @@
+"""Hostile requests of every group. `make long` sends 47,500."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from gateway_stack import Stack
+from hostile_requests import FAKE, SHARES, TOML, play
+
+
+@pytest.mark.slow
+def test_hostile_requests_cause_no_error_of_the_server(make_stack: Callable[..., Stack]) -> None:
+    seen = play(make_stack(fake=FAKE, toml=TOML), requests=1200, uploads=6, seed=2026)
+    assert set(seen.statuses) == {*SHARES, "uploads"}
+    # Requests that are all refused at the door would prove little.
+    assert seen.statuses["bodies"][200] > 100, seen.statuses
+    assert seen.statuses["admin"][200] > 30, seen.statuses
