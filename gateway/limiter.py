@@ -171,7 +171,8 @@ class Limiter:
         """How things stand then."""
         subjects, place, shared = admission.subjects, admission.place, self._shared
         unanswered = self._unanswered.pop(place, None)
-        if unanswered is not None and not unanswered.done():  # its answer comes before that of the ending
+        if unanswered is not None:
+            # `_late` counts what the answer took. An answer that is done may have `_late` still to run: wait() lets it.
             await asyncio.wait([unanswered], timeout=UNANSWERED_S)
         self._open.pop(place, None)
         alone = shared is None or shared.away

@@ -249,6 +249,25 @@ async def test_whoever_is_gone_before_the_answer_takes_nothing(redis_url: str, g
             await found[0].give_back()
 
 
+async def test_an_ending_in_the_moment_of_a_late_answer_gives_back_what_the_answer_took(redis_url: str) -> None:
+    """A reservation is cancelled; its answer is there, and its callbacks have not run yet, when the request ends."""
+    one = subjects(Allowance(1000, 1000, 1))
+    async with limiter(redis_url) as first, limiter(redis_url) as second:
+        admission = await first.admit(one, 100)
+        shared, questions = first._shared, []
+        assert shared is not None
+        ask = shared.admit
+        shared.admit = lambda *asked: questions.append(ask(*asked)) or questions[-1]  # type: ignore[func-returns-value, method-assign]
+        growing = asyncio.create_task(first.reserve(admission, 900))
+        while not questions:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        growing.cancel()
+        while not questions[0].done():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await admission.give_back()
+        await (await second.admit(one, 900)).give_back()
+
+
 async def test_of_a_hundred_at_once_as_many_as_are_allowed(redis_url: str) -> None:
     one = subjects(Allowance(1000, 10**9, 1000), Allowance(40, 10**9, 1000))
     async with limiter(redis_url) as first, limiter(redis_url) as second:
