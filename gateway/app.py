@@ -44,7 +44,7 @@ def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = (
     inner: ASGIApp = framework(services, routes)
     if (place := services.config.gateway.metrics_place) is not None:
         inner = MetricsListener(inner, place[1])
-    return Front(inner, services.metrics, services.pace)
+    return Front(inner, services.metrics, services.pace, services.refusal_pace)
 
 
 def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> Litestar:

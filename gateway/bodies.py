@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.asked import Asked
 from gateway.completions_wire import PROMPTS_MAX, parse_completion
-from gateway.errors import ContextLengthExceeded
+from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.messages_wire import parse_count, parse_messages
 from gateway.wire import parse_chat
 
@@ -19,6 +19,9 @@ from gateway.wire import parse_chat
 PARSE_IN_LOOP_BYTES_MAX = 32 * 1024
 # Beside a prompt of ids, a body has other lists and objects: at most so many numbers.
 OTHER_NUMBERS_MAX = 4096
+# OpenAI's limit of messages. A longer context has room for more: a template takes three tokens or more for each.
+MESSAGES_MAX = 2048
+MESSAGE_TOKENS_MIN = 3
 COUNT_BYTES = 64 * 1024
 
 
@@ -46,6 +49,20 @@ READERS: Mapping[str, Callable[[bytes], Read]] = {
     "messages": lambda body: Read(parse_messages(body).asked()),
     "count": lambda body: Read(parse_count(body).asked()),
 }
+
+
+def check_message_count(body: bytes, context_tokens: int) -> None:
+    """Refuse a conversation with more messages than fit any model before it is parsed. `context_tokens`: the longest
+    context served. Raises InvalidRequest.
+
+    Quotation marks within a string are escaped, so each `"role"` is a whole name or value, and every message has one."""
+    limit = max(MESSAGES_MAX, context_tokens // MESSAGE_TOKENS_MIN)
+    if body.count(b'"role"') > limit:
+        raise InvalidRequest(
+            f"'messages' has over {limit} messages; the longest context served is {context_tokens} tokens.",
+            param="messages",
+            code="array_above_max_length",
+        )
 
 
 def check_id_count(body: bytes, context_tokens: int) -> None:

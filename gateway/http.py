@@ -23,6 +23,7 @@ from gateway.endpoints import method_not_allowed, not_found
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 from gateway.pace import Pace
+from gateway.refusal_pace import RefusalPace
 
 BODY_S_MAX = 60.0
 # What an answer is, its content type says: no browser makes a page of an error's text.
@@ -37,10 +38,11 @@ _log = logging.getLogger(__name__)
 class Front:
     """The outermost ASGI application."""
 
-    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: Pace) -> None:
+    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: Pace, refusal_pace: RefusalPace) -> None:
         self._inner = inner
         self._metrics = metrics
         self._pace = pace
+        self._refusal_pace = refusal_pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -78,6 +80,8 @@ class Front:
             refusal = self._as_api_error(error, line, scope["path"])
             if line.record.status:  # the answer has begun: it can only be cut
                 raise
+            if refusal.status < 500 and await self._refusal_pace.wait(_client(scope, line.record)):
+                self._metrics.refusals_delayed.inc()
             await self._refuse(send, refusal, line, scope["path"])
 
     def _as_api_error(self, error: Exception, line: RequestLine, path: str) -> errors.ApiError:
@@ -100,6 +104,12 @@ class Front:
         headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _client(scope: Scope, record: RequestRecord) -> str:
+    """Whose refusals are counted together: a tenant's or an operator's key's, else those of an address."""
+    address = scope.get("client")
+    return record.tenant or record.key or (address[0] if address else "")
 
 
 def _route(scope: Scope) -> str:

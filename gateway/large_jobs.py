@@ -124,7 +124,7 @@ def refuse(refusal: Refusal) -> ApiError:
 def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> list[list[int]]:
     """The ids of each prompt. What is too long is refused as early as it can be known. Raises ContextLengthExceeded,
     InvalidRequest."""
-    check_sizes(prompts, window)
+    check_sizes(tokenizer, prompts, window)
     found: list[list[int]] = []
     try:
         for prompt in prompts:
@@ -136,8 +136,8 @@ def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> li
     return found
 
 
-def check_sizes(prompts: Sequence[Prompt], window: Window) -> None:
-    """That no prompt is longer than anything that fits, before it is rendered or looked through. Raises
+def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> None:
+    """Refuse a prompt that cannot fit, whatever its exact number of tokens, before it is rendered or encoded. Raises
     ContextLengthExceeded."""
     for prompt in prompts:
         if isinstance(prompt, list):
@@ -156,6 +156,19 @@ def check_sizes(prompts: Sequence[Prompt], window: Window) -> None:
                 f"{window.context_tokens} tokens.",
                 param=window.param,
             )
+        if (least := _tokens_at_least(tokenizer, prompt)) > window.context_tokens:
+            raise ContextLengthExceeded(
+                f"{window.param!r} takes at least {least} tokens; this model's context is {window.context_tokens}.",
+                param=window.param,
+            )
+
+
+def _tokens_at_least(tokenizer: Tokenizer, prompt: ChatPrompt | str) -> int:
+    """A template leaves the user's words as they are; of the assistant's it may leave out what was thought."""
+    if isinstance(prompt, str):
+        return tokenizer.tokens_at_least(prompt)
+    contents = [message["content"] for message in prompt.messages if message["role"] == "user"]
+    return sum([max(0, tokenizer.tokens_at_least(content) - 1) for content in contents])  # it may strip the first blank
 
 
 def check_window(tokens: int, window: Window) -> None:

@@ -20,6 +20,9 @@ class Metrics:
             "laneway_http_responses", "HTTP answers by route and status", ["route", "status"], registry=registry
         )
         self.endings = Counter("laneway_requests_ended", "Admitted requests", ["tier", "ending"], registry=registry)
+        self.refusals_delayed = Counter(
+            "laneway_refusals_delayed", "Refusals above gateway.refusals_per_s, answered later", registry=registry
+        )
         self.refusals = Counter("laneway_requests_refused", "Requests refused, by code", ["code"], registry=registry)
         self.tokens = Counter(
             "laneway_tokens", "Tokens settled: prompt, cached, completion", ["tier", "kind"], registry=registry

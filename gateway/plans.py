@@ -14,7 +14,7 @@ from engine import protocol
 from engine.client import EngineClient
 from gateway import errors
 from gateway.asked import Asked, LargeBody
-from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, Read, check_id_count
+from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, Read, check_id_count, check_message_count
 from gateway.callers import Caller
 from gateway.inflight import Plan, ServedModel
 from gateway.large_jobs import HasRead, ReadJob, Window, check_window
@@ -60,8 +60,10 @@ class Planner:
         in it. Raises InvalidRequest, ContextLengthExceeded, RateLimited, Overloaded."""
         if len(body) <= PARSE_IN_LOOP_BYTES_MAX:
             return READERS[kind](body)
-        if kind == "completions" and self._engine.models:
-            check_id_count(body, max([info.context_tokens for info in self._engine.models.values()]))
+        if self._engine.models:
+            longest = max([info.context_tokens for info in self._engine.models.values()])
+            check = check_id_count if kind == "completions" else check_message_count
+            check(body, longest)
         reply = await self._large_work.do(_tenant(caller), ReadJob(kind, body))
         assert isinstance(reply, HasRead)
         asked = reply.read.asked

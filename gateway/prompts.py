@@ -45,7 +45,7 @@ class PromptCounter:
         RateLimited, Overloaded."""
         if isinstance(prompts, LargeBody):
             return await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=echo)
-        check_sizes(prompts, window)
+        check_sizes(tokenizer, prompts, window)
         if sum([_work_of(prompt) for prompt in prompts]) > ENCODE_IN_LOOP_CHARS_MAX:
             counted = await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=False)
             ids = [one.ids for one in counted]

@@ -93,7 +93,12 @@ def start(tree: Path, options: list[str]) -> subprocess.Popen[str]:
     command = [sys.executable, str(Path(__file__).resolve()), "--side", *options]
     path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        command, cwd=tree, env=os.environ | {"PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 

@@ -17,7 +17,7 @@ from gateway_stack import eventually_async
 from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway import large_work, prompts
 from gateway.asked import ChatPrompt, LargeBody, Prompt
-from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, check_id_count
+from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, check_id_count, check_message_count
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Overloaded, RateLimited
 from gateway.large_jobs import CountJob, Counts, HasRead, ReadJob, Window, count
 from gateway.large_work import PROCESSES, TENANT_PROCESSES, TENANT_WAITING_MAX, LargeWork
@@ -238,3 +238,26 @@ def test_too_many_ids_are_found_before_the_body_is_parsed() -> None:
         'x"prompt": ,,,' * 9999,
     ):
         check_id_count(msgspec.json.encode({"user": '"prompt"', "model": "m", "prompt": fine}), 8192)
+
+
+def test_too_many_messages_are_found_before_the_body_is_parsed() -> None:
+    def conversation(count: int, text: str = "a") -> bytes:
+        return msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": text}] * count})
+
+    with pytest.raises(InvalidRequest, match="'messages' has over 2730 messages") as refused:
+        check_message_count(conversation(2731), 8192)
+    assert (refused.value.param, refused.value.code) == ("messages", "array_above_max_length")
+    check_message_count(conversation(2730), 8192)
+    check_message_count(conversation(2048), 128)
+    check_message_count(conversation(2731), 131_072)
+    check_message_count(conversation(9, '"role"' * 9999), 8192)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_a_text_with_more_words_than_the_context_is_refused_before_it_is_encoded(
+    model_dir: Path, chat: bool
+) -> None:
+    text = "word " * 9000
+    prompt = ChatPrompt([{"role": "user", "content": text}]) if chat else text
+    with pytest.raises(ContextLengthExceeded, match=r"takes at least (8999|9000) tokens"):
+        await PromptCounter(Remembering()).count(Tokenizer.load(model_dir), "any", WINDOW, [prompt], tenant="t")
