@@ -67,7 +67,7 @@ class Tokenizer:
         self._names = {name: _token_text(config[name]) for name in _NAMED_TOKENS if config.get(name) is not None}
         self._template = _compile_template(directory, config)
         self._byte_level = isinstance(self._encoder.decoder, tokenizers.decoders.ByteLevel)
-        self._ends_at_spaces = self._byte_level and _ends_at_spaces(self._encoder)
+        self.ends_at_words = self._byte_level and _ends_at_words(self._encoder)
         self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, as they are asked for; no larger than it is
         self.eos_ids = self._find_eos_ids(directory)
         self.vocab_size = self._encoder.get_vocab_size(with_added_tokens=True)
@@ -84,14 +84,8 @@ class Tokenizer:
         return _encode(self._encoder, text, add_special_tokens)
 
     def tokens_at_least(self, text: str) -> int:
-        """A lower bound on the ids of `text`, wherever it stands in a prompt, found without encoding it. 0 where the
-        vocabulary allows no such bound."""
-        if not self._ends_at_spaces:
-            return 0
-        # A token ends before a space that follows a word. The difference counts runs of an odd number of spaces, less
-        # those after other blanks, of which a token may have several.
-        runs = text.count(" ") - 2 * text.count("  ")
-        return max(0, runs - text.count("\n ") - text.count("\t ") - text.count("\r "))
+        """A lower bound on the ids of `text`, wherever it stands in a prompt, found without encoding it."""
+        return words_at_least(text) if self.ends_at_words else 0
 
     def encode_chat(
         self,
@@ -179,9 +173,16 @@ class Tokenizer:
         return frozenset(int(id_) for id_ in found if id_ is not None)
 
 
-def _ends_at_spaces(encoder: tokenizers.Tokenizer) -> bool:
-    """Whether no token of this byte-level vocabulary has a space after a character that is no blank, so that every word
-    that a space follows ends a token. Normalizers may drop or join words; NFC does not."""
+def words_at_least(text: str) -> int:
+    """A lower bound on the words that a space follows: runs of an odd number of spaces, less those after another blank.
+    It takes as long as a copy of the text."""
+    runs = text.count(" ") - 2 * text.count("  ")
+    return max(0, runs - text.count("\n ") - text.count("\t ") - text.count("\r "))
+
+
+def _ends_at_words(encoder: tokenizers.Tokenizer) -> bool:
+    """Whether every word that a space follows ends a token: no token of this byte-level vocabulary has a space after a
+    character that is no blank. A normalizer may drop or join words; NFC does not."""
     if encoder.normalizer is not None and not isinstance(encoder.normalizer, tokenizers.normalizers.NFC):
         return False
     inner = re.compile(r"[^ \n\t\rĠĊĉč][ Ġ]")

@@ -29,6 +29,7 @@ class LargeBody(msgspec.Struct, frozen=True):
     body: bytes
     prompts: int
     ids: bool  # the prompts are lists of ids
+    words: int = 0  # a lower bound of the longest prompt's
 
 
 class Asked(msgspec.Struct, frozen=True):

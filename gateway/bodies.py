@@ -55,13 +55,12 @@ def check_message_count(body: bytes, context_tokens: int) -> None:
     """Refuse a conversation with more messages than fit any model before it is parsed. `context_tokens`: the longest
     context served. Raises InvalidRequest.
 
-    Quotation marks within a string are escaped, so each `"role"` is a whole name or value, and every message has one."""
+    Quotation marks within a string are escaped, so each `"role"` is a whole name or value. Every message has one."""
     limit = max(MESSAGES_MAX, context_tokens // MESSAGE_TOKENS_MIN)
     if body.count(b'"role"') > limit:
         raise InvalidRequest(
             f"'messages' has over {limit} messages; the longest context served is {context_tokens} tokens.",
             param="messages",
-            code="array_above_max_length",
         )
 
 

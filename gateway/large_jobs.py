@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.tokenizer import TemplateError, Tokenizer
+from engine.tokenizer import TemplateError, Tokenizer, words_at_least
 from gateway import errors
 from gateway.asked import ChatPrompt, LargeBody, Prompt
 from gateway.bodies import READERS, Read
@@ -111,7 +111,8 @@ def _read(job: ReadJob) -> Read:
     read = READERS[job.kind](job.body)
     prompts = read.asked.prompts
     assert isinstance(prompts, list)
-    large = LargeBody(job.kind, b"", len(prompts), any(type(prompt) is list for prompt in prompts))
+    ids = any(type(prompt) is list for prompt in prompts)
+    large = LargeBody(job.kind, b"", len(prompts), ids, max(map(_words_at_least, prompts)))
     return Read(msgspec.structs.replace(read.asked, prompts=large), read.wants_usage)
 
 
@@ -156,19 +157,27 @@ def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window)
                 f"{window.context_tokens} tokens.",
                 param=window.param,
             )
-        if (least := _tokens_at_least(tokenizer, prompt)) > window.context_tokens:
-            raise ContextLengthExceeded(
-                f"{window.param!r} takes at least {least} tokens; this model's context is {window.context_tokens}.",
-                param=window.param,
-            )
+        check_words(tokenizer, _words_at_least(prompt), window)
 
 
-def _tokens_at_least(tokenizer: Tokenizer, prompt: ChatPrompt | str) -> int:
+def check_words(tokenizer: Tokenizer, words: int, window: Window) -> None:
+    """`words`: a lower bound of a prompt's. Raises ContextLengthExceeded."""
+    if tokenizer.ends_at_words and words > window.context_tokens:
+        raise ContextLengthExceeded(
+            f"{window.param!r} takes at least {words} tokens; this model's context is {window.context_tokens}.",
+            param=window.param,
+        )
+
+
+def _words_at_least(prompt: Prompt) -> int:
     """A template leaves the user's words as they are; of the assistant's it may leave out what was thought."""
-    if isinstance(prompt, str):
-        return tokenizer.tokens_at_least(prompt)
-    contents = [message["content"] for message in prompt.messages if message["role"] == "user"]
-    return sum([max(0, tokenizer.tokens_at_least(content) - 1) for content in contents])  # it may strip the first blank
+    match prompt:
+        case ChatPrompt():
+            contents = [message["content"] for message in prompt.messages if message["role"] == "user"]
+            return sum([max(0, words_at_least(content) - 1) for content in contents])  # the first blank may be stripped
+        case str():
+            return words_at_least(prompt)
+    return 0
 
 
 def check_window(tokens: int, window: Window) -> None:

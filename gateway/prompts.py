@@ -11,7 +11,7 @@ import msgspec
 
 from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway.asked import ChatPrompt, LargeBody, Prompt
-from gateway.large_jobs import CountJob, Counts, Window, chars_of, check_sizes, count
+from gateway.large_jobs import CountJob, Counts, Window, chars_of, check_sizes, check_words, count
 from gateway.large_work import LargeWork
 
 # A template takes about as long for one message as the encoder for so many characters.
@@ -44,6 +44,7 @@ class PromptCounter:
         """In order. `echo`: the texts of a large body are wanted too. Raises ContextLengthExceeded, InvalidRequest,
         RateLimited, Overloaded."""
         if isinstance(prompts, LargeBody):
+            check_words(tokenizer, prompts.words, window)
             return await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=echo)
         check_sizes(tokenizer, prompts, window)
         if sum([_work_of(prompt) for prompt in prompts]) > ENCODE_IN_LOOP_CHARS_MAX:
