@@ -23,12 +23,12 @@ Prompt = ChatPrompt | str | list[int]
 
 
 class LargeBody(msgspec.Struct, frozen=True):
-    """The prompts of a body that is too large to be parsed in the event loop. Processes of `large_work` read them."""
+    """Prompts of a body too large to be parsed in the event loop; a process of `large_work` reads them from `body`."""
 
-    kind: str  # of `bodies.READERS`
+    kind: str  # a key of `bodies.READERS`
     body: bytes
-    prompts: int
-    ids: bool  # the prompts are lists of ids
+    prompts: int  # how many
+    ids: bool  # at least one prompt is a list of ids
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -65,7 +65,7 @@ class _Waiting:
         self.idle: OrderedDict[Evictable, None] = OrderedDict()
 
     def oldest(self) -> Evictable | None:
-        """The next to evict: `fresh` before `idle`, so that a client which had an answer keeps its connection longer."""
+        """The next to evict: `fresh` before `idle`, so a client that had an answer keeps its connection longer."""
         return next(iter(self.fresh), None) or next(iter(self.idle), None)
 
     def discard(self, connection: Evictable) -> None:

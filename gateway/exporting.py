@@ -60,9 +60,9 @@ def _names(connection: sa.Connection, period: Period) -> dict[str, str]:
 
 
 class Exporter:
-    """One per gateway process. `directory` has a folder for each export; their files together take at most
-    `bytes_max`, the oldest go first, and leave `free_min_bytes` of the disk. Hosts may share it: then each has the
-    files of all."""
+    """One per gateway process. `directory` has a folder for each export; together they take at most `bytes_max`, with
+    the oldest deleted first, and leave `free_min_bytes` of the disk free. Hosts may share the directory: then each
+    serves the files of all."""
 
     def __init__(
         self,

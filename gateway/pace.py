@@ -1,7 +1,7 @@
 """Limits how many requests begin in one turn of the event loop, so that a burst does not block the loop.
 
-Otherwise a thousand requests that arrive at once would be parsed and counted in one turn of several seconds, in which no
-token is sent and no revision is read. This module must never know what a request contains.
+Otherwise a thousand requests that arrive at once would be parsed and counted in one turn of several seconds, in which
+no token is sent and no revision is read. This module must never know what a request contains.
 """
 
 from __future__ import annotations
