@@ -182,8 +182,8 @@ class Answer:
             self._waiter = None
 
     async def pushed(self, push: Callable[[], None]) -> None:
-        """As `changed`, but an addition does not end the wait. Instead `push` is called inside the owner's `add`: it takes
-        the addition, must not raise, and calls `stop_pushing` to end the wait."""
+        """As `changed`, but an addition does not end the wait. Instead `push` is called inside the owner's `add`: it
+        takes the addition, must not raise, and calls `stop_pushing` to end the wait."""
         self._push = push
         try:
             await self.changed()

@@ -23,8 +23,8 @@ from gateway.prompts import Counted, PromptCounter
 from gateway.registry import Registry, Target
 from gateway.sampling import MAX_TOKENS_MAX, check_ids
 
-# Most log probabilities of one answer: per token 1 + `top_logprobs`. Each takes 12 bytes in memory and about 90 bytes on
-# the wire.
+# Most log probabilities of one answer: per token 1 + `top_logprobs`. Each takes 12 bytes in memory and about 90 bytes
+# on the wire.
 ALTERNATIVES_MAX = 2**17
 # Of one request, what its prompts are, by a model's encoding and the number of its ids.
 Known = dict[tuple[str, int], list[Counted]]
@@ -56,8 +56,8 @@ class Planner:
         return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
 
     async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
-        """Parse a body; `kind` is a key of `bodies.READERS`. A large body is parsed by a process and its prompts are left
-        unparsed (LargeBody). Raises InvalidRequest, ContextLengthExceeded, RateLimited, Overloaded."""
+        """Parse a body; `kind` is a key of `bodies.READERS`. A large body is parsed by a process; its prompts stay in
+        the body (LargeBody). Raises InvalidRequest, ContextLengthExceeded, RateLimited, Overloaded."""
         if len(body) <= PARSE_IN_LOOP_BYTES_MAX:
             return READERS[kind](body)
         if kind == "completions" and self._engine.models:

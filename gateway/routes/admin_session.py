@@ -65,7 +65,7 @@ class SessionController(Controller):
 
     @post("/", opt=OWN, status_code=200)
     async def sign_in(self, request: Request[Any, Any, Any], services: Services, data: SignIn) -> Response[SessionView]:
-        """Begin a session with an admin key, and end the session of the request's cookie. The answer sets the cookie."""
+        """Begin a session with an admin key, and end that of the request's cookie. The answer sets the cookie."""
         await check_fresh(services)
         check_own_page(request)
         address = request.client.host if request.client else ""
