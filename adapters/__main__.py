@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--rank-max", type=int, default=RANK_MAX)
     check.add_argument("--dtype", default="float32")
     check.add_argument("--slab", action="store_true", help="make its slab beside it, if there is room")
-    resolve = commands.add_parser("resolve", help="resolve the modules of stored adapters that never were")
+    resolve = commands.add_parser("resolve", help="write modules-1.json for stored adapters without it")
     resolve.add_argument("store", type=Path)
     resolve.add_argument("digests", nargs="+")
     slab = commands.add_parser("slab", help="make the slab of a stored adapter that has none")

@@ -117,7 +117,7 @@ class StoredValues:
         try:
             self._patterns = [(re.compile(rf"(.*\.)?({pattern})$"), value) for pattern, value in values.items()]
         except (re.error, RecursionError, OverflowError) as error:
-            raise AdapterRefused(f"{field}: it has what is not a regular expression: {error}") from error
+            raise AdapterRefused(f"{field}: a pattern is not a regular expression: {error}") from error
 
     def get(self, name: str, default: float) -> float:
         return next((value for pattern, value in self._patterns if pattern.match(name)), default)

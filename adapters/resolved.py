@@ -67,7 +67,7 @@ def read_resolved(directory: Path) -> Resolved:
         written = found.pop("sum")
         modules = {(int(layer), str(module)): _read(rank, scale) for layer, module, rank, scale in found["modules"]}
         if found["format"] != RESOLVED_FORMAT or written != _sum(found):
-            raise ValueError("its sum is another")
+            raise ValueError("its checksum does not match")
         return Resolved(str(found["header"]), modules)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Unresolved(f"{RESOLVED_FILE}: damaged ({str(error)[:64]}); the gateway makes it again") from error
@@ -84,7 +84,7 @@ def _spelled(rank: int, scale: float) -> tuple[int, str]:
 def _read(rank: Any, scale: Any) -> tuple[int, float]:
     found = float.fromhex(scale)
     if type(rank) is not int or rank < 1 or not math.isfinite(found):
-        raise ValueError("a rank or a scale is none")
+        raise ValueError("an invalid rank or scale")
     return rank, found
 
 

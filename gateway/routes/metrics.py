@@ -38,7 +38,7 @@ class MetricsListener:
         """Recognised by the socket's own port: the Host header is the client's choice."""
         if scope["type"] == ScopeType.HTTP and (scope["server"] or ("", 0))[1] == self._port:
             if scope["path"] not in ON_LISTENER:
-                raise errors.NotFound(f"Here are {', '.join(ON_LISTENER)} alone.")
+                raise errors.NotFound(f"This port serves only {', '.join(ON_LISTENER)}.")
             scope[BY_LISTENER] = True  # type: ignore[literal-required]  # ASGI lets a server add keys
         await self._inner(scope, receive, send)
 

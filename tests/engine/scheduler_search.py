@@ -109,7 +109,7 @@ class Schedule:
     pages: int
     sequences_max: int
     prefill: int
-    step_tokens: int  # beside those
+    step_tokens: int  # in addition to sequences_max and prefill
     steps_ahead: int
     host_slots: int
     adapters: tuple[tuple[str, int], ...]  # model, tiles

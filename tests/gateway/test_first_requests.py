@@ -1,5 +1,5 @@
-"""A share's first request over HTTP: a tenant that fills a tier does not delay another tenant's first request there, and
-the requests that were preempted for it complete."""
+"""A share's first request over HTTP: a tenant that fills a tier does not delay another tenant's first request there,
+and the requests that were preempted for it complete."""
 
 from __future__ import annotations
 
