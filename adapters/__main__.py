@@ -1,6 +1,6 @@
-"""`python -m adapters check DIRECTORY` prints as JSON what is in an adapter, or why it is refused, and writes its
-resolved modules beside it; `… resolve` does the latter for stored adapters that have none; `… slab` makes the slab of a
-stored adapter; `… generate` makes random adapters.
+"""`python -m adapters check DIRECTORY` prints the facts of an adapter, or why it is refused, as JSON, and writes its
+`modules-1.json`; `… resolve` writes that file for stored adapters without it; `… slab` makes the slab of a stored
+adapter; `… generate` makes random adapters.
 
 A process of its own, so that whatever a file makes it do takes no time and no memory from whoever serves.
 """
@@ -29,8 +29,8 @@ from adapters.store import AdapterStore, slab_of
 
 EXIT_REFUSED = 3
 NICENESS = 10
-# Of processor time, for what a configuration and a header say: 50 ms for the largest that make sense. What follows is
-# linear in the file, and ends with the caller's patience.
+# CPU time for configuration and header; the largest real adapters need 50 ms. The rest of the check is linear in the
+# file's size, and bounded by the caller's timeout.
 CONFIG_CPU_S_MAX = 2
 
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check.add_argument("--rank-max", type=int, default=RANK_MAX)
     check.add_argument("--dtype", default="float32")
     check.add_argument("--slab", action="store_true", help="make its slab beside it, if there is room")
-    resolve = commands.add_parser("resolve", help="resolve the modules of stored adapters that never were")
+    resolve = commands.add_parser("resolve", help="write modules-1.json for stored adapters without it")
     resolve.add_argument("store", type=Path)
     resolve.add_argument("digests", nargs="+")
     slab = commands.add_parser("slab", help="make the slab of a stored adapter that has none")
@@ -67,8 +67,8 @@ def _base(model: Path) -> BaseShape:
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raises AdapterRefused in the block once it took CONFIG_CPU_S_MAX of processor time: Python's `re` looks for
-    signals, too."""
+    """Raises AdapterRefused in the block after CONFIG_CPU_S_MAX of CPU time, by SIGXCPU: Python's `re` checks for
+    signals too."""
 
     def over(*_: object) -> None:
         raise AdapterRefused(
@@ -105,7 +105,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _resolve(options: argparse.Namespace) -> int:
-    """What could not be resolved, by digest."""
+    """Print the reason of each refusal, by digest."""
     os.nice(NICENESS)
     store, refused = AdapterStore(options.store), {}
     for digest in options.digests:

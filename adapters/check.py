@@ -60,28 +60,28 @@ def check_adapter(
 
 
 def check_numbers(path: Path, spec: AdapterSpec, dtype: str, on_bytes: Progress | None = None) -> Checked:
-    """What `check_adapter` does after `read_spec`. Raises AdapterRefused, OSError."""
+    """The second part of `check_adapter`, after `read_spec`: the numbers. Raises AdapterRefused, OSError."""
     digest = hashlib.sha256(_meaning(spec))
     _scan(path, spec, dtype, digest, on_bytes)
     return Checked(spec, digest.hexdigest())
 
 
 def check_stored(directory: Path, base: BaseShape, dtype: str) -> Checked:
-    """As `check_adapter`, of a directory of the store that was resolved. Raises AdapterRefused, Unresolved, OSError."""
+    """As `check_adapter`, for a resolved directory of the store. Raises AdapterRefused, Unresolved, OSError."""
     return check_numbers(directory, read_stored(directory, base), dtype)
 
 
 def read_spec(path: Path, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
-    """Configuration, header and shapes, without the numbers. It evaluates the configuration's patterns: only the check
-    of an adapter may call it. Raises AdapterRefused, OSError."""
+    """Read configuration, header and shapes, without the numbers. It evaluates the configuration's patterns: only the
+    check of an adapter may call it. Raises AdapterRefused, OSError."""
     with (path / CONFIG_FILE).open("rb") as file:
         config = parse_config(file.read(CONFIG_BYTES_MAX + 1))
     return validate(config, read_header(path / WEIGHTS_FILE), base, rank_max)
 
 
 def read_stored(directory: Path, base: BaseShape) -> AdapterSpec:
-    """As `read_spec`, of a directory that was resolved: it reads no configuration, and evaluates no pattern.
-    Raises AdapterRefused, Unresolved, OSError."""
+    """As `read_spec`, for a resolved directory: it reads no configuration and evaluates no pattern. Raises
+    AdapterRefused, Unresolved, OSError."""
     resolved, weights = read_resolved(directory), directory / WEIGHTS_FILE
     header = read_header(weights)
     if header_digest(weights) != resolved.header:
@@ -90,14 +90,14 @@ def read_stored(directory: Path, base: BaseShape) -> AdapterSpec:
 
 
 def keep_resolved(directory: Path, spec: AdapterSpec) -> None:
-    """Write what the check of this directory found, for the engines that load the adapter. Raises OSError."""
+    """Write the modules that the check of this directory found, for engines to load. Raises OSError."""
     modules = {(module.layer, module.module): (module.rank, module.scale) for module in spec.modules}
     write_resolved(directory, Resolved(header_digest(directory / WEIGHTS_FILE), modules))
 
 
 def resolve_stored(directory: Path) -> None:
-    """Resolve a directory of the store that was checked when nothing was written down. It may backtrack for ever: only
-    for a process whose processor time is limited. Raises AdapterRefused, OSError."""
+    """Resolve a directory of the store that was checked before `modules-1.json` existed. Its patterns may backtrack for
+    ever: only for a process whose CPU time is limited. Raises AdapterRefused, OSError."""
     with (directory / CONFIG_FILE).open("rb") as file:
         config = parse_stored_config(file.read(CONFIG_BYTES_MAX + 1))
     weights = directory / WEIGHTS_FILE

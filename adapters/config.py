@@ -16,7 +16,7 @@ from adapters.patterns import PATTERNS_MAX, Budget, Names, Pattern, PatternValue
 
 CONFIG_BYTES_MAX = 1024 * 1024
 RANK_MAX = 256
-# A prefix of the path of layers, such as `layers` or `model.layers`: peft takes a regular expression here, too.
+# A prefix of the path of layers, such as `layers` or `model.layers`. peft also takes regular expressions here.
 LAYERS_PATTERNS_MAX = 16
 LAYERS_PATTERN = re.compile(r"[A-Za-z0-9_]{1,64}(?:\.[A-Za-z0-9_]{1,64}){0,7}")
 
@@ -71,7 +71,7 @@ class AdapterConfig:
     use_rslora: bool
     rank_pattern: PatternValues[int]
     alpha_pattern: PatternValues[float] | StoredValues
-    target_modules: Names | Pattern | None  # None: whatever the file has
+    target_modules: Names | Pattern | None  # None: all modules in the file
     exclude_modules: Names | Pattern | None
     layers_to_transform: frozenset[int]  # empty: all
     layers_pattern: tuple[str, ...]
@@ -135,8 +135,8 @@ def parse_config(data: bytes) -> AdapterConfig:
 
 
 def parse_stored_config(data: bytes) -> AdapterConfig:
-    """Of an adapter that was checked before its modules were resolved, what its scales depend on; it targets whatever
-    the file has. It may evaluate patterns by backtracking: only for a process whose processor time is limited.
+    """The fields that determine the scales, for a stored adapter that was checked before modules were resolved. It
+    targets all modules in the file. Matching its patterns may backtrack: only for a process whose CPU time is limited.
     Raises AdapterRefused."""
     raw = load_json(data, "adapter_config.json")
     if not isinstance(raw, dict):
@@ -220,7 +220,7 @@ def _patterns(key: str, raw: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _target_modules(value: Any, budget: Budget) -> Names | Pattern | None:
-    """None: every linear module, or whatever the file has."""
+    """None: all modules in the file."""
     if isinstance(value, str) and value.lower() == "all-linear":
         return Pattern("target_modules", ".*", budget)
     return _names("target_modules", value, budget)

@@ -67,7 +67,7 @@ def read_header(path: Path) -> Header:
 
 
 def header_digest(path: Path) -> str:
-    """SHA-256, lowercase hex, of what comes before the first number of a file whose header was read. Raises OSError."""
+    """SHA-256, lowercase hex, of the bytes before the first tensor data, of a valid file. Raises OSError."""
     with path.open("rb") as file:
         first = file.read(LENGTH_BYTES)
         return hashlib.sha256(first + file.read(min(int.from_bytes(first, "little"), HEADER_BYTES_MAX))).hexdigest()

@@ -1,9 +1,9 @@
 """The patterns of an adapter's configuration, matched as peft matches them, in time that is linear in the name.
 
 peft matches with Python's `re`, which backtracks: a few nested optional parts keep it busy for ever, and it holds the
-interpreter's lock meanwhile. RE2 does not backtrack. Only syntax that both read alike is taken, what is left is refused
-with the name of the field. Only the check of an adapter may evaluate patterns; an engine reads what came of them
-(`adapters/resolved.py`, docs/decisions/0017).
+interpreter's lock meanwhile. RE2 does not backtrack. Only syntax that both interpret alike is accepted; a refusal names
+the field. Only the check of an adapter may evaluate patterns; an engine reads their results (`adapters/resolved.py`,
+docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from adapters.header import AdapterRefused
 
 PATTERN_CHARS_MAX = 1024
 PATTERNS_MAX = 4096
-# Patterns of one configuration that are more than a module's dotted name, and the instructions of their programs
-# together. With both at their limit all names of a model of 126 layers are matched in half a second.
+# Limits of one configuration: patterns that are not plain dotted names, and RE2 instructions of all of them. At both
+# limits, matching all names of a model of 126 layers takes half a second.
 EXPRESSIONS_MAX = 256
 INSTRUCTIONS_MAX = 65_536
 MATCHER_BYTES_MAX = 1024 * 1024
 
 Value = TypeVar("Value", int, float)
 
-# A module's name or the end of one, from a component on. Its dots match only dots: where one could stand for another
-# character, the name would have to have fewer components and the same letters, which no name of these has.
+# A module's full name, or the end of one that begins at a component. Such a pattern is compared as text, although `.`
+# matches any character: no module name has the same letters with another character in place of a dot.
 DOTTED_NAME = re.compile(r"(?:(?:(?:(?:model\.)?layers\.)?[0-9]{1,5}\.)?(?:self_attn|mlp)\.)?[A-Za-z0-9_]+")
-# What Python and RE2 read alike in patterns of printable ASCII. `refused` is what they would not, or only one of them.
+# Syntax that Python and RE2 interpret alike in patterns of printable ASCII. `refused`: all other syntax.
 TOKEN = re.compile(
     r"(?P<set>\[\^?\]?(?:\\[dDwWsS!-/:-@\[-`{-~]|[^\\\[\]])*\])"
     r"|(?P<repeat>(?:[*+?]|\{(?:0|[1-9][0-9]{0,3})(?:,(?:0|[1-9][0-9]{0,3})?)?\})\??)"
@@ -37,18 +37,18 @@ TOKEN = re.compile(
     r"|(?P<refused>.[^)\]]{0,7})",
     re.DOTALL,
 )
-SET_OPERATORS = ("--", "&&", "~~", "||")  # which a Python to come may take for more than characters
+SET_OPERATORS = ("--", "&&", "~~", "||")  # future Python versions may read these as set operators
 
 
 class Budget:
-    """What the patterns of one configuration may cost together."""
+    """The limits on all patterns of one configuration together."""
 
     def __init__(self) -> None:
         self._expressions = 0
         self._instructions = 0
 
     def spend(self, field: str, instructions: int) -> None:
-        """Raises AdapterRefused."""
+        """Count one expression of `instructions` RE2 instructions. Raises AdapterRefused over a limit."""
         self._expressions += 1
         self._instructions += instructions
         if self._expressions > EXPRESSIONS_MAX:
@@ -60,10 +60,10 @@ class Budget:
 
 
 class Pattern:
-    """One regular expression for a whole name."""
+    """One regular expression, which must match a whole name."""
 
     def __init__(self, field: str, pattern: str, budget: Budget, *, any_prefix: bool = False) -> None:
-        """With `any_prefix` it may match a dotted end of the name as well. Raises AdapterRefused."""
+        """With `any_prefix`, a match of a dotted end of the name is enough. Raises AdapterRefused."""
         _check_syntax(field, pattern, f"(.*\\.)?({pattern})$" if any_prefix else pattern)
         self._matcher: Any = _compiled(field, pattern, rf"(?:.*\.)?(?:{pattern})" if any_prefix else pattern)
         budget.spend(field, self._matcher.programsize)
@@ -73,7 +73,7 @@ class Pattern:
 
 
 class Names:
-    """peft's rule for a list of names: the name itself, or a dotted end of it."""
+    """peft's rule for a list of names: the name itself or a dotted end of it is in the list."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(names)
@@ -83,13 +83,13 @@ class Names:
 
 
 class PatternValues(Generic[Value]):
-    """Values by pattern: that of the first pattern which matches the whole name or a dotted end of it, as peft takes
-    `rank_pattern` and `alpha_pattern`."""
+    """Values by pattern, by peft's rule for `rank_pattern` and `alpha_pattern`: the first pattern that matches the
+    whole name or a dotted end of it decides."""
 
     def __init__(self, field: str, values: Mapping[str, Value], budget: Budget) -> None:
         """Raises AdapterRefused."""
         self._values: list[Value] = list(values.values())
-        self._names: dict[str, int] = {}  # → its place in the order of the patterns
+        self._names: dict[str, int] = {}  # plain name → its index among all patterns
         self._patterns: list[tuple[int, Pattern]] = []
         for place, pattern in enumerate(values):
             if len(pattern) <= PATTERN_CHARS_MAX and DOTTED_NAME.fullmatch(pattern):
@@ -109,15 +109,15 @@ class PatternValues(Generic[Value]):
 
 
 class StoredValues:
-    """As PatternValues, by Python's own `re`: for what was stored before patterns were limited, and may be what RE2 has
-    no word for. Only for a process whose processor time is limited."""
+    """PatternValues with Python's `re`, for adapters stored before patterns were limited: RE2 may not know their
+    syntax. It may backtrack: only for a process whose CPU time is limited."""
 
     def __init__(self, field: str, values: Mapping[str, float]) -> None:
         """Raises AdapterRefused."""
         try:
             self._patterns = [(re.compile(rf"(.*\.)?({pattern})$"), value) for pattern, value in values.items()]
         except (re.error, RecursionError, OverflowError) as error:
-            raise AdapterRefused(f"{field}: it has what is not a regular expression: {error}") from error
+            raise AdapterRefused(f"{field}: a pattern is not a regular expression: {error}") from error
 
     def get(self, name: str, default: float) -> float:
         return next((value for pattern, value in self._patterns if pattern.match(name)), default)
@@ -131,7 +131,7 @@ def ends_of(name: str) -> Iterator[str]:
 
 
 def _check_syntax(field: str, pattern: str, embedded: str) -> None:
-    """Raises AdapterRefused for a pattern that RE2 or Python cannot compile, or that they match differently."""
+    """Raises AdapterRefused for a pattern that Python cannot compile, or with syntax that RE2 reads differently."""
     shown = f"{field}: the pattern {pattern[:64]!r}"
     if len(pattern) > PATTERN_CHARS_MAX:
         raise AdapterRefused(f"{shown} has more than {PATTERN_CHARS_MAX} characters")
@@ -148,15 +148,15 @@ def _check_syntax(field: str, pattern: str, embedded: str) -> None:
             )
         before = kind
     try:
-        re.compile(pattern)  # alone, too: `)|(` is none, but would be one between peft's parentheses
+        re.compile(pattern)  # alone, too: `)|(` is invalid, but valid inside peft's parentheses
         re.compile(embedded)
     except (re.error, RecursionError, OverflowError) as error:
         raise AdapterRefused(f"{shown} is not a regular expression: {error}") from error
 
 
 def _compiled(field: str, pattern: str, embedded: str) -> Any:
-    """An RE2 matcher."""
-    import re2  # few configurations have patterns
+    """An RE2 matcher. Raises AdapterRefused."""
+    import re2  # imported late: few configurations have patterns
 
     options = re2.Options()
     options.max_mem = MATCHER_BYTES_MAX

@@ -31,7 +31,7 @@ HOST_BYTES = 256 << 20
 PLACE_BYTES_MAX, STAGED_BYTES_MAX = 32 << 20, 128 << 20
 # Copies of so many bytes together are taken to end while the step in flight runs.
 HIDDEN_BYTES_MAX = 128 << 20
-# Combinations of tile sizes of which it is remembered how many pages they need; adapters of one rank share theirs.
+# Cached page counts, by the tuple of tile sizes; adapters of equal rank share an entry.
 SIZES_KEPT = 1024
 # Between two looks at a file that is read for a `place` that waits.
 WAIT_S = 0.0005
@@ -141,7 +141,7 @@ class TilePool:
         self._pages = TilePages(self._page_bytes)
         # Where tiles would go while the free extents stay as they are: by their sizes, which many adapters share.
         self._plans: dict[tuple[int, ...], Plan] = {}
-        self._alone: dict[tuple[int, ...], int] = {}  # sizes → pages of an adapter that shares none
+        self._alone: dict[tuple[int, ...], int] = {}  # tile sizes → pages of an adapter that shares no page
         self._wanted: set[str] = set()
         self._pinned: set[str] = set()
         # Since the last `poll`: what was promised to whoever asked, and what came; and how much was placed.
@@ -358,7 +358,7 @@ class TilePool:
         return self._plan(self._known[digest]).fresh
 
     def pages_alone(self, digest: str) -> int:
-        """Arena pages needed to make it resident where no other adapter is."""
+        """Arena pages needed to make it resident in an arena without other adapters."""
         sizes = self._known[digest].sizes
         if sizes not in self._alone:
             if len(self._alone) >= SIZES_KEPT:
@@ -378,8 +378,8 @@ class TilePool:
 
     def place(self, digest: str, pages: list[int]) -> None:
         """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent.
-        Raises ValueError when the table of rows is full, and what reading its file or the copy raises; then nothing
-        lies in `pages`."""
+        Raises ValueError when the table of rows is full, and the errors of reading its file and of the copy; `pages`
+        are unused then."""
         assert len(pages) == self.pages_needed(digest)
         assert not set(pages) & self._pages.pages.keys()
         if digest in self._resident:
@@ -429,7 +429,7 @@ class TilePool:
         return self._give_back(self._known[digest], adapter.places)
 
     def _give_back(self, known: _Known, places: Places) -> list[int]:
-        """Free the extents of an adapter's tiles; the pages that are empty now."""
+        """Free the extents of an adapter's tiles. Returns the pages that are empty now."""
         cuts = known.layout.cuts
         empty = [page for (page, at), cut in zip(places, cuts, strict=True) if self._pages.give(page, at, cut.bytes)]
         self._plans.clear()

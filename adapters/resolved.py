@@ -1,8 +1,8 @@
-"""The rank and the scale of each module of a stored adapter, as data: what the check worked out from the patterns of
-its configuration, so that no engine has to (docs/decisions/0017).
+"""The file with the rank and the scale of each module of a stored adapter. The check of the adapter computes them from
+the patterns of its configuration, so that no engine evaluates patterns (docs/decisions/0017).
 
-An engine reads this and the header of the weights, and never the configuration. It evaluates no pattern, loads no
-torch, and must never know about tenants or names of adapters.
+An engine reads this file and the header of the weights, and never the configuration. This module evaluates no pattern,
+loads no torch, and must never know about tenants or names of adapters.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ Key = tuple[int, str]  # layer, module
 
 
 class Unresolved(AdapterRefused):
-    """There is no such file, or it is not whole. It can be made again of the adapter's own two files."""
+    """The file is missing or damaged. It can be made again from the adapter's configuration and weights."""
 
 
 @dataclass(slots=True, frozen=True)
 class Resolved:
-    """`header`: SHA-256, lowercase hex, of the bytes of the weights' file before its first number."""
+    """`header`: SHA-256, lowercase hex, of the bytes of the weights' file before its first tensor data."""
 
     header: str
     modules: dict[Key, tuple[int, float]]  # → rank, scale
 
 
 def write_resolved(directory: Path, resolved: Resolved) -> None:
-    """Beside the two files of the adapter in `directory`, whole or not at all. Raises OSError."""
+    """Write the file into the adapter's `directory`, atomically. Raises OSError."""
     modules = [[layer, module, *_spelled(*found)] for (layer, module), found in sorted(resolved.modules.items())]
     body = {"format": RESOLVED_FORMAT, "header": resolved.header, "modules": modules}
     text = json.dumps({**body, "sum": _sum(body)}, separators=(",", ":"))
     target = directory / RESOLVED_FILE
-    begun = target.with_name(f".{RESOLVED_FILE}.{os.getpid()}")  # two gateways may write the same
+    begun = target.with_name(f".{RESOLVED_FILE}.{os.getpid()}")  # two gateways may write it at the same time
     try:
         with begun.open("w") as file:
             file.write(text)
@@ -55,7 +55,7 @@ def write_resolved(directory: Path, resolved: Resolved) -> None:
 
 
 def read_resolved(directory: Path) -> Resolved:
-    """What `write_resolved` wrote. Raises Unresolved, OSError."""
+    """Read what `write_resolved` wrote. Raises Unresolved, OSError."""
     path = directory / RESOLVED_FILE
     try:
         with path.open("rb") as file:
@@ -67,7 +67,7 @@ def read_resolved(directory: Path) -> Resolved:
         written = found.pop("sum")
         modules = {(int(layer), str(module)): _read(rank, scale) for layer, module, rank, scale in found["modules"]}
         if found["format"] != RESOLVED_FORMAT or written != _sum(found):
-            raise ValueError("its sum is another")
+            raise ValueError("its checksum does not match")
         return Resolved(str(found["header"]), modules)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Unresolved(f"{RESOLVED_FILE}: damaged ({str(error)[:64]}); the gateway makes it again") from error
@@ -84,7 +84,7 @@ def _spelled(rank: int, scale: float) -> tuple[int, str]:
 def _read(rank: Any, scale: Any) -> tuple[int, float]:
     found = float.fromhex(scale)
     if type(rank) is not int or rank < 1 or not math.isfinite(found):
-        raise ValueError("a rank or a scale is none")
+        raise ValueError("an invalid rank or scale")
     return rank, found
 
 

@@ -1,5 +1,5 @@
-"""Does this adapter fit that base? Configuration (or what was resolved of it before), header and shapes in; ranks,
-scales and places in the file out.
+"""Checks an adapter against a base model. Input: configuration or resolved modules, header, shapes. Output: ranks,
+scales and places in the file.
 
 It loads no torch, and must never know about tenants or names of adapters.
 """
@@ -128,7 +128,7 @@ def validate(config: AdapterConfig, header: Header, base: BaseShape, rank_max: i
 
 
 def fit(resolved: Resolved, header: Header, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
-    """As `validate`, of a configuration that was resolved before. Raises AdapterRefused, Unresolved."""
+    """As `validate`, with resolved modules instead of the configuration. Raises AdapterRefused, Unresolved."""
     pairs = _pairs(header, base)
     if pairs.keys() != resolved.modules.keys():
         raise Unresolved("the resolved modules are not those of the file")
@@ -137,7 +137,7 @@ def fit(resolved: Resolved, header: Header, base: BaseShape, rank_max: int = RAN
 
 
 def resolve(config: AdapterConfig, header: Header) -> dict[Key, tuple[int, float]]:
-    """Rank and scale of each (layer, module) of a stored adapter, which was checked: its ranks are those of its
+    """Rank and scale of each (layer, module) of a stored adapter. Its check has passed, so ranks are taken from the
     tensors. Raises AdapterRefused."""
     found: dict[Key, tuple[int, float]] = {}
     for tensor in header.values():
@@ -151,7 +151,7 @@ def resolve(config: AdapterConfig, header: Header) -> dict[Key, tuple[int, float
 
 
 def _pairs(header: Header, base: BaseShape) -> dict[Key, dict[str, Tensor]]:
-    """(layer, module) → "A" or "B" → its tensor, which may be missing."""
+    """(layer, module) → "A" or "B" → tensor; one of both may be missing. Raises AdapterRefused."""
     pairs: dict[Key, dict[str, Tensor]] = {}
     for tensor in header.values():
         layer, module, side = _locate(tensor, base)

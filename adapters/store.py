@@ -107,7 +107,7 @@ class AdapterStore:
         self._incoming = root / ".incoming"
 
     def begin(self) -> Incoming:
-        """A place for one adapter to come in, which no other user may read. Raises OSError."""
+        """A private directory to receive one adapter in. Raises OSError."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
         while True:
@@ -151,19 +151,19 @@ class AdapterStore:
         return path.is_dir() and not (path / slab_name(dtype)).exists()
 
     def lacks_modules(self, digest: str) -> bool:
-        """It is here, and was never resolved."""
+        """Whether the adapter is stored without `modules-1.json`."""
         path = self.path(digest)
         return path.is_dir() and not is_resolved(path)
 
     def resolve(self, digest: str) -> None:
-        """Resolve what was stored before modules were, or whose file was damaged. It may take for ever: only for a
-        process whose processor time is limited. Raises AdapterRefused, OSError."""
+        """Write `modules-1.json` if it is missing: for adapters stored before it existed, or whose file was damaged and
+        deleted. It may take for ever: only for a process whose CPU time is limited. Raises AdapterRefused, OSError."""
         if self.lacks_modules(digest):
             resolve_stored(self.path(digest))
 
     def add_slab(self, digest: str, base: BaseShape, dtype: str) -> None:
-        """Make the slab of what is here and resolved, without one or with one of before. It is there whole, or not.
-        Raises AdapterRefused for a content that is not what its name says, Unresolved; OSError."""
+        """Make the slab of a resolved adapter that has none, or one of an older format; atomically. Raises
+        AdapterRefused for content that does not match the digest, Unresolved, OSError."""
         from adapters.slab_file import make_slab  # which loads numpy
 
         directory = self.path(digest)
@@ -267,7 +267,7 @@ def _copy(source: Path, target: Path, bytes_max: int, on_bytes: Progress | None)
         copied = 0
         while block := reader.read(COPY_BYTES):
             copied += len(block)
-            if copied > bytes_max:  # it grew
+            if copied > bytes_max:  # the file grew during the copy
                 raise AdapterRefused(f"{source.name}: more than {bytes_max} bytes")
             writer.write(block)
             if on_bytes is not None:

@@ -110,13 +110,13 @@ class Source:
 
 
 def open_source(directory: Path, base: BaseShape, dtype: torch.dtype) -> Source:
-    """Check a directory of the store, all but its numbers. It must never read the configuration: evaluating a tenant's
+    """Check a directory of the store, without its numbers. It must never read the configuration: evaluating a tenant's
     patterns would hold the interpreter's lock. Raises AdapterRefused, OSError."""
     try:
         spec = read_stored(directory, base)
     except Unresolved as error:
         _log.warning("adapter.unresolved", extra={"fields": {"directory": str(directory), "reason": str(error)}})
-        with contextlib.suppress(OSError):  # so that another is made
+        with contextlib.suppress(OSError):  # the gateway makes it again
             (directory / RESOLVED_FILE).unlink(missing_ok=True)
         raise
     weights = directory / WEIGHTS_FILE

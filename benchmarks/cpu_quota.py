@@ -1,4 +1,4 @@
-"""A process on a slower core: by the kernel's CPU quota where cgroups may be written, else by SIGSTOP and SIGCONT.
+"""Slows a process down: by a cgroup's CPU quota where cgroups are writable, else by SIGSTOP and SIGCONT.
 
 It knows no benchmark.
 """
@@ -18,7 +18,7 @@ PERIOD_US = 100_000
 
 @contextlib.contextmanager
 def quota(pid: int, share: float) -> Iterator[str]:
-    """`share` of one core for all threads of the process together; 1: nothing is changed. Gives the means, in words."""
+    """Limit all threads of the process together to `share` of one core; 1: no limit. Yields a word for the means."""
     if share >= 1:
         yield "nothing"
         return
@@ -37,7 +37,7 @@ def quota(pid: int, share: float) -> Iterator[str]:
 
 
 def _limited(pid: int, share: float) -> tuple[Path, Path]:
-    """A new group with the process in it, and the group that it was in. Raises OSError."""
+    """Move the process into a new group. Returns the new group and the old one. Raises OSError."""
     lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     of_process = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
     first = "cpu" in of_process

@@ -1,9 +1,9 @@
-"""How long an engine takes to stop, part by part: it is started, runs streams, and gets SIGTERM amid them.
+"""Measures the parts of an engine's stop: it is started, serves streams, and gets SIGTERM while they run.
 
 `python -m benchmarks.engine_stop --config ENGINE.json` (`laneway serve` writes engine.json into its data directory).
-`requests_s` is until all requests were ended, `flush_s` until the gateways had read that; both are the engine's own
-words. `process_s` is until the process was gone, the kernel's share included: unpinning host memory, the device's
-context. Compare it with gateway.supervisor.STOP_ENGINE_S and STOP_ENGINE_ON_GPU_S.
+`requests_s`: until all requests were ended; `flush_s`: from then until the gateways had read the endings; both from the
+engine's log. `process_s`: until the process was gone, including the kernel's part (unpinning host memory, the device's
+context). Compare it with gateway.supervisor.STOP_ENGINE_S and STOP_ENGINE_ON_GPU_S.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def stopped(config: Path, fake: bool, streams: int) -> dict[str, Any]:
 
 
 async def _stop_amid(streams: int, socket: Path, process: subprocess.Popen[bytes]) -> float:
-    """Seconds from SIGTERM to the end of the process, in the middle of streams."""
+    """Seconds from SIGTERM, while streams run, to the end of the process."""
     client = EngineClient(socket)
     await client.start()
     try:

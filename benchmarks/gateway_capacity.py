@@ -10,7 +10,7 @@ and 32 streamed out. CPU-seconds are the gateway process's: all threads, user an
 probes of the same shape go straight to the engine's socket during the same run, and what they saw is subtracted,
 percentile by percentile. Appends rows to benchmarks/results/gateway_capacity.csv. It ends within 4 minutes without
 --long, which sends 100,000 requests and watches the memory. `--quota 0.5` leaves the gateway half of its core while the
-phases run; `--only many --quota 0.5 --repeat 10` is the burst on a slower machine, of which none may be refused.
+phases run; `--only many --quota 0.5 --repeat 10` is a burst on a slower machine, in which no request may be refused.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ PHASES: dict[str, Callable[[Stack, Figures], Awaitable[Figures]]] = {
 
 
 async def measure(phases: list[str], rate: float | None, services: bool, share: float, repeat: int) -> Figures:
-    """Of phases that are repeated the worst figure of refusals, else the median."""
+    """Run the phases. Of repetitions take the worst figure of refusals, and the median of the others."""
     found: Figures = {} if rate is None else {"open_requests_per_s": rate}
     with pinned_stack({"step_ms": STEP_MS}, services=services) as stack:
         await warm(stack)

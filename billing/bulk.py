@@ -1,5 +1,5 @@
 """The ledger's statements, many rows in each, on either database: PostgreSQL takes columns as arrays, SQLite takes
-lists of values. It is what keeps a group of hundreds of requests at a dozen statements.
+lists of values. A group of hundreds of requests needs a dozen statements.
 
 SQLite works in this process, and SQLAlchemy's share of a statement is several times its own: there the statements go to
 the driver itself, inside SQLAlchemy's transaction. It knows no particular table.
@@ -18,8 +18,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 Row = Sequence[Any]
-# Rows in one SQLite statement. A few fixed sizes, so that each statement is prepared once. `executemany` would release
-# the interpreter's lock for every row, and wait for it again behind whatever the event loop runs.
+# Rows per SQLite statement: a few fixed sizes, so that each statement is prepared once. `executemany` would release the
+# interpreter's lock for every row, and wait for the event loop to get it back.
 SQLITE_ROWS = (64, 16, 4, 1)
 
 

@@ -75,8 +75,8 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self.write_sync, function)
 
     async def administer(self, function: Callable[[sa.Connection], T]) -> T:
-        """`write` for an administrative write: one at a time waits for the writer thread, so that the ledger waits for
-        one of them at most, however many were sent at once."""
+        """`write` for administrative writes. At most one of them is in the writer thread's queue, so that the ledger
+        waits for one at most, however many are requested at once."""
         async with self._administering:
             return await self.write(function)
 

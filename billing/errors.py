@@ -25,11 +25,11 @@ class NotFound(BillingRefused):
 
 
 class QuotaExceeded(BillingRefused):
-    """A tenant has as many of something as it may; the message names the setting and its limit."""
+    """A tenant's quota is used up; the message names the setting and its limit."""
 
 
 class QuotaBytesExceeded(BillingRefused):
-    """As QuotaExceeded, of bytes: less of the same may fit."""
+    """As QuotaExceeded, for a quota of bytes: a smaller item may fit."""
 
 
 class NotYet(BillingRefused):

@@ -50,14 +50,15 @@ def extend(connection: sa.Connection, gateway_id: str, lease_s: float, now: int)
     connection.execute(_EXTEND[connection.dialect.name], row)
 
 
-# How far ahead of the present a living gateway's renewal may lie: it read the clock, and then waited for a lock.
+# Microseconds by which a living gateway's renewal may be in the future: the caller's `now` may be older than it by the
+# waits for locks.
 AHEAD_MAX = 2 * LOCK_TIMEOUT_S * SECOND
 
 
 def is_live(renewed_at: int, expires_at: int, now: int) -> bool:
-    """Whether the lease lives at `now`. One renewed in the future is of before the clock was set back, and of a gateway
-    that has not renewed since: it does not last until the clock is there again. To be asked once living gateways have
-    had a lease's time to renew."""
+    """Whether the lease is valid at `now`. A renewal further in the future than AHEAD_MAX and the lease's length means
+    that the clock was set back and the gateway has not renewed since: such a lease counts as expired. Call this only
+    once living gateways have had a lease's length of time to renew."""
     return now < expires_at and renewed_at <= now + max(AHEAD_MAX, expires_at - renewed_at)
 
 
@@ -65,7 +66,7 @@ def live(connection: sa.Connection, now: int, renew_s: float = RENEW_S) -> int:
     """How many gateways are alive: what a limit is divided by when Redis is away. One that missed three renewals is
     not: it cannot reach the database, and admits nothing."""
     renewed = _leases.c.renewed_at > now - round(3 * renew_s * SECOND)
-    ahead = _leases.c.renewed_at > now + AHEAD_MAX  # of before the clock was set back
+    ahead = _leases.c.renewed_at > now + AHEAD_MAX  # renewed before the clock was set back
     query = sa.select(sa.func.count()).select_from(_leases).where(_leases.c.expires_at > now, renewed, ~ahead)
     return int(connection.execute(query).scalar_one())
 

@@ -36,8 +36,8 @@ __all__ = [
 ]
 
 GROUP_MAX = 256
-# From the beginning of one transaction to that of the next while requests wait: one of one request takes nearly as much
-# CPU as one of eight, so a few more are let in first. After an idle moment nothing is waited for.
+# Minimum time between the starts of two transactions under load: a transaction of one request costs nearly as much CPU
+# as one of eight, so the next one collects more requests. After an idle moment the first request does not wait.
 GROUP_EVERY_S = 0.008
 HOLDS_WAITING_MAX = 10_000
 SETTLE_PATIENCE_S = 30.0
@@ -182,7 +182,7 @@ class Ledger:
             next_at = 0.0
             while self._holds or self._endings:
                 if (wait_s := next_at - loop.time()) > 0:
-                    holds, endings = [], []  # those have their answers
+                    holds, endings = [], []  # answered already: a cancellation must not queue them again
                     await asyncio.sleep(wait_s)
                 next_at = loop.time() + GROUP_EVERY_S
                 endings = [self._endings.popleft() for _ in range(min(GROUP_MAX, len(self._endings)))]

@@ -1,7 +1,7 @@
-"""A time limit for a process that may itself be slow: only time in which the event loop ran counts.
+"""A timeout for a process that may itself stall: a stall of the event loop hardly counts.
 
-`asyncio.timeout` blames the other side for a stall of its own loop: an answer needs several turns of the loop to
-arrive, and a deadline that passed during the stall fires in the first of them.
+With `asyncio.timeout`, a stall of this process looks like a slow peer: the deadline fires in the first turn of the loop
+after the stall, and an answer needs several turns to arrive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ STEPS = 8
 
 class Patience:
     """`async with Patience(seconds)` raises TimeoutError as `asyncio.timeout` does. The time is counted in STEPS
-    timers, one after the other: a stall of any length delays one of them, and counts as one."""
+    consecutive timers; a stall of any length delays one timer, and so counts as at most one step."""
 
     __slots__ = ("_left", "_loop", "_step_s", "_timeout", "_timer")
 

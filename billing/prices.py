@@ -168,9 +168,9 @@ def _tiers_of(connection: sa.Connection, version_ids: list[str]) -> dict[str, di
 
 
 def in_force(versions: Sequence[PriceVersion], currency: str, now: int) -> PriceVersion | None:
-    """Of one subject's versions, the latest to come into force first. A clock that was set back to before a version was
-    published is wrong: the moment of the last publication is the least that it can be. Else nothing would have a price
-    until the clock is there again."""
+    """The version in force at `now` (microseconds UTC); `versions` of one subject, the latest `effective_from` first. A
+    clock earlier than the last publication was set back, so that publication's time is used instead. Else no version
+    would be in force until the clock catches up."""
     now = max([now, *(version.created_at for version in versions)])
     return next((one for one in versions if one.effective_from <= now and one.currency == currency), None)
 
@@ -183,8 +183,8 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class PriceBook:
-    """What one writer thread remembers of prices and tenants: versions never change, and which is in force changes
-    only with the revision's price token or with time. Bounded by REMEMBERED_MAX."""
+    """One writer thread's cache of prices and tenants. Versions never change; which one is in force changes only with
+    the revision's price token or with time. Bounded by REMEMBERED_MAX."""
 
     REMEMBERED_MAX = 10_000
 
@@ -196,7 +196,7 @@ class PriceBook:
         self._any_free: dict[str, bool] = {}  # by currency
 
     def refresh(self, token: int) -> None:
-        """Forget everything when a write came between that may concern prices or tenants: `revision.price_token`."""
+        """Forget everything when `revision.price_token` moved: a write may have changed prices or tenants."""
         remembered = len(self._subjects) + len(self._versions) + len(self._terms)
         if token != self._token or remembered > self.REMEMBERED_MAX:
             self._subjects.clear()
@@ -230,8 +230,8 @@ class PriceBook:
         return None
 
     def any_free(self, connection: sa.Connection, currency: str) -> bool:
-        """Whether any price in this currency, whenever in force, charges nothing for a prompt or for an answer: an
-        exhausted budget of money bears a request that costs nothing."""
+        """Whether any price in this currency, in force or not, has free output: then even an exhausted budget of money
+        may admit a request."""
         if currency not in self._any_free:
             versions, units = tables.price_versions, tables.unit_prices
             free = (

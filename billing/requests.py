@@ -61,8 +61,8 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class HoldRefused(msgspec.Struct, frozen=True):
-    """Nothing was held. `resets_at` is when the budget's window ends; None when waiting does not help. `nothing_left`:
-    what was used, without what running requests hold, leaves no room for any request until then."""
+    """Nothing was held. `resets_at`: when the budget's window ends; None when waiting does not help. `nothing_left`:
+    posted usage alone, without open holds, leaves no room for any request until then."""
 
     request_id: str
     code: RefusalCode

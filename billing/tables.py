@@ -40,7 +40,7 @@ revision = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("number", sa.BigInteger, nullable=False),
-    # Of the writes that `number` counts, those that concern no price: what remains tells a ledger to read prices anew.
+    # How many of the writes that `number` counts concern no price. The ledger reloads prices when the difference moves.
     sa.Column("unpriced", sa.BigInteger, nullable=False, server_default=sa.text("0")),
 )
 

@@ -1,7 +1,7 @@
-"""The one check of texts that a caller writes and that people read later, in a terminal, a spreadsheet or a log.
+"""Checks texts that callers write and that people read later in a terminal, a spreadsheet or a log.
 
-A control character, a line end or a change of the writing direction in a name could forge a row of a table or command a
-terminal. Nothing here knows what a text names.
+A control character, a line end or a direction mark in a name could forge a row of a table, or control a terminal.
+Nothing here knows what a text names.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from billing.errors import InvalidValue
 
 
 def check_text(text: str, param: str, what: str, chars_max: int, *, chars_min: int = 1, lines: bool = False) -> None:
-    """That `text` has `chars_min` to `chars_max` characters, all of them printable (`str.isprintable`: no controls, no
-    direction marks, no private use, no half surrogates); with `lines`, line ends too. Raises InvalidValue."""
+    """Check that `text` has `chars_min` to `chars_max` characters, all printable (`str.isprintable`: no control
+    characters, direction marks, private use characters or lone surrogates). `lines` also allows line ends. `what`
+    begins the message. Raises InvalidValue."""
     shown = text.replace("\r\n", " ").replace("\n", " ") if lines else text
     if not chars_min <= len(text) <= chars_max or not shown.isprintable():
         count = f"{chars_min} to {chars_max}" if chars_min else f"at most {chars_max}"
@@ -19,7 +20,7 @@ def check_text(text: str, param: str, what: str, chars_max: int, *, chars_min: i
 
 
 def visible(text: str) -> str:
-    """As it is, with each character that is not printable written as an escape: \\x1b, \\n, \\u202e."""
+    """`text` with each character that is not printable written as an escape: \\x1b, \\n, \\u202e."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -34,8 +34,8 @@ from engine.step import Runner
 from engine.weights_policy import KEEPS
 from engine.worker import Worker
 
-# From a signal to the end of the process, whatever the loop is doing. What the kernel does after that (unpinning host
-# memory, taking down the device's context) is not in it: gateway.supervisor.STOP_ENGINE_ON_GPU_S has room for it.
+# From a signal to the exit of the process, whatever the loop is doing. The kernel's work after the exit (unpinning host
+# memory, destroying the device's context) comes on top: gateway.supervisor.STOP_ENGINE_ON_GPU_S allows for it.
 STOP_S_MAX = 1.5
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -204,9 +204,9 @@ def pinned_or_not(scheduler: Scheduler, model: ModelInfo) -> ModelInfo:
 
 
 def check_speed(config: EngineConfig, runner: ServedRunner) -> list[str]:
-    """The tiers' targets below what a step takes here, of a model that is on the device; each is logged as a warning,
-    because a machine that is busy at the start may keep it later. Raises ConfigError when a target is so far below that
-    no idle machine of this kind keeps it. (The fake is as slow as it was told.)"""
+    """Measure the shortest step of the resident models. Returns a sentence for each target below it, and logs it as a
+    warning: the machine may be busy now, and keep the target later. Raises ConfigError when a target is so far below
+    that load does not explain it. (Not for the fake, whose speed is configured.)"""
     enough_s = shortest_target_s(config.tiers)
     resident = {name: info for name, info in runner.models.items() if runner.weights.where(name) == "device"}
     if not resident:
@@ -247,9 +247,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process without taking the interpreter down. All that must last is done: endings were told, streams
-    flushed and closed, the socket removed. Destroying CUDA graphs and freeing pinned memory one after another takes
-    seconds, in which the supervisor would kill the process; the kernel does it at once."""
+    """Exit without interpreter shutdown. Endings were sent, streams flushed and closed, and the socket removed before.
+    Destroying CUDA graphs and freeing pinned memory one by one would take seconds, and the supervisor would kill the
+    process meanwhile; the kernel frees everything at once."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

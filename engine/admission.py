@@ -86,7 +86,7 @@ class Admission:
         that have as much right to their place."""
         tier, queue = self._tiers[rank], self._queues[rank]
         weights, target_ms = self._hosting.wait(sequence.model, rank), tier.queue_target_ms
-        # Others are preempted for a share's first request: it does not wait for its turn.
+        # A share's first request does not wait for its turn: others are preempted for it.
         turn_s = 0.0 if queue.first_is_next(sequence.share) else queue.wait_s(sequence.share, sequence.model)
         wait_s = weights.seconds + turn_s
         # A load that is longer than the target is waited for: nobody else will ask for it in better time.

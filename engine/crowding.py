@@ -8,17 +8,18 @@ from __future__ import annotations
 
 # What was served so long ago counts half.
 HALF_LIFE_S = 30.0
-# A share crowds its tier that had over so many times what the tier's shares have on average …
+# A share crowds its tier if it was served over FACTOR times the mean of the tier's shares …
 FACTOR = 2.0
-# … or over this part of what all have, where so few shares ask that none can have twice the average.
+# … or over this part of the total, where so few shares ask that none can have FACTOR times the mean.
 PART_MAX = 0.9
-# A share has at least so much when it asks, be it never served: it counts for one half-life after its last request.
+# A share that asks counts with at least this many tokens, even if it was never served: it is known for one half-life
+# after its last request.
 ASK_TOKENS = 1.0
-# A share that crowds crowds heavily if it still does when only shares with at least this part of the total count.
+# A share crowds heavily if it also crowds when only shares with at least this part of the total are counted.
 PART_MIN = 0.01
-# A share of which less is left is forgotten.
+# A share with fewer tokens left is forgotten.
 TOKENS_KEPT = 0.5
-# How often both are found out. Sooner, but not at once, when a share asks that was not known.
+# Seconds between counts: EVERY_S, or NEW_SHARE_S after a request of a share that was not known at the last count.
 EVERY_S = 1.0
 NEW_SHARE_S = 0.05
 NONE: frozenset[str] = frozenset()
@@ -26,7 +27,7 @@ NONE: frozenset[str] = frozenset()
 
 class Crowding:
     def __init__(self, tokens_min: float = 0.0) -> None:
-        """`tokens_min`: weighted tokens lately, below which a share does not crowd beside shares that only ask."""
+        """`tokens_min`: a share that was recently served fewer weighted tokens crowds only if it crowds heavily."""
         self._tokens_min = tokens_min
         self._recent: dict[str, float] = {}  # share → weighted tokens served, as of `_as_of`
         self._as_of = 0.0
@@ -46,18 +47,18 @@ class Crowding:
         return list(self._recent)
 
     def due(self, now: float) -> bool:
-        """The next `shares` counts again what was served: let it know of all of that first."""
+        """Whether the next `shares` counts again: call `serve` with all tokens served until now first."""
         early = self._new and max(self._recent.values()) >= self._tokens_min
         return now - self._as_of >= (NEW_SHARE_S if early else EVERY_S)
 
     def shares(self, now: float) -> frozenset[str]:
-        """The shares that crowd; the same object as before while they are the same."""
+        """The shares that crowd. Returns the same object while they are unchanged."""
         if self.due(now):
             self._count(now)
         return self._shares
 
     def heavy(self, now: float) -> frozenset[str]:
-        """Of `shares`, those that crowd beside shares of some size, not only beside ones that ask for little."""
+        """The shares that crowd heavily, a subset of `shares`."""
         if self.due(now):
             self._count(now)
         return self._heavy

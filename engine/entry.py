@@ -31,10 +31,10 @@ class Entry:
     cause: str = ""  # the tier for which it was preempted last
     owed: bool = False  # preempted often enough: it runs next inside its tier's floor, and then to its end
     reserved: int = 0  # pages of that floor which are its own while it runs so
-    first: bool = False  # its share had nothing in the tier when it was queued (first_requests.py)
-    preempts_share: bool = False  # it joined as its share's first, with less room than others need
-    keeps_place: bool = False  # … in a place that was preempted or kept for it
-    made_way_for: str = ""  # the share for whose first request it was preempted last
+    first: bool = False  # its share's first request in the tier (first_requests.py)
+    preempts_share: bool = False  # it joins as its share's first, without headroom for others' growth
+    keeps_place: bool = False  # … in a place that was preempted or reserved for it
+    made_way_for: str = ""  # the share whose first request preempted it last; "": the last cause was another
 
     def __post_init__(self) -> None:
         self.needs_ids = self.sequence.needs_ids()

@@ -1,10 +1,10 @@
-"""What becomes of a request whose scheduling raised: our own mistake. That request is torn down, ends with an error, is
-logged and counted; the others go on.
+"""Handles an exception in the scheduling of one request, which is a bug of the engine. The request is torn down, ends
+with an error, and is logged and counted; other requests continue.
 
-The line is the books of who owns what: pages, adapters, places, slots. `Scheduler.check_integrity` runs after a fault,
-before the next step begins. Where it finds them wrong the engine ends, as a page with two owners would show one
-tenant's text to another. The same holds for what raises outside any one request's scheduling: the next step would raise
-again. It must never choose what runs.
+The limit is the ownership of pages, adapters, places and slots. `Scheduler.check_integrity` verifies it after a fault,
+before the next step begins. If it fails the engine exits, because a page with two owners would show one tenant's text
+to another. An exception outside the scheduling of a single request also ends the engine: the next step would raise it
+again. This module must never choose what runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Faults:
-    """`entries` are all requests that have not ended, by gateway and handle."""
+    """`entries`: all requests that have not ended, by gateway and handle."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Faults:
         served: Served,
     ) -> None:
         self.count = 0  # since the start
-        self.unchecked = False  # one came, and the books were not looked over since
+        self.unchecked = False  # a fault happened after the last integrity check
         self._entries = entries
         self._room = room
         self._queues = queues
@@ -47,9 +47,9 @@ class Faults:
         self._served = served
 
     def take_out(self, entry: Entry, error: Exception) -> str:
-        """Log and count the fault, and take the request out of everything, in whatever state the exception left it: it
-        may run, wait, do both or neither. Returns what its ending says. Raises DeviceLost again, and whatever the arena
-        raises when the request's pages are not its own."""
+        """Log and count the fault, and remove the request from all structures. The exception may have left it running,
+        waiting, both or neither. Returns the error message of its ending. Raises DeviceLost again, and the arena's
+        error when the request does not own its pages."""
         if isinstance(error, DeviceLost):
             raise error
         sequence = entry.sequence
@@ -74,12 +74,13 @@ class Faults:
 
 
 class NoStep(Exception):
-    """There is work, nothing is in flight or awaited, and no step can be made of it."""
+    """There is work, no step is in flight, no load is awaited, and yet no step can be planned."""
 
 
 def stuck(entries: Iterable[Entry], claims: Iterable[Entry]) -> Entry:
-    """Of requests of which no step can be made, the one to end first, so that the others may go on: one that keeps
-    others from joining (`claims`), then one that is owed its run, then who waits, by tier and age; last who runs."""
+    """The request to end when no step can be planned, so that the others can continue. In this order: a request that
+    blocks others from joining (`claims`), a waiting request that is owed its run, another waiting request, a running
+    request; among equals the highest tier, then the oldest."""
     for claim in claims:
         return claim
     return min(entries, key=lambda entry: (entry.running, not entry.owed, entry.tier, entry.number))

@@ -1,9 +1,9 @@
-"""The first requests of shares: a share that has nothing in a tier and asks does not wait for the share that fills it.
+"""First requests of shares: a share that has nothing in a tier does not wait behind the share that fills the tier.
 
-A request is a share's first if the share had nothing in the tier, running or waiting, when it was queued, or if the
-share's last running request ended and this is the oldest that waits. It may preempt the youngest request of the share
-with the most room for its weight; a share that always runs something in the tier never has a first request, so that two
-which flood it do not preempt each other.
+A request is its share's first if the share had nothing in the tier, running or waiting, when the request was queued, or
+if the share's last running request ended and this request is the share's oldest in the queue. A first request may
+preempt the youngest request of the share that holds most for its weight. A share that always runs a request in the tier
+has no first request, so two shares that flood a tier do not preempt each other.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from engine.queues import Ready, TierQueue
 from engine.room import Room
 from engine.tiers import Tier
 
-# A place that was preempted for a share is kept for first requests so long after its request has ended: a client that
-# sends one short request after the other preempts once, and not once for each.
+# After a first request has ended, its preempted place stays reserved for first requests for KEPT_S seconds. A client
+# that sends short requests one after another therefore preempts once, not once per request.
 KEPT_S = 1.0
-# At most this part of all places is kept.
+# At most this part of all places is reserved so.
 KEPT_PART = 0.5
-# After an attempt in vain.
+# Seconds before a failed attempt to make room is repeated, if nothing has changed.
 VAIN_S = 0.1
 
 
 class FirstRequests:
-    """Makes room for first requests, and keeps the places that they leave. Of all tiers."""
+    """Makes room for first requests of all tiers, and reserves the places that they leave."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class FirstRequests:
         preempt: Callable[[Entry, int], None],
         sequences_max: int,
     ) -> None:
-        """`preempt(victim, cause)` as Room's."""
+        """`preempt(victim, cause)`: see Room."""
         self._tiers = tiers
         self._room = room
         self._arena = arena
@@ -49,10 +49,10 @@ class FirstRequests:
         self._clock = clock
         self._preempt = preempt
         self._kept_max = int(KEPT_PART * sequences_max)
-        self._kept: list[deque[float]] = [deque() for _ in tiers]  # until when each place is kept, by tier
-        self._vain = [(0, 0, -math.inf)] * len(tiers)  # see `next`; of the last attempt in vain
+        self._kept: list[deque[float]] = [deque() for _ in tiers]  # by tier: until when each place is reserved
+        self._vain = [(0, 0, -math.inf)] * len(tiers)  # by tier: the last failed attempt; see `next`
 
-    # ---- places that are kept
+    # ---- reserved places
 
     def kept(self, tier: int) -> int:
         kept, now = self._kept[tier], self._clock()
@@ -61,21 +61,21 @@ class FirstRequests:
         return len(kept)
 
     def kept_from(self, entry: Entry) -> bool:
-        """All places that are left are kept for first requests, and this is not one. A share that runs nothing is not
-        refused one, nor a request that is owed its run."""
+        """Whether the request must not join because all spare places are reserved for first requests. A share that runs
+        nothing, and a request that is owed its run, may always take a place."""
         kept = self._kept[entry.tier]
         if not kept or entry.owed or not self._queues[entry.tier].runs(entry.sequence.share):
             return False
         return self._room.spare_places(entry.tier) <= self.kept(entry.tier)
 
     def joined(self, entry: Entry) -> None:
-        """A first request joined, be it in a place that was kept."""
+        """A request joined. A first request uses up one reserved place of its tier, if there is one."""
         if entry.first and self.kept(entry.tier):
             self._kept[entry.tier].popleft()
             entry.keeps_place = True
 
     def ended(self, entry: Entry) -> None:
-        """A running request ended."""
+        """A running request ended: its place is reserved if it was preempted or reserved for it."""
         self._queues[entry.tier].ended(entry)
         kept = self._kept[entry.tier]
         if entry.keeps_place and len(kept) < self._kept_max:
@@ -84,8 +84,8 @@ class FirstRequests:
     # ---- room
 
     def next(self, model: str, tier: int, ready: Ready) -> Entry | None:
-        """The first request for which others may be preempted. An attempt in vain is not repeated in every step: only
-        once the running requests have changed, there is another first request, or VAIN_S have passed."""
+        """The first request for which others may be preempted. After a failed attempt it is None until the set of
+        running requests has changed, another request has become first, or VAIN_S have passed."""
         queue = self._queues[tier]
         changes, newest, at = self._vain[tier]
         if (changes, newest) == (self._room.changes, queue.newest_first) and self._clock() < at + VAIN_S:
@@ -93,8 +93,8 @@ class FirstRequests:
         return queue.first(model, ready)
 
     def make_room(self, entry: Entry) -> bool:
-        """Preempt what a first request lacks of a place and of pages. False: that cannot be, and nothing was
-        preempted."""
+        """Preempt requests until a first request has a place and its pages. False: there are not enough victims, and
+        nothing was preempted."""
         places, pages = self._room.lacks(entry)
         victims: list[Entry] = []
         if places > 0 or pages > 0:
@@ -110,9 +110,9 @@ class FirstRequests:
         return True
 
     def _victims(self, entry: Entry, places: int, pages: int) -> list[Entry]:
-        """The youngest of the share that has most room for its weight, again and again until `places` places and
-        `pages` pages are free; nobody, if that cannot be. Each share keeps a request, and more pages for its weight
-        than the newcomer gets."""
+        """Victims that free `places` places and `pages` pages; empty if that is impossible. Each is the youngest
+        request of the share that then holds most for its weight. Each share keeps at least one request; when pages are
+        lacking, only a share with at least as many pages for its weight as the first request needs loses one."""
         holdings = self._holdings(entry)
         limit = self._room.pages_of(entry, entry.sequence.token_count()) / entry.sequence.weight if pages > 0 else 0.0
         found: list[Entry] = []
@@ -131,8 +131,8 @@ class FirstRequests:
         return found
 
     def _holdings(self, entry: Entry) -> list[_Holding]:
-        """Of the shares that were served as much as the newcomer's at least: the counters of fairness say that it is
-        next."""
+        """Shares with several running requests that were served at least as much as the first request's share: by the
+        fairness counters its turn is before theirs."""
         queue, most = self._queues[entry.tier], self._tiers[entry.tier].preemptions_max
         holdings: dict[str, _Holding] = {}
         asked_at = entry.sequence.arrived_at
@@ -145,21 +145,22 @@ class FirstRequests:
         return [own for share, own in holdings.items() if own.count > 1 and queue.served(share) >= served]
 
     def _freed(self, victim: Entry) -> int:
-        """Pages that nobody else holds."""
+        """Pages that only the victim holds, and that its preemption frees."""
         return sum(self._arena.references(page) == 1 for page in victim.sequence.pages)
 
 
 class _Holding:
-    """What a share has in a tier."""
+    """What a share holds in a tier."""
 
     def __init__(self, weight: float, preemptions_max: int, asked_at: float) -> None:
-        """`asked_at`: when the first request was queued. Those that started since were next, by the queue's order."""
+        """`asked_at`: when the first request was queued. Requests that started later are no victims: the queue's order
+        put them first."""
         self._asked_at = asked_at
         self.weight = weight
         self.count = 0
         self.pages = 0
         self._preemptions_max = preemptions_max
-        self._entries: list[Entry] = []  # that may be preempted, oldest first
+        self._entries: list[Entry] = []  # those that may be preempted, oldest first
 
     def add(self, entry: Entry) -> None:
         self.count += 1
@@ -174,7 +175,7 @@ class _Holding:
         return (self.pages if by_pages else self.count) / self.weight
 
     def victim(self) -> Entry | None:
-        """Its youngest, which is taken out; None: it has to keep the rest."""
+        """Remove and return the youngest that may be preempted; None: the share keeps what is left."""
         if self.count < 2 or not self._entries:
             return None
         entry = self._entries.pop()

@@ -33,8 +33,8 @@ class Floors:
         return self._capacity[tier]
 
     def below_capacity(self, tier: int) -> int:
-        """Units that it may take and still leave others' floors, where it holds units in common with them: those others
-        count such units as their own until they have none, and then want others in their place."""
+        """Units that the tier may take within its capacity. This matters where tiers hold units in common: `spare`
+        counts a common unit in the other tier's floor, but once that tier releases it, its floor needs another."""
         return self._capacity[tier] - self._held(tier)
 
     def over(self, tier: int) -> int:
@@ -65,7 +65,7 @@ class Floors:
         return units
 
     def unpromised(self) -> int:
-        """Units that nobody has and no floor lacks: they can be given away for good."""
+        """Free units beyond what floors still lack: they can be given away for good."""
         return self._available() - sum(max(0, -self.over(tier)) for tier in range(len(self._floors)))
 
     def _yielded(self, tier: int) -> int:

@@ -214,7 +214,7 @@ class EngineMetrics(Collector):
         resident = now.adapters_resident
         lora = GaugeMetricFamily(
             "vllm:lora_requests_info",
-            "Adapters in the arena: max_lora is their number. Which they are is not told here.",
+            "Adapters in the arena: max_lora is their number. The adapters are not listed.",
             labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
         )
         yield _one(lora, [str(len(resident)), "", ""], time.time())

@@ -49,7 +49,7 @@ def penalize(logits: Tensor, draws: Many[Draw]) -> Tensor:
 
 
 def changes(draw: Draw, vocab: int) -> list[tuple[list[int], list[float]]]:
-    """What `penalize` prepares on the host for one row, as (ids, numbers). Raises what it would raise."""
+    """What `penalize` prepares on the host for one row, as (ids, numbers). Raises as `penalize` would."""
     found = [change(draw, vocab) for change in (_biases, _repeated, _penalties)] if _asks(draw) else []
     for numbers in found:
         if numbers and not 0 <= min(numbers) <= max(numbers) < vocab:

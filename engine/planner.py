@@ -48,8 +48,8 @@ class Planner:
         sequences_max: int,
         steps_ahead: int,
     ) -> None:
-        """`fail(entry, why)` ends a request that can never run, `fault(entry, error)` one whose planning raised;
-        `in_flight`: the steps that are."""
+        """`fail(entry, why)` ends a request that can never run, `fault(entry, error)` a request whose planning raised.
+        `in_flight`: the steps in flight."""
         self.tiers = tiers
         self.residency = residency
         self.prefix = prefix
@@ -62,7 +62,7 @@ class Planner:
         self._clock = clock
         self._fail = fail
         self._fault = fault
-        self._faulty: dict[Entry, Exception] = {}  # found while a queue was looked through: they end after that
+        self._faulty: dict[Entry, Exception] = {}  # raised while a queue was searched: ended after that
         self._in_flight = in_flight
         self._firsts = firsts
         self._step_tokens_max = step_tokens_max
@@ -98,7 +98,7 @@ class Planner:
             del self._claims[entry.sequence.model]
 
     def claims(self) -> list[Entry]:
-        """Who waits for room, and keeps others from taking it."""
+        """Requests that wait for room, and block others from taking it."""
         return list(self._claims.values())
 
     def suspend(self, model: str) -> None:
@@ -181,7 +181,7 @@ class Planner:
                 self._guard(self._plan_prefill, plan, entry)
 
     def _guard(self, plans: Callable[[Plan, Entry], bool | None], plan: Plan, entry: Entry) -> bool | None:
-        """What `plans` returns; or True, when it raised and ended that request: others may go on."""
+        """Call `plans`. If it raises, end the request and return True, so that others are planned."""
         try:
             return plans(plan, entry)
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
@@ -244,7 +244,7 @@ class Planner:
         if tier in plan.made_way or queue.crowds(entry):
             return
         plan.made_way.add(tier)
-        # Beside light shares only where the step is long: each of their requests would cost the others a step.
+        # Beside light shares only in a long step: else each of their requests would delay the decodes by a step.
         costs = self._cost_models.of(plan.model).costs
         crowds = queue.crowds if costs.seconds(plan.load()) > self._targets_s[tier] else queue.crowds_heavily
         for other in plan.decodes(tier):
@@ -329,7 +329,7 @@ class Planner:
         return True
 
     def _join_first(self, plan: Plan, tier: int) -> Entry | None:
-        """Where the next request lacks room, the first one of a share joins in its place, if others make way."""
+        """If the next request lacks room, let a share's first request join instead, preempting others for it."""
         entry = self._firsts.next(plan.model, tier, self._may_join)
         if entry is None or self._overtakes(entry):
             return None

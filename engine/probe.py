@@ -1,4 +1,4 @@
-"""What the shortest step takes on this machine, measured before anybody is served: no target can be kept below it.
+"""Measures the shortest step on this machine before requests are served: no tier can keep a target below it.
 
 One request of a few tokens, through a scheduler of its own over the engine's runner. Nothing of it stays.
 """
@@ -16,11 +16,11 @@ from engine.step import Runner, Sequence
 from engine.tiers import Tier
 
 PROMPT_TOKENS = 4
-# The shortest of several, and of more for up to PROBE_S_MAX while none is short enough: a neighbour may be busy.
+# The minimum of STEPS steps, and of more for up to PROBE_S_MAX while none is short enough: the machine may be busy.
 STEPS = 8
 PROBE_S_MAX = 5.0
-# A shortest step of so many times the target is not explained by a busy machine, and refuses the start. Below that a
-# target that is out of reach is a warning: an engine that is started again under load must start.
+# A shortest step of over IMPOSSIBLE_TIMES the target refuses the start: a busy machine does not explain it. A smaller
+# excess is only a warning, because an engine that is restarted under load must start.
 IMPOSSIBLE_TIMES = 20.0
 TIER = Tier(name="probe", service_tier="probe")
 
@@ -33,8 +33,8 @@ def shortest_step_s(
     enough_s: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Seconds of the shortest decode, of the slowest model; measured again for up to PROBE_S_MAX while it is over
-    `enough_s`. The runner is idle, and is idle again afterwards."""
+    """Seconds of the shortest decode of the slowest model; measured again for up to PROBE_S_MAX while over `enough_s`.
+    The runner must be idle, and is idle again afterwards."""
     until = clock() + PROBE_S_MAX
     shortest = dict.fromkeys(models, math.inf)
     while True:
@@ -92,13 +92,13 @@ def shortest_target_s(tiers: tuple[Tier, ...]) -> float:
 
 
 def impossible(tiers: tuple[Tier, ...], step_s: float) -> list[str]:
-    """Targets that the shortest step is over by IMPOSSIBLE_TIMES, one sentence each."""
+    """A sentence for each target below `step_s` / IMPOSSIBLE_TIMES."""
     return out_of_reach(tiers, step_s / IMPOSSIBLE_TIMES, step_s)
 
 
 def out_of_reach(tiers: tuple[Tier, ...], step_s: float, shown_s: float | None = None) -> list[str]:
-    """Targets that no request can keep, were it alone, one sentence each: the time between tokens is a step's at least,
-    and a first token waits for a step of its own."""
+    """A sentence for each target below `step_s`. Not even a single request can keep it: the time between tokens is at
+    least a step, and so is the time to the first token. `shown_s`: the step named in the sentence, if another."""
     step_ms, found = (step_s if shown_s is None else shown_s) * 1000, []
     for tier in tiers:
         for field, target_ms in (("inter_token_ms", tier.inter_token_ms), ("ttft_base_ms", tier.ttft_base_ms)):

@@ -18,7 +18,7 @@ from engine.tiers import Tier
 
 # Shares whose counters are remembered; beyond it those that were served least are forgotten, which costs others least.
 SHARES_MAX = 10_000
-# A share that was served fewer weighted tokens lately does not crowd a tier in which others only ask.
+# A share served fewer weighted tokens lately does not crowd a tier whose other shares were served next to nothing.
 LIGHT_TOKENS_MIN = 1000.0
 NOBODY: frozenset[str] = frozenset()
 # Behind so many that are not ready, nobody is looked for.
@@ -40,11 +40,11 @@ class TierQueue:
         self._clock = clock
         self._drain = Drain()
         self._crowding = Crowding(LIGHT_TOKENS_MIN)
-        self._counted: dict[str, float] = {}  # share → what of `_served` the crowding knows
+        self._counted: dict[str, float] = {}  # share → its `_served` when last reported to the crowding
         self._present: Counter[str] = Counter()  # share → its requests in the tier, running or waiting
-        self._running: Counter[str] = Counter()  # share → of them, those that run
+        self._running: Counter[str] = Counter()  # share → its running requests
         self._first: dict[str, Entry] = {}  # share → its first request, while that waits
-        self.newest_first = 0  # the number of the last that was queued
+        self.newest_first = 0  # number of the last request that became first
         self._served: dict[str, float] = {}  # share → weighted tokens, lifted when it comes back after a pause
         self._waiting: Counter[str] = Counter()  # share → its requests that wait and never ran
         self._lines: dict[str, _Line] = {}  # by model
@@ -90,7 +90,7 @@ class TierQueue:
         return next(filter(ready, line.owed), None) if line else None
 
     def revoke_owed(self, entry: Entry) -> None:
-        """A waiting request is owed its run no more: it waits as other preempted ones do."""
+        """A waiting request is no longer owed its run: it waits like other preempted requests."""
         line = self._line(entry)
         line.owed.remove(entry)
         entry.owed = False
@@ -104,7 +104,7 @@ class TierQueue:
         head = line.head(self._served, now - self._tier.ageing_s, self._crowd(now), ready)
         if head is None or not (self._first and head.sequence.preemptions and self.runs(head.sequence.share)):
             return head
-        # Before a preempted request of a share that runs others and was served more.
+        # A first request precedes a preempted one whose share runs others and was served more.
         first = self.first(model, ready)
         return first if first and self.served(first.sequence.share) < self.served(head.sequence.share) else head
 
@@ -144,7 +144,7 @@ class TierQueue:
         self._promote(entry.sequence.share)
 
     def discard(self, entry: Entry, running: Iterable[Entry]) -> None:
-        """Forget a request that was torn down, if it is here, and count again: `running` are the tier's."""
+        """Remove a request that was torn down, if it is here, and recount. `running`: the tier's running requests."""
         line, share = self._line(entry), entry.sequence.share
         for row in (line.owed, line.resumed):
             if entry in row:
@@ -162,14 +162,14 @@ class TierQueue:
         self._promote(share)
 
     def ended(self, entry: Entry) -> None:
-        """It ran, and has ended."""
+        """A running request has ended."""
         _less(self._running, entry.sequence.share)
         _less(self._present, entry.sequence.share)
         self._promote(entry.sequence.share)
 
     def first(self, model: str, ready: Ready = _always) -> Entry | None:
-        """Of the first requests that wait, the one whose share was served least; none of a share that crowds, nor of a
-        share that runs another request by now: a preempted one that joined again."""
+        """The model's waiting first request whose share was served least. Shares that crowd are left out, and shares
+        that run another request by now, because a preempted one joined again."""
         if not self._first:
             return None
         own = [entry for share, entry in self._first.items() if not self.runs(share)]
@@ -178,20 +178,20 @@ class TierQueue:
         return next((entry for entry in entries if not self.crowds(entry) and ready(entry)), None)
 
     def _promote(self, share: str) -> None:
-        """A request of the share has ended. If the share runs no other, the oldest that waits is its first from now on:
-        else one request that was queued beside the first would wait, and all later ones behind it, until a request of
+        """A request of the share has ended. If the share runs no other, its oldest waiting request becomes its first.
+        Otherwise a request queued beside the first, and all later ones of the share, would wait until a request of
         another share ends."""
         if self.runs(share) or share in self._first or not self._waiting.get(share):
             return
         waiting = [entry for line in self._lines.values() if (entry := line.oldest(share))]
-        if waiting:  # not after a fault that left the counts ahead of the lines
+        if waiting:  # empty only if a fault left the counts ahead of the lines
             entry = min(waiting, key=_number)
             entry.first = True
             self._first[share] = entry
             self.newest_first = entry.number
 
     def first_is_next(self, share: str) -> bool:
-        """A request of the share that came now would be its first, beside a share that runs several."""
+        """Whether a new request of the share would be its first, beside a share that runs several."""
         return not self._present.get(share) and any(count > 1 for count in self._running.values())
 
     def runs(self, share: str) -> bool:
@@ -214,7 +214,7 @@ class TierQueue:
         return share in self._crowd(now) and not self._line(entry).aged(share, now - self._tier.ageing_s)
 
     def crowds_heavily(self, entry: Entry) -> bool:
-        """`crowds`, beside shares of some size."""
+        """`crowds`, also if only sizeable shares are counted (crowding.py)."""
         return self.crowds(entry) and entry.sequence.share in self._crowding.heavy(self._clock())
 
     def served(self, share: str) -> float:
@@ -266,14 +266,14 @@ class TierQueue:
         return self._crowding.shares(now)
 
     def _count_served(self) -> None:
-        """Let the crowding know what its shares were served since it was last told."""
+        """Report to the crowding what its shares were served since the last report."""
         served = {share: self._served.get(share, 0.0) for share in self._crowding.known()}
         for share, now in served.items():
             self._crowding.serve(share, now - self._counted.get(share, now))
         self._counted = served
 
     def _lift(self, share: str) -> None:
-        """It had nothing waiting: it starts level with the least served."""
+        """A share without waiting requests starts level with the least served; the crowding does not count the lift."""
         before = self._served.get(share, 0.0)
         after = self._served[share] = max(before, self._level())
         self._counted[share] = self._counted.get(share, before) + after - before
@@ -338,7 +338,7 @@ class _Line:
             del self._since[share]
 
     def has(self, entry: Entry) -> bool:
-        """It waits here, and never ran."""
+        """Whether it waits here and never ran."""
         return entry.number in self._fresh.get(entry.sequence.share, ())
 
     def started(self, share: str, now: float) -> None:

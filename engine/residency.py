@@ -41,7 +41,7 @@ class AdapterCounts:
 
 class Residency:
     def __init__(self, table: AdapterTable, arena: Arena, sequences_max: int = 1, floor_pages: int = 0) -> None:
-        """`floor_pages`: pages that the floors of all tiers promise, which pinned adapters leave."""
+        """`floor_pages`: pages that the tiers' floors promise together; pinned adapters may not take them."""
         self._evictions = 0
         self._hits = Counter(device=0, host=0, disk=0)  # where a request's adapter was when it came
         self._failures = 0
@@ -52,7 +52,7 @@ class Residency:
         self._pinned_pages_max = min(int(PINNED_SHARE_MAX * arena.pages), arena.pages - floor_pages)
         by_floors = self._pinned_pages_max < int(PINNED_SHARE_MAX * arena.pages)
         self._pin_limit_reason = f", as floors promise {floor_pages} of {arena.pages}" if by_floors else ""
-        self._pages: dict[str, list[int]] = {}  # resident digest → pages that its tiles lie in, others' among them
+        self._pages: dict[str, list[int]] = {}  # resident digest → pages with its tiles, also shared ones
         self._pins: Counter[str] = Counter()  # digest → running requests that use it
         self._stays: set[str] = set()  # digests that are pinned for good
         self._coming: dict[str, None] = {}  # of those, that are to come into the arena before anybody asks
@@ -69,25 +69,25 @@ class Residency:
         return self._table.pages_needed(digest) if digest is not None else 0
 
     def footprint(self, digest: str | None) -> int:
-        """Pages that it takes: those that it lies in, and no fewer than it needs alone, whatever room it finds in pages
-        of other adapters. Less would be too little as soon as it is placed again without them."""
+        """Pages to count for the adapter: those it lies in, but no fewer than it needs without other adapters. Fewer
+        would be too low once it is placed again without room in their pages."""
         if digest is None:
             return 0
         return max(self._table.pages_alone(digest), len(self._pages.get(digest, ())))
 
     def pages_joined(self, digest: str | None, holder: str) -> int:
-        """Pages that come onto the account of `holder` beside those that are allocated, when a request of it joins."""
+        """Resident pages that `holder` does not hold yet, and will hold when a request of this adapter joins."""
         pages = self._pages.get(digest, ()) if digest is not None else ()
         return len(pages) - self._arena.held_of(pages, holder) if pages else 0
 
     def pages_at_least(self, digest: str | None) -> int:
-        """Pages that it takes once nobody else is in the arena. A pinned one is not placed anew for that."""
+        """Pages that it takes in an otherwise empty arena. A pinned adapter stays where it is."""
         if digest is None:
             return 0
         return self.footprint(digest) if digest in self._stays else self._table.pages_alone(digest)
 
     def pinned_pages(self, other_than: str | None) -> int:
-        """Pages that all pinned adapters take, on the device or not, but for one of them."""
+        """Pages of all pinned adapters, resident or not, except `other_than`."""
         return sum(self.footprint(digest) for digest in self._stays if digest != other_than)
 
     def in_use(self, digest: str | None) -> bool:
@@ -121,7 +121,7 @@ class Residency:
             self._drop_unwanted(digest)
 
     def recount(self, digest: str | None, waiting: Counter[int]) -> None:
-        """So many requests of each tier wait for it, whatever was counted before: one of them was torn down."""
+        """Set the numbers of waiting requests by tier's rank, after a request was torn down."""
         if digest is None:
             return
         if waiting:
@@ -139,9 +139,9 @@ class Residency:
         return digest not in self._absent
 
     def poll(self, *, hidden: bool, unpromised: Callable[[], int] | None = None) -> dict[str, str]:
-        """Take in what came nearer since; digest → why one that is waited for cannot. Before each step. `hidden`: one
-        is in flight. `unpromised`: pages that a pinned adapter may take before anybody asks for it; None: all that are
-        available."""
+        """Take in the loads that completed since the last call; returns digest → reason for those that failed. Call it
+        before each step. `hidden`: a step is in flight. `unpromised`: pages that a pinned adapter may take before any
+        request asks for it; None: all available pages."""
         self._hidden = hidden
         self._absent.clear()
         failed = {}
@@ -164,7 +164,7 @@ class Residency:
 
     @contextmanager
     def _failing(self, digest: str, failed: dict[str, str]) -> Iterator[None]:
-        """What raises for one adapter fails that adapter, for those that wait for it now; it is logged and counted."""
+        """An exception in the block fails the adapter for requests that wait for it now; it is logged and counted."""
         try:
             yield
         except DeviceLost:
@@ -181,8 +181,8 @@ class Residency:
         return bool(self._coming)
 
     def _bring_pinned(self, spare: int, failed: dict[str, str]) -> None:
-        """One after another, into pages that nobody uses nor was promised; where there are none it waits for a request,
-        as others do."""
+        """Load pinned adapters one after another, into at most `spare` pages. If that is not enough, the adapter is
+        loaded with its first request, like others."""
         digest = next(iter(self._coming))
         with self._failing(digest, failed):
             if not self._table.want(digest) or not self._table.ready(digest, hidden=False):
@@ -307,7 +307,7 @@ class Residency:
     # ---- counts
 
     def pages(self) -> Mapping[str, Ordered[int]]:
-        """By resident digest, the pages that its tiles lie in; not to be changed."""
+        """By resident digest, the pages with its tiles. Do not modify."""
         return self._pages
 
     def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
@@ -331,8 +331,8 @@ class Residency:
         return held
 
     def check_integrity(self, waiting: Counter[tuple[str, int]], running: Counter[str] | None = None) -> None:
-        """AssertionError says what is wrong. `waiting`: (digest, rank) of all requests that wait and use one;
-        `running`: digests of those that run."""
+        """Raises AssertionError. `waiting`: (digest, rank) of all waiting requests that use an adapter; `running`:
+        digests of the running ones."""
         assert running is None or +self._pins == running, "an adapter is held for other requests than those that run"
         found = Counter({(digest, rank): n for digest, ranks in self._waiting.items() for rank, n in ranks.items()})
         assert found == waiting, "it knows of other waiting requests than there are"

@@ -79,8 +79,8 @@ class Room:
         entry.running = True
         self.changes += 1
         bisect.insort(self.running[entry.tier], entry, key=lambda other: other.number)
-        # Its adapter may have come to lie in more pages than it needs alone; without a floor for them it is preempted
-        # as others are.
+        # Its adapter may lie in more pages now than it needs alone. If the floor does not cover them, the request can
+        # be preempted like others.
         if entry.owed and self.can_reserve(entry):
             entry.reserved = self._need(entry)
             self._reserved_pages[entry.tier] += entry.reserved
@@ -88,8 +88,8 @@ class Room:
         return True
 
     def _take(self, entry: Entry, cached: list[int], missing: int) -> None:
-        """A place, the adapter and `missing` pages, beside `cached` ones that it holds already. What raises leaves it
-        with none of these."""
+        """Take a place, the adapter and `missing` pages; `cached` pages are held already. After an exception it has
+        none of the three."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
         while self.places.spare(entry.tier) < 1:
             victim = self._place_victim(entry.tier)
@@ -111,10 +111,10 @@ class Room:
             raise
 
     def grow(self, entry: Entry) -> bool:
-        """A page more for a running request. When there is none it is preempted itself.
+        """Allocate one more page for a running request. Without a page the request itself is preempted: False.
 
-        One that is owed its run finds none when requests that it cannot preempt hold pages in common with requests of
-        its own tier that ended: the floor counted those pages as its own. Then it is preempted once more."""
+        That can happen even to a request that is owed its run. Its tier's floor also counted pages that requests of its
+        tier shared with requests it cannot preempt, and the former have ended. It is then preempted once more."""
         sequence = entry.sequence
         while self.pages.below_capacity(entry.tier) < 1:
             victim = self._youngest(entry.tier) or entry
@@ -122,7 +122,7 @@ class Room:
             if victim is entry:
                 return False
         while self.pages.spare(entry.tier) < 1:
-            # Within its floor a tier leaves no page to adapters that higher tiers only wait for.
+            # Within its floor a tier may evict adapters for which higher tiers only wait.
             if self._residency.evict(sequence.adapter, entry.tier if self.pages.over(entry.tier) >= 0 else 0):
                 continue
             victim = self._page_victim(entry.tier) or self._youngest(entry.tier) or entry
@@ -157,8 +157,8 @@ class Room:
         return self.places.floor(entry.tier) > 0 and self._need(entry) <= self.pages.floor(entry.tier)
 
     def outgrew_floor(self, entry: Entry) -> bool:
-        """It needs more than its tier's floor, by the pages in which its adapter lies now: it was owed its run when
-        that lay in fewer."""
+        """Whether it needs more than its tier's floor because its adapter lies in more pages than when the run was
+        promised."""
         return self._need(entry) > self.pages.floor(entry.tier)
 
     def can_reserve(self, entry: Entry) -> bool:
@@ -173,12 +173,12 @@ class Room:
         return self.pages.over(entry.tier) + pages <= 0
 
     def spare_places(self, tier: int) -> int:
-        """Places that it may take now, and after preempting all that lower tiers borrow."""
+        """Places that the tier could take after preempting all that lower tiers borrow."""
         return self.places.spare(tier, reclaim=True)
 
     def lacks(self, entry: Entry) -> tuple[int, int]:
-        """Places and pages that a waiting request lacks to join, once all lower tiers have been preempted and all idle
-        adapters evicted; nothing is lacking where it is not above 0. Without headroom, nor what it may find cached."""
+        """Places and pages that a waiting request lacks to join even after preempting lower tiers and evicting idle
+        adapters; 0 or less: nothing is lacking. Counts neither headroom nor cached pages."""
         pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
         reach = self.pages.spare(entry.tier, reclaim=True) + self._residency.evictable_pages(entry.tier)
         return 1 - self.spare_places(entry.tier), pages - reach
@@ -212,7 +212,7 @@ class Room:
         adapter = entry.sequence.adapter
         headroom = self._headroom(entry, missing)
         wanted = missing + self._adapter_pages(entry) + headroom
-        # Alone, or within its tier's floor, a request may have what others only wait for.
+        # Alone, or within its tier's floor, a request may evict adapters for which others only wait.
         rank = entry.tier if self.count() and not self.within_floor(entry) else 0
         idle = self._residency.evictable_pages(rank)
         taken = missing + self._adapter_pages(entry)
@@ -233,8 +233,8 @@ class Room:
         return True
 
     def _headroom(self, entry: Entry, missing: int) -> int:
-        """One page for each running request that could preempt the newcomer when it grows: inside its floor those of
-        its own tier alone; nobody, when it is owed its pages, or joins before its turn (first_requests.py)."""
+        """One page for each running request that could preempt the newcomer when it grows: within the floor only those
+        of its own tier. 0 if it is owed its pages, or preempts as a first request (first_requests.py)."""
         if entry.owed or entry.preempts_share:
             return 0
         own = len(self.running[entry.tier])
@@ -258,13 +258,13 @@ class Room:
 
     def _youngest(self, tier: int) -> Entry | None:
         """The request to preempt for another of the same tier; None: all of them are owed their run. A share's first
-        request (first_requests.py) is spared while there are others."""
+        request (first_requests.py) is taken only if there is no other."""
         free = [entry for entry in reversed(self.running[tier]) if not entry.reserved]
         return next((entry for entry in free if not entry.first), free[0] if free else None)
 
     def _need(self, entry: Entry) -> int:
-        """Pages that it will hold at most, with its adapter's, wherever that is placed next but for pages of others in
-        which it finds room. The last id's KV is never computed."""
+        """The most pages that it will hold, including its adapter's (Residency.footprint). The last id's KV is never
+        computed."""
         sequence = entry.sequence
         tokens = max(sequence.token_count(), len(sequence.prompt_ids) + sequence.max_tokens - 1)
         return self.pages_of(entry, tokens) + self._residency.footprint(sequence.adapter)

@@ -88,7 +88,7 @@ class TorchRunner:
     def _forward(
         self, chunks: list[Chunk], decoder: Decoder
     ) -> tuple[dict[int, tuple[int | None, Logprobs | None]], dict[int, str]]:
-        """By id() of the chunk: ids drawn, with logprobs where asked for; and why others could not be drawn."""
+        """By id() of the chunk: the drawn id, with logprobs if requested; and the errors of rows not drawn."""
         batch = pack(chunks, decoder.kv.tokens_per_page, self._arena.device, decoder.dtype)
         lora = LoraBatch(self.adapters, [(c.sequence.adapter, c.count) for c in batch.chunks], self._arena.device)
         logits = decoder.forward(batch, lora if lora else None)
@@ -142,8 +142,8 @@ class TorchRunner:
 
 
 def draw_rows(logits: Tensor, draws: list[Draw]) -> tuple[list[tuple[int | None, Logprobs | None]], dict[int, str]]:
-    """The id of each row of `logits` [rows, vocab], with its logprobs where asked for; and by row, why one could not
-    be drawn. Such a row fails alone: its neighbours draw what they would draw without it."""
+    """The id of each row of `logits` [rows, vocab], with logprobs if requested; and by row, the errors of rows that
+    could not be drawn. A failed row does not change what the other rows draw."""
     try:
         ids = sample(logits, draws)
         found = logprobs(logits, draws, ids)

@@ -11,7 +11,7 @@ REPETITION_PENALTY_MAX = 10.0
 LOGIT_BIAS_MAX = 100.0
 LOGIT_BIAS_IDS_MAX = 1024
 LOGPROBS_MAX = 20
-# What a device's packed step has for them: int32.
+# A device's packed step stores them as int32.
 TOP_K_MAX = 2**31 - 1
 CHOICE_MAX = 2**31 - 1
 

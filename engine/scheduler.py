@@ -45,7 +45,7 @@ from engine.weights_policy import Keep, by_use
 __all__ = ["MODEL_WAIT_STEPS_MAX", "Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
 
 
-# Times that a step is planned anew because all that ran was preempted.
+# How often one step is planned again because all running requests were preempted.
 ROUNDS_MAX = 100
 
 
@@ -189,7 +189,7 @@ class Scheduler:
     # ---- requests
 
     def submit(self, sequence: Sequence) -> Refusal | None:
-        """Queue it, or say why not. Once queued it ends exactly once. What raises leaves nothing of it here."""
+        """Queue it, or return why not. A queued request ends exactly once. An exception leaves nothing of it here."""
         if (sequence.gateway, sequence.handle) in self._entries:
             return Refusal("bad_request", f"handle {sequence.handle} is in use")
         refusal = self._admission.refusal(sequence)
@@ -416,7 +416,7 @@ class Scheduler:
         self._failed.append(self._end(entry, "error", why))
 
     def _fault(self, entry: Entry, error: Exception) -> None:
-        """Its scheduling raised: it ends, and nothing of it is left."""
+        """End a request whose scheduling raised, and remove it from all structures."""
         self._failed.append(self._end_faulty(entry, error))
 
     def _end_faulty(self, entry: Entry, error: Exception) -> Ended:
@@ -425,7 +425,7 @@ class Scheduler:
         return Ended(entry.sequence, "error", self.faults.take_out(entry, error))
 
     def _check_after_fault(self) -> None:
-        """See faults: where the books are wrong the engine ends."""
+        """Check integrity after a fault. Raises AssertionError, which ends the engine (faults.py)."""
         if self.faults.unchecked:
             self.faults.unchecked = False
             self.check_integrity()
@@ -440,9 +440,9 @@ class Scheduler:
         return True
 
     def _runs_to_its_end(self, entry: Entry, rank: int) -> bool:
-        """Its model does not leave the device for a request of tier `rank` before it has ended. Two models of one tier
-        would take the device from each other for ever, where a run takes longer than a model stays: after
-        `preemptions_max` preemptions it is let run."""
+        """Whether its model stays on the device until it has ended, although a request of tier `rank` needs the device.
+        After `preemptions_max` preemptions it does: otherwise two models of one tier could evict each other for ever
+        when a run takes longer than a model stays."""
         tier = self.tiers[entry.tier]
         tired = entry.tier <= rank and entry.sequence.preemptions >= tier.preemptions_max
         return entry.reserved > 0 or not tier.preemptible or tired
@@ -461,16 +461,16 @@ class Scheduler:
     # ---- preemption
 
     def _preempt(self, entry: Entry, cause: int) -> None:
-        """Back to the front of its queue, its ids kept; its full pages stay in the prefix cache while there is room,
-        and what is cheaper to bring back than to compute again goes to host memory. When that raises, the victim ends:
-        it gives way in any case."""
+        """Move it to the front of its queue, with its ids. Its full pages stay in the prefix cache while there is room;
+        KV that is cheaper to copy back than to recompute goes to host memory. If that raises the victim ends, so its
+        room is freed in any case."""
         try:
             self._put_aside(entry, cause)
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
             self._fault(entry, error)
 
     def _unplan(self, entry: Entry) -> None:
-        """Take it out of the step that is being put together, if one is: never out of one in flight."""
+        """Remove it from the step being planned, if there is one; never from a step in flight."""
         if self._plan.step is None:
             self._plan.drop(entry)
 
@@ -544,7 +544,7 @@ class Scheduler:
         return self._end(entry, "aborted")
 
     def _lose_id(self, chunk: Chunk) -> None:
-        """What the chunk drew is in nobody's answer, if taking it in raised."""
+        """Count the chunk's id as overrun if taking it in raised: no answer has it."""
         sequence = chunk.sequence
         place = chunk.start + chunk.count - len(sequence.prompt_ids)
         if chunk.sample and sequence.output_ids[place : place + 1] == [PENDING_ID]:

@@ -105,8 +105,8 @@ def _unheld(scheduler: Scheduler, owners: list[Owner]) -> Owners:
 
 
 def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:
-    """Each for itself, of the first ADAPTERS_MAX; what is left is some adapter's. A page in which several have tiles is
-    shown as that of the adapter which came first."""
+    """Make each of the first ADAPTERS_MAX adapters the owner of its pages; the other adapter pages stay unnamed. A page
+    with tiles of several adapters is shown as that of the first of them."""
     shown = list(islice(scheduler.residency.pages().items(), ADAPTERS_MAX))
     first = len(owners)
     owners += [("adapter", None, None, digest) for digest, _ in shown]

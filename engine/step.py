@@ -16,7 +16,7 @@ from engine.protocol import FinishReason, Logprobs, ModelInfo, Recompute, Sampli
 
 # Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
 PENDING_ID = -1
-# Begins the error of a row whose sampling values the runner could not prepare or draw with.
+# Prefix of the error of a row whose sampling values could not be prepared or used.
 UNDRAWABLE = "its sampling could not be prepared"
 
 
@@ -202,12 +202,12 @@ class AdapterTable(Protocol):
         ...
 
     def pages_alone(self, digest: str) -> int:
-        """Arena pages needed to make it resident where no other adapter is. Never changes."""
+        """Arena pages needed to make it resident in an arena without other adapters. Never changes."""
         ...
 
     def pages_of(self, digest: str) -> list[int]:
-        """The arena pages in which tiles of a resident adapter lie, each once: those that `place` was given, and those
-        of other adapters in which it found room."""
+        """The arena pages with tiles of a resident adapter, each once: those given to `place`, and those of other
+        adapters that had room."""
         ...
 
     def place(self, digest: str, pages: list[int]) -> None:

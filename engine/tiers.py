@@ -12,11 +12,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-# Of an engine's places, left to shares that were served very little beside one that crowds their tier.
+# The part of an engine's places that crowding shares leave to shares that were served very little.
 LIGHT_PART = 1 / 8
 
 TierName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
-# By so much the sum of floors that are meant to be 1 together may miss it.
+# Floors that are meant to add up to 1 may exceed it by this much through rounding.
 FLOORS_ROUNDING = 1e-9
 Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
 
@@ -62,7 +62,7 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return max(int(self.crowd_part * sequences_max), 1)
 
     def crowd_places_beside_light(self, sequences_max: int) -> int:
-        """Of shares that crowd the tier, where all others were served very little."""
+        """Places for crowding shares together, where all others were served very little."""
         places = sequences_max - max(1, int(LIGHT_PART * sequences_max))
         return max(places, self.crowd_places(sequences_max))
 

@@ -18,8 +18,8 @@ from gateway.services import Services
 from gateway.sessions import Session, is_csrf_token
 from gateway.writes import Actor
 
-COOKIE = "laneway_session"  # with the port of the address that the browser has, and HOST_PREFIX over https
-HOST_PREFIX = "__Host-"  # browsers take such a cookie from this very host alone, and over https
+COOKIE = "laneway_session"  # plus the port that the browser sees; over https HOST_PREFIX goes before it
+HOST_PREFIX = "__Host-"  # browsers accept such a cookie only over https and only from the host itself
 CSRF_HEADER = "x-csrf-token"
 PORT_CHARS_MAX = 5
 READING = ("GET", "HEAD")
@@ -45,9 +45,9 @@ async def admit(
 
 
 async def admit_operator(services: Services, request: Request[Any, Any, Any], opt: Mapping[str, Any]) -> Actor:
-    """Whoever may use this admin route, by a bearer, or by the cookie of a session where no bearer came. `opt` is the
-    route's: its `area`, its `access` where its method does not say it, and `everyones` when it is about no one tenant.
-    Raises as `admit`; SessionExpired, CsrfTokenInvalid, InsufficientRole, RateLimited."""
+    """The actor of an admin request: by its bearer, or without a bearer by its session cookie. `opt` of the route: its
+    `area`, its `access` if the method does not imply it, and `everyones` if the route concerns all tenants. A write is
+    counted in the write limits. Raises as `admit`; SessionExpired, CsrfTokenInvalid, InsufficientRole, RateLimited."""
     cookie = session_cookie(request)
     if cookie is None or "authorization" in request.headers:
         caller = await admit(services, request, ADMIN)
@@ -66,21 +66,20 @@ async def admit_operator(services: Services, request: Request[Any, Any, Any], op
 
 
 def session_cookie(request: Request[Any, Any, Any]) -> str | None:
-    """The session's cookie that the browser sent."""
+    """The value of the session cookie in the request."""
     return request.cookies.get(cookie_name(request))
 
 
 def cookie_name(request: Request[Any, Any, Any]) -> str:
-    """Browsers keep a host's cookies apart by their names and not by port: without the port in it, two Laneways on one
-    host would sign each other out. The port is the browser's, from the Host header: gateways behind one address have
-    the same."""
+    """The session cookie's name, with the port of the Host header. Browsers share a host's cookies among its ports, so
+    two Laneways on one host would otherwise sign each other out. All gateways behind one address use one name."""
     _, colon, port = request.headers.get("host", "").rpartition(":")
     name = f"{COOKIE}_{port}" if colon and port.isascii() and port.isdigit() and len(port) <= PORT_CHARS_MAX else COOKIE
     return HOST_PREFIX + name if is_secure(request) else name
 
 
 def is_secure(request: Request[Any, Any, Any]) -> bool:
-    """Where TLS ends before us, a header says that there is some; a client that writes it itself binds itself alone."""
+    """Whether the browser uses https, by X-Forwarded-Proto of a proxy. A client that forges it affects only itself."""
     proto = request.headers.get("x-forwarded-proto", request.url.scheme)
     return proto.split(",")[0].strip() == "https"
 

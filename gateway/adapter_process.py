@@ -1,6 +1,6 @@
 """Runs `python -m adapters` in a process of its own, so that a tenant's file cannot stall or crash the gateway.
 
-The process gets none of this one's secrets: its environment is made here, by name.
+The process gets none of the gateway's secrets: only the environment variables of ENVIRONMENT_KEPT are passed on.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 ANSWER_BYTES_MAX = 1024 * 1024
 REASON_CHARS_MAX = 500
-# Stored adapters that one process resolves. Each may take 2 s of its processor time before it is refused.
+# Stored adapters that one process resolves. Each is refused after 2 s of CPU time (adapters.__main__.CONFIG_CPU_S_MAX).
 RESOLVED_AT_ONCE_MAX = 16
 RESOLVE_S_MAX = 60.0
-# What Python and numpy need to start as this process did.
+# What Python and numpy need to start as in this process.
 ENVIRONMENT_KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, frozen=True)
 class Ran:
-    """How a process ended. `status` is negative for a signal."""
+    """How a process ended. `status`: exit status, negative for a signal. `out`, `problems`: stdout and stderr."""
 
     status: int
     out: str
@@ -35,7 +35,7 @@ class Ran:
 
     @property
     def refused(self) -> str | None:
-        """Why it refuses the adapter; None when it says nothing of the kind."""
+        """Why the process refused the adapter; None when its output is no refusal."""
         try:
             return str(json.loads(self.out)["refused"])[:REASON_CHARS_MAX]
         except (ValueError, KeyError, TypeError):
@@ -43,12 +43,12 @@ class Ran:
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the process gets of ours; OpenBLAS starts no threads, as nothing is multiplied."""
+    """The environment of the process. OpenBLAS needs no threads: no matrices are multiplied."""
     return {name: environ[name] for name in ENVIRONMENT_KEPT if name in environ} | {"OPENBLAS_NUM_THREADS": "1"}
 
 
 async def run_adapters(arguments: Sequence[str], within_s: float) -> Ran:
-    """Run `python -m adapters` with these arguments. Raises TimeoutError after `within_s` seconds; then it is ended."""
+    """Run `python -m adapters` with these arguments. After `within_s` seconds kill it and raise TimeoutError."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "adapters", *arguments,
         stdin=asyncio.subprocess.DEVNULL,
@@ -68,8 +68,8 @@ async def run_adapters(arguments: Sequence[str], within_s: float) -> Ran:
 
 
 class Resolver:
-    """Resolves stored adapters that have no `modules-1.json`: those registered before it existed, or whose file was
-    damaged (docs/decisions/0017). A gateway process tries each adapter once."""
+    """Resolves stored adapters without `modules-1.json`, because they were registered before that file existed or the
+    file was damaged (docs/decisions/0017). After a refusal the adapter is not tried again by this gateway process."""
 
     def __init__(self, store: Path, within_s: float = RESOLVE_S_MAX) -> None:
         self._store = store
@@ -78,7 +78,7 @@ class Resolver:
         self._one = asyncio.Lock()
 
     async def resolve(self, digests: Sequence[str]) -> dict[str, str]:
-        """Why some of them could not be, by digest."""
+        """Resolve these adapters, one process at a time. Returns the reason of each refusal, by digest."""
         async with self._one:
             waiting = [digest for digest in digests if digest not in self._refused]
             for start in range(0, len(waiting), RESOLVED_AT_ONCE_MAX):

@@ -76,8 +76,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What an owner has: active adapters, versions of them that are not removed, and bytes of their contents, each
-    content once."""
+    """What counts in an owner's quotas: active adapters, versions that are not removed, and bytes of their contents,
+    each distinct content once."""
 
     adapters: int
     versions: int
@@ -303,7 +303,7 @@ def live_contents(connection: sa.Connection) -> dict[str, str]:
 
 
 def kept(connection: sa.Connection, tenant_id: str, *, slab_item_bytes: int) -> Kept:
-    """`slab_item_bytes`: of a parameter in a slab, 0 where no slabs are kept."""
+    """`slab_item_bytes`: bytes per parameter in a slab; 0 without slabs."""
     columns = (adapter_versions.c[name] for name in ("adapter_id", "digest", "bytes", "parameters"))
     live = adapter_versions.c.removed_at.is_(None)
     query = sa.select(*columns).join(adapters, adapters.c.id == adapter_versions.c.adapter_id)

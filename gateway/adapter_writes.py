@@ -148,7 +148,7 @@ class AdapterWrites(AliasWrites):
         return model_rows.meanings(connection, self._config, tenant)
 
     def bytes_left(self, connection: sa.Connection) -> int | None:
-        """Of adapters.tenant_bytes_max, for this actor; None: it has no quota."""
+        """Bytes left of adapters.tenant_bytes_max for this actor's tenant; None: an operator has no quota."""
         if (tenant_id := self._actor.tenant_id) is None:
             return None
         return max(0, self._config.adapters.tenant_bytes_max - self._kept(connection, tenant_id).bytes)
@@ -157,8 +157,8 @@ class AdapterWrites(AliasWrites):
         return adapter_rows.kept(connection, tenant_id, slab_item_bytes=self._config.slab_item_bytes)
 
     def _check_quota(self, connection: sa.Connection, owner: str | None) -> None:
-        """That what the owner has now is within a tenant's quotas, where its own key added to it. Raises
-        QuotaExceeded, QuotaBytesExceeded."""
+        """After a write by a tenant's own key, check that the owner is within its quotas. Operators may exceed them.
+        Raises QuotaExceeded, QuotaBytesExceeded."""
         if owner is None or self._actor.tenant_id is None:
             return
         quotas, kept = self._config.adapters, self._kept(connection, owner)

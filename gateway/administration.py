@@ -198,7 +198,7 @@ class Administration(AdapterWrites, ModelWrites):
         return role
 
     def _check_key_fits(self, connection: sa.Connection, tenant_id: str) -> None:
-        """Raises InvalidValue when the tenant has as many keys as it may have."""
+        """Raises InvalidValue when the tenant has administration.tenant_keys_max usable keys already."""
         limit = self._config.administration.tenant_keys_max
         if keys.count_usable(connection, tenant_id) >= limit:
             raise InvalidValue(
@@ -241,7 +241,7 @@ class Administration(AdapterWrites, ModelWrites):
         if overlap_s and before.tenant_id is not None:
             self._check_key_fits(connection, before.tenant_id)
         if before.kind == "admin":
-            self._check_expiry(connection, before.expires_at)  # the new key has it too
+            self._check_expiry(connection, before.expires_at)  # the new key gets the same expiry
         made = keys.rotate(connection, key_id, overlap_s=overlap_s)
         after = key_of(connection, key_id)
         self._record(connection, "key.rotate", key_id, before.tenant_id, before=before, after=after)

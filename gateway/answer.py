@@ -109,7 +109,7 @@ class Answer:
         self.usage: Usage | None = None  # of an answer that ends well; then each text has its finish_reason
         self.error: ApiError | None = None
         self.ended = False  # settled, or failed
-        # Makes the parts of the body, where it is kept before the settlement.
+        # Makes the parts of the body; set if the body is stored (Idempotency-Key) before the settlement.
         self.whole: Callable[[Answer], Iterator[bytes]] | None = None
         self.body: bytes | None = None  # what `whole` made
         self._changed: dict[int, None] = {}  # indexes of the texts with something to read, in order
@@ -151,7 +151,7 @@ class Answer:
         self._end()
 
     def _end(self) -> None:
-        self._abort = self._push = self.whole = None  # they know us: circles that only a collector would break
+        self._abort = self._push = self.whole = None  # breaks reference cycles
         self.ended = True
         self.wake()
 
@@ -182,8 +182,8 @@ class Answer:
             self._waiter = None
 
     async def pushed(self, push: Callable[[], None]) -> None:
-        """As `changed`, but what is added does not end the wait: `push` is called instead, inside the owner's call. It
-        takes what was added, must not raise, and calls `stop_pushing` when it cannot go on."""
+        """As `changed`, but an addition does not end the wait. Instead `push` is called inside the owner's `add`: it
+        takes the addition, must not raise, and calls `stop_pushing` to end the wait."""
         self._push = push
         try:
             await self.changed()

@@ -1,7 +1,7 @@
-"""From one HTTP exchange to the application that answers it: the same for every endpoint that makes tokens.
+"""Turns an HTTP request into the ASGI application that answers it, for every endpoint that generates tokens.
 
-The order of the steps is what a refused request costs: the limits are asked before the body is read, the body is read
-before it is parsed, and what is refused after that keeps its request under the limits (decision 0018).
+The order of the steps bounds the cost of a refused request: limits are checked before the body is read, and the body is
+read before it is parsed. A 4xx after the limits still counts as a request under them (decision 0018).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from gateway.sse import ReplayedAnswer, Shape, StreamedAnswer, Waits, WholeAnswe
 
 @dataclass(slots=True, frozen=True)
 class Endpoint:
-    """What endpoints differ in. `kind`: of `bodies.READERS`. `shape_of`: how the answer is said, given whether a stream
-    ends with the usage."""
+    """What differs among endpoints. `kind`: a key of `bodies.READERS`. `shape_of`: makes the answer's Shape; its second
+    argument says whether a stream ends with the usage."""
 
     kind: str
     shape_of: Callable[[InFlight, bool], Shape]
@@ -37,13 +37,13 @@ class Endpoint:
 async def answer(
     services: Services, request: Request[Any, Any, Any], endpoint: Endpoint, *, api_key: str | None = None
 ) -> ASGIApp:
-    """`api_key`: as of `access.admit`. Raises ApiError while nothing is held yet; what is refused later is raised by
-    the application."""
+    """`api_key`: see `access.admit`. Raises ApiError for refusals before the hold; later errors are raised by the
+    returned application."""
     caller = await admit(services, request, api_key=api_key)
     try:
         admission = await services.generator.admit(caller)
     except (RateLimited, BudgetExceeded):
-        # A replay takes nothing from any limit: an answer that was paid for is there for a key that has used them up.
+        # A replay takes nothing from any limit, so an exhausted key may still fetch an answer that was paid for.
         replayed = await _replay(services, request, caller)
         if replayed is None:
             raise
@@ -54,7 +54,7 @@ async def answer(
 
 @contextlib.asynccontextmanager
 async def refunded(admission: Admission) -> AsyncIterator[None]:
-    """What raises inside ends the admission as a refusal."""
+    """An exception in the block ends the admission with `end_refused`, and is raised again."""
     try:
         yield
     except BaseException as error:
@@ -65,7 +65,7 @@ async def refunded(admission: Admission) -> AsyncIterator[None]:
 async def _answer(
     services: Services, request: Request[Any, Any, Any], endpoint: Endpoint, caller: Caller, admission: Admission
 ) -> ASGIApp:
-    """Raises as `answer`; the admission is open then."""
+    """Raises as `answer`, and leaves the admission open then."""
     line = line_of(request)
     body = await read_body(request, services.config.gateway.body_bytes_max)
     read = await services.generator.read(caller, endpoint.kind, body)
@@ -90,8 +90,8 @@ async def _answer(
 
 
 async def _replay(services: Services, request: Request[Any, Any, Any], caller: Caller) -> ASGIApp | None:
-    """Of a call that the limits refuse. The body is read only if a call of this name came before, and is not parsed.
-    Raises as `Call.look`."""
+    """The stored answer for a call that the limits refused; None: there is none. The body is read, but not parsed, and
+    only if a call with this Idempotency-Key exists. Raises as `Call.look`."""
     name = request.headers.get(HEADER)
     if name is None or not await services.replays.came_before(caller.key_id, name):
         return None

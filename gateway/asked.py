@@ -23,13 +23,18 @@ Prompt = ChatPrompt | str | list[int]
 
 
 class LargeBody(msgspec.Struct, frozen=True):
-    """The prompts of a body that is too large to be parsed in the event loop. Processes of `large_work` read them."""
+    """Prompts of a body too large to be parsed in the event loop; a process of `large_work` reads them from `body`."""
 
-    kind: str  # of `bodies.READERS`
+    kind: str  # a key of `bodies.READERS`
     body: bytes
+<<<<<<< HEAD
     prompts: int
     ids: bool  # the prompts are lists of ids
     words: int = 0  # a lower bound of the longest prompt's
+=======
+    prompts: int  # how many
+    ids: bool  # at least one prompt is a list of ids
+>>>>>>> wt-text
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
-"""From a body to what it asks, by endpoint: in the event loop, or in a process of `large_work` when it is large.
+"""Parses request bodies, by endpoint: small ones in the event loop, large ones in a process of `large_work`.
 
-It must never know who asks.
+It must never know the caller.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.messages_wire import parse_count, parse_messages
 from gateway.wire import parse_chat
 
-# About a millisecond of parsing, whatever the body contains.
+# Takes about a millisecond to parse, whatever the body contains.
 PARSE_IN_LOOP_BYTES_MAX = 32 * 1024
-# Beside a prompt of ids, a body has other lists and objects: at most so many numbers.
+# Commas allowed beyond those of the longest prompts of ids, for other lists and objects of the body.
 OTHER_NUMBERS_MAX = 4096
 # OpenAI's limit of messages. A longer context has room for more: a template takes three tokens or more for each.
 MESSAGES_MAX = 2048
@@ -26,7 +26,7 @@ COUNT_BYTES = 64 * 1024
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What a body asks, and whether its stream ends with the usage."""
+    """A parsed body. `wants_usage`: its stream ends with the usage."""
 
     asked: Asked
     wants_usage: bool = False
@@ -65,11 +65,11 @@ def check_message_count(body: bytes, context_tokens: int) -> None:
 
 
 def check_id_count(body: bytes, context_tokens: int) -> None:
-    """Refuse a prompt with more ids than fit any model before it is parsed. `context_tokens`: the longest context
-    served. Raises ContextLengthExceeded.
+    """Refuse a body with more prompt ids than any model takes, before it is parsed. `context_tokens`: the longest
+    context served. Raises ContextLengthExceeded.
 
-    No string begins or ends between two quotation marks that follow one another, so after the name "prompt" the commas
-    up to the next quotation mark are those of one list, or of lists in it."""
+    A list of ids contains no quotation mark. So the commas between the name "prompt" and the next quotation mark are
+    those of the list of ids, or of the lists in it."""
     at = body.find(b'"prompt"')
     if at < 0:
         return
@@ -78,7 +78,7 @@ def check_id_count(body: bytes, context_tokens: int) -> None:
     end = len(body) if end < 0 else end
     limit = PROMPTS_MAX * context_tokens
     found = 0
-    for start in range(at, end, COUNT_BYTES):  # no further than is needed
+    for start in range(at, end, COUNT_BYTES):  # stops counting at the limit
         found += body.count(b",", start, min(end, start + COUNT_BYTES))
         if found > limit + OTHER_NUMBERS_MAX:
             raise ContextLengthExceeded(

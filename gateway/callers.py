@@ -1,4 +1,4 @@
-"""Who asks: from a bearer token to a caller, through a cache that administrative writes of a tenant empty of its keys.
+"""Maps bearer tokens to callers, through a cache; an administrative write of a tenant drops the tenant's callers.
 
 It knows keys and tenants, and must never know what they ask for or what it costs.
 """
@@ -35,7 +35,7 @@ LOOK_UP_WAIT_S = 5.0  # of a database that hangs
 # A key's last use is written once in this time at most, so many keys in one transaction.
 USED_FLUSH_S = 60.0
 USED_GROUP_MAX = 500
-# Tenants whose last change is remembered; above it, all callers count as changed.
+# Tenants whose last drop is remembered; beyond it all callers count as changed.
 CHANGED_MAX = 10_000
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ async def _always() -> bool:
 
 
 class Callers:
-    """The cache. When the revision moved, `drop` the callers of the tenants that it concerns, or `clear` it."""
+    """The cache. When the revision moved, `drop` the callers of the tenants concerned, or `clear` all."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Callers:
         self._unusable: dict[str, None] = {}
         self._looking_up: dict[str, asyncio.Task[Caller | None]] = {}
         self._places = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
-        self._age = 0  # counts clears and drops, so that what was read before one is not cached after it
+        self._age = 0  # counts clears and drops: a caller read before one must not be cached after it
         self._all_changed_at = 0  # the age at the last clear
         self._changed_at: dict[str | None, int] = {}  # by tenant, the age at its last drop; None: the operator's keys
         self._used: dict[str, int] = {}
@@ -136,7 +136,7 @@ class Callers:
         if not await self._freshen():
             raise DatabaseUnavailable("the revision is unread")
         age = caller.age
-        while self._age_of(caller.tenant_id) > age:  # it may move while this reads
+        while self._age_of(caller.tenant_id) > age:  # a drop may happen during the read
             age = self._age
             if await self._database.read(lambda connection: unusable(connection, [caller.key_id])):
                 raise InvalidApiKey
@@ -144,14 +144,14 @@ class Callers:
     def clear(self) -> None:
         self._known.clear()
         self._unusable.clear()
-        self._looking_up = {}  # a request that arrives from now on looks anew
+        self._looking_up = {}  # requests from now on start a new look-up
         self._age += 1
         self._all_changed_at = self._age
         self._changed_at.clear()
 
     def drop(self, tenant_ids: Collection[str | None]) -> None:
-        """Forget the callers of these tenants (None: the operator's keys), and every key that was not usable: one of
-        them may be now."""
+        """Forget the callers of these tenants (None: the operator's keys), and all keys known as unusable, because one
+        of them may be usable now."""
         self._known = {digest: one for digest, one in self._known.items() if one.tenant_id not in tenant_ids}
         self._unusable.clear()
         self._looking_up = {}
@@ -162,7 +162,7 @@ class Callers:
             self._changed_at.clear()
 
     def _age_of(self, tenant_id: str | None) -> int:
-        """The age since which what was read of this tenant's keys holds."""
+        """The age at the last change of this tenant's keys: what was read at an earlier age is outdated."""
         return max(self._all_changed_at, self._changed_at.get(tenant_id, 0))
 
     async def flush_used(self) -> None:

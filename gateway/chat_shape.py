@@ -17,7 +17,7 @@ from gateway.logprobs import chat_tokens, filled
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 NO_LOGPROBS = wire.ChoiceLogprobs(content=[])
-MARK = b'"content":[]'  # of NO_LOGPROBS
+MARK = b'"content":[]'  # the JSON of NO_LOGPROBS
 
 
 class ChatShape:
@@ -45,7 +45,7 @@ class ChatShape:
         return filled(self._whole(answer, pieces), MARK, fillings)
 
     def _whole(self, answer: Answer, pieces: Sequence[Piece]) -> bytes:
-        """Without the logprobs: MARK stands for those of each choice."""
+        """The body with MARK in place of each choice's logprobs."""
         work = self._work
         assert answer.usage is not None
         return wire.encode(
@@ -135,7 +135,7 @@ class ChatShape:
 
 
 def _filling(tokenizer: Tokenizer, piece: Piece) -> Iterator[bytes]:
-    """What stands for MARK."""
+    """The JSON that replaces MARK."""
     yield b'"content":['
     if piece.drawn:
         yield from chat_tokens(tokenizer, piece.drawn)

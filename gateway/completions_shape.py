@@ -44,7 +44,7 @@ class CompletionShape:
         return filled(self._whole(answer, pieces), MARK, fillings)
 
     def _whole(self, answer: Answer, pieces: Sequence[Piece]) -> bytes:
-        """Without the logprobs: MARK stands for those of each choice."""
+        """The body with MARK in place of each choice's logprobs."""
         assert answer.usage is not None
         choices = [
             CompletionChoice(
@@ -112,6 +112,6 @@ class CompletionShape:
 
 
 def _filling(tokenizer: Tokenizer, piece: Piece) -> Iterator[bytes]:
-    """What stands for MARK."""
+    """The JSON that replaces MARK."""
     yield b'"logprobs":'
     yield from legacy_logprobs(tokenizer, piece.drawn or Drawn())

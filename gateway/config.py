@@ -105,14 +105,14 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def slab_item_bytes(self) -> int:
-        """Of a parameter in an adapter's slab; 0 where no slabs are kept. The models of an engine have one dtype."""
+        """Bytes per parameter in an adapter's slab; 0 without slabs. All models of an engine have one dtype."""
         if not self.adapters.slabs:
             return 0
         return 4 if any(model.dtype == "float32" for model in self.models) else 2
 
     @property
     def upload_free_min_bytes(self) -> int:
-        """Free bytes of the disk below which no adapter is uploaded: above the mark below which no request runs."""
+        """Free disk bytes below which no adapter is uploaded: more than the minimum for requests to be admitted."""
         return self.journal.disk_free_min_bytes + self.adapters.disk_free_min_bytes
 
     @property

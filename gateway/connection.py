@@ -1,7 +1,7 @@
-"""One HTTP connection: uvicorn's, with bounds on what a client may leave undone: a head, a body that nobody reads any
-more, or the reading of an answer.
+"""uvicorn's HTTP connection with deadlines and bounds for slow clients: an unfinished head, a body that is still
+arriving after its answer, and an answer that the client does not read.
 
-It must never know what is asked or answered.
+It must never know what a request or an answer contains.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from billing.ids import new_id
 from gateway import errors
 from gateway.connection_limits import Connections
 
-# For a whole head: from accept, and on a kept connection from its first byte. Also for a body that is still on its way
-# when its request has been answered.
+# Deadline for a whole head: from accept, on a kept-alive connection from the head's first byte. Also for the rest of a
+# body after its request has been answered.
 HEAD_S_MAX = 10.0
 HEAD_BYTES_MAX = 64 * 1024
 # Of an answer, what the kernel takes before its reader has room: left to itself it takes megabytes for each.
 UNSENT_BYTES_MAX = 64 * 1024
 
-# Of these a second field line would say something else, and which one counts would be anybody's guess.
+# Fields that may occur once: a proxy and this server could each act on a different one of two.
 SINGLE_FIELDS = (b"host", b"authorization", b"x-api-key", b"content-type", b"content-encoding", b"idempotency-key")
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def _too_large() -> RequestHeadTooLarge:
 
 
 def _answer(error: errors.ApiError) -> bytes:
-    """The whole answer of a connection that is closed after it."""
+    """The complete HTTP response to `error`, after which the connection is closed."""
     body = error.body()
     head = (
         f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
@@ -51,10 +51,10 @@ def _answer(error: errors.ApiError) -> bytes:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol bounds neither an unfinished head, nor a body behind its answer, nor an unread answer. Here a
-    head over HEAD_BYTES_MAX is refused with 431, and one that is not complete in time with 408. A client that reads
-    nothing for `reader_patience_s` is cut off, if the buffers are full or the connection is to close. `connections`
-    bounds the number of all."""
+    """uvicorn's protocol bounds neither an unfinished head, nor a body after its answer, nor an unread answer. Here a
+    head over HEAD_BYTES_MAX is refused with 431, and a head not complete within `head_s` with 408. A client that reads
+    nothing for `reader_patience_s` is cut off, if the buffers are full or the connection is closing. `connections`
+    bounds the number of connections."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._in_head = True
         self._in_body = False
-        self._messages = 0  # begun
+        self._messages = 0  # heads that were begun
         self._unparsed_bytes = 0  # of a head that is not complete
         self._field_bytes = 0  # of its complete fields
         self._refused = False
-        self._refusal: errors.ApiError | None = None  # of a complete head
+        self._refusal: errors.ApiError | None = None  # decided when a head was complete
         self._reader_patience_s = reader_patience_s
         self._reader_watch: asyncio.TimerHandle | None = None
         self._unread_bytes = 0  # when the watch last looked
-        self._running_cycle: RequestResponseCycle | None = None  # the request that is being answered
+        self._running_cycle: RequestResponseCycle | None = None  # of the request being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -116,7 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _wrong_fields(self) -> str:
-        """What RFC 9112 3.2 and RFC 9110 5.3 have refused: no Host in HTTP/1.1, or one field twice. Empty: nothing."""
+        """The reason to refuse the head, or "": no Host in HTTP/1.1 (RFC 9112 3.2), a repeated SINGLE_FIELDS field."""
         names = [name for name, _ in self.headers]
         if b"host" not in names and self.parser.get_http_version() == "1.1":
             return "The request has no Host header; HTTP/1.1 needs one."
@@ -150,10 +150,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refused, self._refusal = True, _too_large()
         if self._refusal is not None:
             self._refuse(self._refusal)
-        elif self._in_head or (between and self._messages == messages):  # the latter: blank lines before a head
+        elif self._in_head or (between and self._messages == messages):  # the second case: blank lines before a head
             self._set_deadline()
         elif self.timeout_keep_alive_task is None and self._idle() and not self.transport.is_closing():
-            # The rest of a body came after its answer: uvicorn forgets the idle connection then.
+            # The rest of a body arrived after its answer: uvicorn sets no keep-alive timer then.
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -167,27 +167,27 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         running = self._running_cycle
         if running is not None and running.response_started and not running.response_complete:
-            self.transport.abort()  # an answer to a request before this one is half written
+            self.transport.abort()  # the answer to an earlier request is half written
             return
         self.transport.write(_answer(error))
         self.transport.close()
         self._watch_reader()
 
-    # ---- a head, or the rest of a body, that does not come
+    # ---- a late head, or a late rest of a body
 
     def evict(self) -> None:
-        """Another connection has its place."""
+        """Close at once: another connection gets the place (`Connections` has counted this one as closed)."""
         self.transport.abort()
 
     def _answering(self) -> bool:
         return self._running_cycle is not None and not self._running_cycle.response_complete
 
     def _idle(self) -> bool:
-        """It had a request, and nothing of another one."""
+        """A request was answered, and no byte of another one has arrived."""
         return self.cycle is not None and self.cycle.response_complete and not (self._in_head or self._in_body)
 
     def _set_deadline(self) -> None:
-        """For what is due now; one that is set holds."""
+        """Start the deadline, unless one is running."""
         if self._deadline is None:
             self._deadline = self.loop.call_later(self._head_s, self._overdue)
 
@@ -200,12 +200,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline = None
         if self.transport.is_closing():
             return
-        if self._answering():  # a pipelined head: the answer before it takes its time
+        if self._answering():  # a pipelined head: its time starts after the running answer
             self._set_deadline()
             return
         self._refused = True
         self._bounds.cut("body_deadline" if self._in_body else "head_deadline")
-        if self._in_head and self._messages:  # not silence, and not blank lines alone
+        if self._in_head and self._messages:  # part of a head has arrived
             self._refuse(errors.OtherStatus(408, f"The request's head took over {self._head_s:g} s to arrive."))
         else:
             self.transport.abort()
@@ -243,7 +243,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def eof_received(self) -> None:
-        """The transport closes as soon as this returns, before `connection_lost` runs: an answer that was written in
+        """Stop the answer now. The transport closes when this returns, but `connection_lost` runs later, and a write in
         between would raise."""
         self._disconnect_answer()
 
@@ -255,8 +255,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _disconnect_answer(self) -> None:
-        """Tell the request that is being answered that its client left. uvicorn tells the last request of the
-        connection, which is another one where requests are pipelined; pipelined requests are dropped."""
+        """Signal the disconnect to the request being answered, and drop pipelined requests. uvicorn would signal it to
+        the connection's last request, which is another one when requests are pipelined."""
         self.pipeline.clear()
         running = self._running_cycle
         if running is not None and not running.response_complete:

@@ -21,8 +21,8 @@ IPV6_PREFIX = 64  # one IPv6 client has a /64
 DESCRIPTORS_RESERVED = 128
 UPLOAD_DESCRIPTORS = 6  # directory lock, file, and the pipes of the process that checks
 DESCRIPTORS_WANTED = 65_536
-# One address may hold so much of the total, unless `connections_per_address_max` says otherwise: behind a proxy all
-# clients share its address, and without one a single address must leave room for others.
+# The share of the total that one address may hold, unless `connections_per_address_max` is set. Behind a proxy all
+# clients share its address; without a proxy a single address must leave room for others.
 ADDRESS_SHARE = 0.75
 
 
@@ -65,7 +65,7 @@ class _Waiting:
         self.idle: OrderedDict[Evictable, None] = OrderedDict()
 
     def oldest(self) -> Evictable | None:
-        """A client that had an answer is evicted after those that only opened a connection."""
+        """The next to evict: `fresh` before `idle`, so a client that had an answer keeps its connection longer."""
         return next(iter(self.fresh), None) or next(iter(self.idle), None)
 
     def discard(self, connection: Evictable) -> None:
@@ -122,13 +122,13 @@ class Connections:
         return True
 
     def busy(self, connection: Evictable) -> None:
-        """Its head is complete: it cannot be evicted. Of a connection that is not counted, nothing."""
+        """Its head is complete: it cannot be evicted. No effect on a connection that is not counted."""
         if (found := self._of.get(connection)) is not None:
             found[1].waiting.discard(connection)
             self._waiting.discard(connection)
 
     def idle(self, connection: Evictable) -> None:
-        """Its answer is complete: it waits for another head."""
+        """Its answer is complete: it waits for another head, and may be evicted."""
         if (found := self._of.get(connection)) is not None:
             found[1].waiting.idle[connection] = self._waiting.idle[connection] = None
 

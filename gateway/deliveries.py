@@ -36,13 +36,13 @@ _log = logging.getLogger(__name__)
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-# The same for a name that is not found and for one that is at a private address: a tenant's webhook must not tell which
-# names there are inside, or where. The log has the address.
+# One text for an unknown name and for a name at a private address: a tenant must not learn through its webhook which
+# internal names exist. The log has the address.
 NO_PUBLIC_ADDRESS = "its host has no address that webhooks may be sent to (webhooks.private_addresses)"
 
 
 class Undelivered(Exception):
-    """Why an attempt failed, in a sentence for whoever sees the webhook; `detail` is for the log alone."""
+    """Why an attempt failed, in a sentence that tenants may see; `detail` is for the log only."""
 
     def __init__(self, message: str, detail: str | None = None) -> None:
         super().__init__(message)
@@ -117,10 +117,10 @@ class Deliverer:
             reasons = (failed.reason, getattr(failed, "verify_message", None))
             error = ": ".join(("TLS failed", *(reason for reason in reasons if reason)))
             detail = str(failed)
-        except OSError as failed:  # its own text has the address
+        except OSError as failed:  # its text would show the address
             error = f"the connection failed: {os.strerror(failed.errno)}" if failed.errno else "the connection failed"
             detail = str(failed)
-        except ValueError as failed:  # a line without an end, a name that cannot be encoded
+        except ValueError as failed:  # an endless line of the response, a host name that cannot be encoded
             error = str(failed) or type(failed).__name__
         except Exception as fault:  # noqa: BLE001 - a process edge: counted and logged; it must not end the gateway
             self._metrics.errors.inc()

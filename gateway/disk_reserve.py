@@ -1,7 +1,8 @@
 """Disk space that an upload will need, allocated before its bytes arrive.
 
-It is a file of allocated blocks beside them, which shrinks as they are written: the file system is the one account that
-all gateways of a store share, and the store's sweep removes what a crash left. All of it blocks: it is for a thread.
+The reserve is a file of allocated blocks beside the uploaded files, and shrinks as these are written. All gateways of a
+store share the file system, so each sees the reserves of the others; the store's sweep removes reserves that a crash
+left. The calls block: run them in a thread.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ RESERVE_FILE = "reserve"
 
 
 class NoRoom(OSError):
-    """The space is not there, or what is left after it would be below the mark."""
+    """The allocation failed, or would leave less than `free_min_bytes` free."""
 
 
 class Reserve:
-    """Of one upload, in its own directory. `free_min_bytes`: what stays free on its file system."""
+    """The reserve of one upload, in its directory. `free_min_bytes`: bytes that stay free on the file system."""
 
     def __init__(self, directory: Path, free_min_bytes: int, free: Callable[[Path], int] = free_bytes) -> None:
         self.bytes = 0
@@ -30,7 +31,7 @@ class Reserve:
         self._free = free
 
     def resize(self, size: int) -> None:
-        """Raises NoRoom when it cannot grow; then it is as it was."""
+        """Grow or shrink to `size` bytes. Raises NoRoom when it cannot grow; the old size is kept then."""
         before = self.bytes
         if size == before:
             return
@@ -46,7 +47,7 @@ class Reserve:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Release all of it. Idempotent."""
         self._path.unlink(missing_ok=True)
         self.bytes = 0
 
@@ -54,7 +55,7 @@ class Reserve:
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(descriptor, before, size - before)
-            self._check(0)  # another process may have grown at the same time: then both shrink
+            self._check(0)  # another process may have grown its reserve at the same time: then both shrink
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, before)

@@ -12,7 +12,7 @@ from http import HTTPStatus
 import msgspec
 
 RETRY_AFTER_S_MAX = 60  # official SDKs ignore a longer one
-# Retry-After is spread over this part of the wait, and over this many seconds at least.
+# Retry-After has jitter of up to this part of the wait, or up to JITTER_S_MIN seconds if that is more.
 JITTER_PART = 0.25
 JITTER_S_MIN = 2
 JSON_TYPE = b"application/json"
@@ -61,8 +61,8 @@ class ApiError(Exception):
 
 
 def _spread(wait_s: float) -> int:
-    """Whole seconds, at least `wait_s` where the SDKs obey that: clients that are refused at one moment must not come
-    back at one moment."""
+    """Whole seconds with jitter, so that clients refused together do not retry together. At least `wait_s` where the
+    SDKs obey such a value."""
     seconds = max(1, math.ceil(wait_s))
     jitter = random.randint(0, max(JITTER_S_MIN, math.ceil(seconds * JITTER_PART)))
     if seconds + jitter <= RETRY_AFTER_S_MAX:
@@ -236,7 +236,7 @@ class BudgetExceeded(ApiError):
 
 
 class QuotaExceeded(ApiError):
-    """A tenant has as many of something as it may: it must remove some, or an operator raises the limit."""
+    """A tenant's quota is used up: the tenant must remove something, or an operator must raise the limit."""
 
     status = 429
     type = "insufficient_quota"

@@ -1,8 +1,8 @@
-"""Keys whose budget can bear no request at all, as the ledger said a moment ago: their next requests are refused before
-their bodies are read.
+"""Remembers keys for which the ledger has just refused even the smallest request: their next requests are refused
+before the bodies are read.
 
-The ledger decides: a memory lasts for REMEMBER_S at most, ends with the budget's window, and is void once an
-administrative write moved the revision. It must never know what a request contains.
+The ledger decides: an entry expires after REMEMBER_S, at the end of the budget's window, and when an administrative
+write moves the revision. This module must never know what a request contains.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gateway.callers import Caller
 from gateway.errors import BudgetExceeded
 
 REMEMBER_S = 1.0
-KEYS_MAX = 10_000  # the oldest memory is dropped beyond it
+KEYS_MAX = 10_000  # beyond it the oldest entry is dropped
 
 
 class _Memory(msgspec.Struct, frozen=True, gc=False):
-    revision: int | None  # an administrative write since may have raised the budget
-    until: float
-    resets_at: int | None  # by the database's clock
+    revision: int | None  # when it was noted; a later write may have raised the budget
+    until: float  # by `clock`
+    resets_at: int | None  # microseconds UTC, by the database's clock
     message: str
     code: str
 
 
 class Exhausted:
-    """Of one gateway process."""
+    """The memory of one gateway process."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class Exhausted:
         revision: Callable[[], int | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now_s`: Unix seconds by the database's clock. `revision`: the number that this gateway saw last."""
+        """`now_s`: Unix seconds by the database's clock. `revision`: the last one that this gateway has read."""
         self._now_s = now_s
         self._revision = revision
         self._clock = clock
         self._known: dict[str, _Memory] = {}
 
     def note(self, caller: Caller, error: BudgetExceeded) -> None:
-        """The ledger refused a request of this caller. Only a budget with nothing left is remembered."""
+        """Note a refusal by the ledger. Only a budget with nothing left is remembered."""
         if not error.nothing_left:
             return
         self._known.pop(caller.key_id, None)
@@ -54,7 +54,7 @@ class Exhausted:
         self._known[caller.key_id] = _Memory(self._revision(), until, error.resets_at, error.message, error.code or "")
 
     def check(self, caller: Caller) -> None:
-        """Raises BudgetExceeded, as the ledger said it."""
+        """Raises BudgetExceeded with the ledger's message while the refusal is remembered."""
         known = self._known.get(caller.key_id)
         if known is None:
             return

@@ -60,9 +60,9 @@ def _names(connection: sa.Connection, period: Period) -> dict[str, str]:
 
 
 class Exporter:
-    """One per gateway process. `directory` has a folder for each export; their files together take at most
-    `bytes_max`, the oldest go first, and leave `free_min_bytes` of the disk. Hosts may share it: then each has the
-    files of all."""
+    """One per gateway process. `directory` has a folder for each export; together they take at most `bytes_max`, with
+    the oldest deleted first, and leave `free_min_bytes` of the disk free. Hosts may share the directory: then each
+    serves the files of all."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Exporter:
         """Its exit status, below 0 when it was killed, and its last words."""
         room = await asyncio.to_thread(free_bytes, folder) - self._free_min_bytes
         if room <= 0:
-            return 1, "the disk of the exports has no room above its mark"
+            return 1, "the exports would leave less free disk space than the minimum"
         url = self._database.url.render_as_string(hide_password=False)
         arguments = (job.id, "--gateway", self._gateway_id, "--directory", str(folder))
         process = await asyncio.create_subprocess_exec(

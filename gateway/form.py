@@ -20,7 +20,7 @@ from gateway.http import STATUS_CLIENT_LEFT, check_encoding
 PARTS_MAX = 64
 FIELD_BYTES_MAX = 16 * 1024
 BOUNDARY_CHARS_MAX = 200
-# A client that is slower, once it had the idle time to begin, holds an upload's place for nothing.
+# The minimum mean rate, counted after the first `idle_s`: a slower client would occupy an upload place.
 BYTES_PER_S_MIN = 64 * 1024
 # What lies in memory of a file before a thread writes it.
 BLOCK_BYTES = 1024 * 1024
@@ -47,8 +47,8 @@ class Form:
     async def read(
         self, request: Request[Any, Any, Any], bytes_max: int, idle_s: float, on_bytes: Callable[[int], Awaitable[None]]
     ) -> Fields:
-        """The texts; the files lie in the directory. `on_bytes` hears how much came, before it is written. Raises
-        InvalidRequest, RequestTooLarge, OtherStatus, OSError."""
+        """Write the files into the directory and return the texts. `on_bytes` gets the number of bytes received, before
+        they are written. Raises InvalidRequest, RequestTooLarge, OtherStatus, OSError."""
         parser = _parser(request, bytes_max)
         came, began = 0, time.monotonic()
         try:
@@ -190,7 +190,7 @@ def _parser(request: Request[Any, Any, Any], bytes_max: int) -> PushMultipartPar
 
 
 def _check_rate(came: int, for_s: float) -> None:
-    """Raises OtherStatus."""
+    """Raises OtherStatus (408) if fewer than BYTES_PER_S_MIN bytes a second arrived."""
     if came < for_s * BYTES_PER_S_MIN:
         raise errors.OtherStatus(
             408, f"The upload is slower than the limit of {BYTES_PER_S_MIN} bytes a second: {came} bytes came."

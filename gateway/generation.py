@@ -79,11 +79,11 @@ class Generator:
         self._stopping = False
         self._unrecordable = Seldom(_log, "admission.unrecordable")
 
-    # ---- before the owner: whoever took the admission ends it when one of these raises
+    # ---- before the owner exists: when one of these raises, the caller of `admit` ends the admission
 
     async def admit(self, caller: Caller) -> Admission:
-        """One request and one place under the limits, before anything of the request is read. Raises RateLimited,
-        BudgetExceeded, EngineAway."""
+        """Take one request and one place under the limits, before the body is read. Raises RateLimited, BudgetExceeded,
+        EngineAway."""
         if self._stopping:
             raise errors.EngineAway("This server is stopping.")
         admission = await self._limiter.admit(caller.subjects, 0)
@@ -98,16 +98,16 @@ class Generator:
     async def begin(
         self, caller: Caller, asked: Asked, line: RequestLine, admission: Admission, call: Call | None = None
     ) -> InFlight | Replayed:
-        """Route, count, reserve the tokens, and hand over to an owner, which ends the `admission` then. A `call` that
-        was answered while it was on its way gets that answer. Raises ApiError; what is refused later, by the ledger or
-        the engine, comes as the answer's error."""
+        """Route, count, reserve the tokens, and start an owner task, which then ends the `admission`. Returns Replayed
+        if the `call` was answered meanwhile. Raises ApiError; later errors of the ledger or the engine are the answer's
+        error."""
         if self._stopping:
             raise errors.EngineAway("This server is stopping.")
         route = self._selector.route(caller, asked, line)
         tier = self._tiers.serve(caller.tier, asked.service_tier)
         line.record.tier, line.record.stream = tier, asked.stream
         try:
-            if len(route.candidates) > 1:  # each may count the prompt anew: what cannot fit is refused before
+            if len(route.candidates) > 1:  # each may count the prompt again: refuse first what cannot fit
                 await self._limiter.reserve(admission, asked.tokens_min)
             plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
             return await self._begin(caller, asked, line, call, plan, fallbacks, tier, admission)
@@ -153,9 +153,9 @@ class Generator:
         return work
 
     async def _reserve(self, admission: Admission, tokens: int, call: Call | None) -> First | Replayed | None:
-        """The tokens under the limits, and only then the row of a call with its Idempotency-Key. Raises ApiError,
-        DatabaseUnavailable."""
-        self._admitting += 1  # a request that waits here counts in the journal as a running one does
+        """Reserve the tokens under the limits, and then insert the row of a call with an Idempotency-Key. Raises
+        ApiError, DatabaseUnavailable."""
+        self._admitting += 1  # counts for the journal's room as a running request
         try:
             await self._limiter.reserve(admission, tokens)
             return None if call is None else await call.begin()
@@ -163,11 +163,11 @@ class Generator:
             self._admitting -= 1
 
     async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
-        """As `Planner.read`."""
+        """See `Planner.read`."""
         return await self._selector.planner.read(caller, kind, body)
 
     async def count(self, caller: Caller, asked: Asked) -> int:
-        """The tokens of a prompt, for a caller who wants to know. Raises ApiError."""
+        """The number of prompt tokens, for count requests. Raises ApiError."""
         target = self._selector.counting(caller, asked.model)
         return await self._selector.planner.count(caller, target, asked)
 
@@ -367,7 +367,7 @@ class Generator:
     # ---- ends that come from elsewhere
 
     def key_ids(self, tenant_ids: Container[str | None] | None = None) -> set[str]:
-        """Keys whose requests run now: all, or those of these tenants."""
+        """Ids of keys with running requests; of these tenants only, if given (None: the operator's keys)."""
         running = [work.caller for work in self._owners.values()]
         return {one.key_id for one in running if tenant_ids is None or one.tenant_id in tenant_ids}
 

@@ -26,10 +26,10 @@ from gateway.pace import Pace
 from gateway.refusal_pace import RefusalPace
 
 BODY_S_MAX = 60.0
-# What an answer is, its content type says: no browser makes a page of an error's text.
+# Browsers must not guess a content type, and so show an error's text as a page.
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 LINE = "laneway.line"  # in the ASGI scope: this exchange's RequestLine
-SERVER_SEND = "laneway.send"  # there too: the server's own `send`, for what no layer between needs to see
+SERVER_SEND = "laneway.send"  # in the ASGI scope: the server's own `send`, which bypasses all middleware
 STATUS_CLIENT_LEFT = 499  # nobody reads it; for the log
 
 _log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def line_of(request: Request[Any, Any, Any]) -> RequestLine:
 
 
 def check_encoding(request: Request[Any, Any, Any]) -> None:
-    """That the body is sent as it is. Raises UnsupportedEncoding."""
+    """Refuse a compressed body. Raises UnsupportedEncoding."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("identity", ""):
         raise errors.UnsupportedEncoding(encoding)

@@ -145,8 +145,8 @@ def create(
     role: Role | None = None,
 ) -> MadeKey:
     """Make a key. Without `scopes` an admin key gets the admin scope, another the inference scope; without `role` it
-    is an owner's. A key of the role tenant_admin is a tenant's, every other admin key the operator's. `secret` is one
-    from `make_secret` that was kept before it came here, so that no failure in between loses it. Raises KeyRefused,
+    is an owner's. A key of the role tenant_admin is a tenant's, every other admin key the operator's. `secret`: from
+    `make_secret`, stored by the caller before this call so that a failure cannot lose it. Raises KeyRefused,
     InvalidValue."""
     if kind not in KINDS:
         raise KeyRefused(f"kind is {kind!r}; one of {', '.join(KINDS)} is needed")
@@ -248,7 +248,7 @@ def _standing(status: Status, now: int) -> list[sa.ColumnElement[bool]]:
 
 
 def count_usable(connection: sa.Connection, tenant_id: str) -> int:
-    """A tenant's keys that are neither revoked nor expired, its admin keys among them."""
+    """How many of a tenant's keys, admin keys included, are neither revoked nor expired."""
     expires_at = keys.c.expires_at
     query = sa.select(sa.func.count()).where(
         keys.c.tenant_id == tenant_id,
@@ -301,7 +301,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
     made = create(
         connection,
         tenant_id=old.tenant_id,
-        name=visible(old.name)[:NAME_CHARS_MAX],  # it may be older than the check of names
+        name=visible(old.name)[:NAME_CHARS_MAX],  # the name may be older than the check of names
         kind=old.kind,  # type: ignore[arg-type]  # the table's check allows no other
         project_id=old.project_id,
         tier=old.tier,

@@ -1,6 +1,6 @@
-"""What a process of `large_work` does: parse a large body, or render and count prompts. Plain data in and out.
+"""The jobs of a `large_work` process: parse a large body, or render and count prompts. Plain data in and out.
 
-It must never know who asks, or which process runs it.
+It must never know the caller, or which process runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHARS_PER_TOKEN_MAX = 32
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What the model takes. `least`: tokens that the answer needs."""
+    """Limits of the model. `least`: tokens that the answer needs at least."""
 
     context_tokens: int
     vocab_size: int
@@ -31,38 +31,38 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class ReadJob(msgspec.Struct, frozen=True, tag="read"):
-    """Parse a body."""
+    """Parse a body. `kind`: a key of `bodies.READERS`."""
 
     kind: str
     body: bytes
 
 
 class CountJob(msgspec.Struct, frozen=True, tag="count"):
-    """Count prompts with the tokenizer of a directory. `encoding`: names the contents of its files."""
+    """Count prompts with the tokenizer in `directory`. `encoding`: identifies the contents of its files."""
 
     prompts: list[Prompt] | LargeBody
     directory: str
     encoding: str
     window: Window
-    texts: bool = False  # also return each text prompt as the caller sent it
+    texts: bool = False  # also return each text prompt as it was sent
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
-    """The caller's mistake."""
+    """An ApiError that the job raised: the request is at fault."""
 
-    error: str  # a class of `errors`
+    error: str  # name of a class in `errors`
     message: str
     param: str | None
 
 
 class HasRead(msgspec.Struct, frozen=True, tag="has_read"):
-    """`read.asked.prompts` has no body: it is the job's."""
+    """`read.asked.prompts` is a LargeBody with an empty body: the gateway has the body already."""
 
     read: Read
 
 
 class Counts(msgspec.Struct, frozen=True, tag="counts"):
-    """Of each prompt its ids, as an array of unsigned ints; `texts` as they were asked for."""
+    """`ids`: of each prompt, as the bytes of an array("I"). `texts`: empty unless the job asked for them."""
 
     ids: list[bytes]
     texts: list[str]
@@ -76,7 +76,7 @@ Reply = HasRead | Counts | Refusal
 
 
 class Worker:
-    """Does jobs one after another. Tokenizers are loaded when they are needed, and kept."""
+    """Does jobs one after another. Tokenizers are loaded on first use and kept."""
 
     def __init__(self) -> None:
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}  # by directory, with its encoding
@@ -117,13 +117,13 @@ def _read(job: ReadJob) -> Read:
 
 
 def refuse(refusal: Refusal) -> ApiError:
-    """As it was raised in the process."""
+    """The ApiError that was raised in the process."""
     made: ApiError = getattr(errors, refusal.error)(refusal.message, param=refusal.param)
     return made
 
 
 def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> list[list[int]]:
-    """The ids of each prompt. What is too long is refused as early as it can be known. Raises ContextLengthExceeded,
+    """The ids of each prompt. A prompt that is too long is refused as early as possible. Raises ContextLengthExceeded,
     InvalidRequest."""
     check_sizes(tokenizer, prompts, window)
     found: list[list[int]] = []
@@ -137,9 +137,15 @@ def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> li
     return found
 
 
+<<<<<<< HEAD
 def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> None:
     """Refuse a prompt that cannot fit, whatever its exact number of tokens, before it is rendered or encoded. Raises
     ContextLengthExceeded."""
+=======
+def check_sizes(prompts: Sequence[Prompt], window: Window) -> None:
+    """Refuse a prompt that cannot fit by its number of characters, messages or ids, before it is rendered or encoded.
+    Raises ContextLengthExceeded."""
+>>>>>>> wt-text
     for prompt in prompts:
         if isinstance(prompt, list):
             check_window(len(prompt), window)
@@ -181,7 +187,7 @@ def _words_at_least(prompt: Prompt) -> int:
 
 
 def check_window(tokens: int, window: Window) -> None:
-    """That a prompt of so many tokens leaves room for the answer. Raises ContextLengthExceeded."""
+    """Check that a prompt of `tokens` leaves room for the answer. Raises ContextLengthExceeded."""
     room = window.context_tokens - tokens
     if room < window.least:
         raise ContextLengthExceeded(

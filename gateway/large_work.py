@@ -1,8 +1,9 @@
-"""Large bodies and prompts, parsed, rendered and counted in processes beside the event loop: a template in a thread
-would hold the interpreter's lock.
+"""Parses large bodies, and renders and counts large prompts, in processes beside the event loop: rendering a template
+in a thread would hold the interpreter's lock.
 
-The processes start with the first job. A tenant has a part of them at once, and a bounded number of jobs that wait; the
-tenants that wait take turns. A process that takes too long is killed and replaced. It must never know what a job means.
+Processes start on demand, up to PROCESSES. A tenant uses at most TENANT_PROCESSES at once and has a bounded queue;
+tenants with waiting jobs take turns. A process that exceeds JOB_S_MAX is killed and replaced. This module must never
+know what a job means.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from gateway.large_jobs import Job, Refusal, Reply, refuse
 from gateway.large_work_process import HEADER
 
 PROCESSES = 4
-TENANT_PROCESSES = PROCESSES // 4  # that one tenant has at once
+TENANT_PROCESSES = PROCESSES // 4  # used by one tenant at once
 TENANT_WAITING_MAX = 16
 WAITING_MAX = 256
 JOB_S_MAX = 20.0
-START_S_MAX = 60.0  # of a machine that is busy: the processes are niced
+START_S_MAX = 60.0  # on a busy machine: the processes are niced
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ _decode = msgspec.msgpack.Decoder(Reply | str).decode
 
 
 class Lost(Exception):
-    """The process ended, or did not answer in time."""
+    """The process reported that it could not do the job."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,16 +73,16 @@ class _Peer:
 
 
 class LargeWork:
-    """Of one gateway process and event loop."""
+    """The processes of one gateway process and event loop."""
 
     def __init__(self, tokenizers: Callable[[], Sequence[tuple[str, str]]] = tuple) -> None:
         """`tokenizers`: directories and encodings that the processes load before the first job."""
         self._tokenizers = tokenizers
-        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant; the first one's turn is next
+        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant, in the order of turns
         self._waiting_count = 0
         self._running: dict[str, int] = {}
         self._idle: list[_Peer] = []
-        self._peers = 0  # that are there, or are being started
+        self._peers = 0  # processes that run or are being started
         self._adding = False
         self._forker: tuple[Process, socket.socket] | None = None
         self._starting = asyncio.Lock()
@@ -89,8 +90,8 @@ class LargeWork:
         self._closed = False
 
     async def do(self, tenant: str, job: Job) -> Reply:
-        """The reply, never a Refusal. Raises what was refused; RateLimited for a tenant with too many jobs, Overloaded
-        when the processes cannot do it."""
+        """Run the job. Raises the error of a Refusal; RateLimited for a tenant with too many jobs; Overloaded when too
+        many jobs wait or the process fails."""
         queue = self._waiting.get(tenant)
         if queue is not None and len(queue) >= TENANT_WAITING_MAX:
             raise errors.RateLimited(
@@ -114,7 +115,7 @@ class LargeWork:
         return reply
 
     def start(self) -> None:
-        """Start one process now, so that the first job need not wait for it."""
+        """Start one process now, so that the first job does not wait for it."""
         self._grow()
 
     async def close(self) -> None:
@@ -138,7 +139,7 @@ class LargeWork:
             await process.wait()
 
     def _leave(self, waiting: _Waiting) -> None:
-        """Its caller is gone: it waits no longer."""
+        """Remove a job whose caller has left from its queue."""
         queue = self._waiting.get(waiting.tenant)
         if queue is not None and waiting in queue:
             queue.remove(waiting)
@@ -149,7 +150,7 @@ class LargeWork:
     # ---- turns
 
     def _next(self) -> None:
-        """Give the processes that are idle to the tenants whose turn it is."""
+        """Assign idle processes to the tenants whose turn it is."""
         while not self._closed and (tenant := self._turn()) is not None:
             if not self._idle:
                 break
@@ -157,21 +158,21 @@ class LargeWork:
             waiting = queue.popleft()
             self._waiting_count -= 1
             if queue:
-                self._waiting[tenant] = queue  # the last one now
-            if waiting.answer.done():  # its caller is gone
+                self._waiting[tenant] = queue  # now last in the order of turns
+            if waiting.answer.done():  # its caller has left
                 continue
             self._running[tenant] = self._running.get(tenant, 0) + 1
             self._spawn(self._work(self._idle.pop(), waiting))
         self._grow()
 
     def _grow(self) -> None:
-        """One process more than are at work, for the next tenant."""
+        """Start a process if none is idle or being started, so that the next tenant finds one."""
         if not (self._idle or self._adding or self._closed) and self._peers < PROCESSES:
             self._adding, self._peers = True, self._peers + 1
             self._spawn(self._add_peer())
 
     def _turn(self) -> str | None:
-        """The tenant that waits and may have another process; None: there is none."""
+        """The next tenant that has a waiting job and may use another process."""
         return next((one for one in self._waiting if self._running.get(one, 0) < TENANT_PROCESSES), None)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -241,7 +242,7 @@ class LargeWork:
         self._next()
 
     async def _control(self) -> socket.socket:
-        """To the process that forks the others. Raises OSError."""
+        """The socket to the process that forks the workers; starts that process if needed. Raises OSError."""
         async with self._starting:
             if self._forker is None:
                 ours, theirs = socket.socketpair()
@@ -261,7 +262,7 @@ class LargeWork:
             return self._forker[1]
 
     def _forget_forker(self) -> None:
-        """It may be dead: the next process is forked by another."""
+        """The forking process may be dead: kill it, and start another for the next worker."""
         if self._forker is not None:
             process, control = self._forker
             self._forker = None
@@ -270,7 +271,7 @@ class LargeWork:
                 process.kill()
 
     def _fail_waiting(self) -> None:
-        """No process can be had, so nothing waits for one."""
+        """Without any process, fail all waiting jobs."""
         if self._peers:
             return
         for queue in self._waiting.values():

@@ -1,7 +1,7 @@
 """The processes of `large_work`: one that loads the tokenizers and forks the others, which do the jobs.
 
-`python -m gateway.large_work_process FD DIRECTORY=ENCODING …`. For each socket that arrives at FD it forks a process
-that serves it. All end when the gateway's ends of the sockets are closed. It must never know a tenant.
+`python -m gateway.large_work_process FD DIRECTORY=ENCODING …`. For each socket received over FD it forks a process that
+serves the socket. A process ends when the gateway closes its end of the socket. It must never know a tenant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from gateway.large_jobs import Job, Reply, Worker
 
 NICE = 19  # the event loop, and an engine on the same host, come first
-# A job that takes longer ends its process, also when the gateway is gone. The gateway itself waits for less.
+# A longer job ends its process, even without the gateway, which itself waits for large_work.JOB_S_MAX only.
 ALARM_S = 60
 MEMORY_BYTES_MAX = 4 * 1024**3
 HEADER = struct.Struct("<I")
@@ -30,9 +30,9 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def main() -> None:
-    """Until FD is closed at the other end."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would not live on in a forked process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the gateway
+    """Fork workers until FD is closed at the other end."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads do not survive a fork
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the gateway
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
@@ -40,10 +40,10 @@ def main() -> None:
     worker = Worker()
     for argument in sys.argv[2:]:
         directory, _, encoding = argument.rpartition("=")
-        with contextlib.suppress(OSError, ValueError):  # a job that needs it says why
+        with contextlib.suppress(OSError, ValueError):  # a job that needs this tokenizer reports the error
             worker.load(directory, encoding)
     gc.collect()
-    gc.freeze()  # so that the collector copies no page that the processes share
+    gc.freeze()  # else the collector would write to, and so copy, shared pages
     while True:
         told, descriptors, _flags, _address = socket.recv_fds(control, 1, 1)
         if not told:
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _serve(connection: socket.socket, worker: Worker) -> None:
-    """Frames of a length and msgpack. The first one tells the process id."""
+    """Answer jobs. A frame is a length (HEADER) and msgpack; the first frame sent is the process id."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     _send(connection, os.getpid())
     while (frame := _receive(connection)) is not None:
@@ -77,7 +77,7 @@ def _send(connection: socket.socket, said: Reply | str | int) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """None at the end."""
+    """The next frame; None at the end of the stream."""
     header = _exactly(connection, HEADER.size)
     return None if header is None else _exactly(connection, HEADER.unpack(header)[0])
 

@@ -25,7 +25,7 @@ from gateway.shared_limits import RedisAway, SharedRates
 PLACE_S = 15.0
 RENEW_S = 5.0
 LOOK_S = 1.0  # between counts of the gateways, and looks whether Redis is back
-UNANSWERED_S = 1.0  # an ending waits so long for the answer to a reservation
+UNANSWERED_S = 1.0  # how long an ending waits for Redis's answer to a reservation
 OWED_MAX = 10_000  # places that Redis may have counted and was not told the end of; more end with their leases
 
 Shown = tuple[Sequence[Subject], list[Taken]]  # who is limited, by how much here, and what was taken
@@ -36,7 +36,7 @@ def own_clock_us() -> int:
 
 
 class Admission:
-    """A place taken under the limits. End it once: `finish` when the request ran or was refused for what it asked,
+    """A place taken under the limits. End it once: with `finish` when the request ran or was at fault itself, with
     `give_back` when this service could not serve it."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Admission:
         self.place = place
         self.subjects = subjects
         self.tokens = tokens  # reserved
-        # What Redis counted of it. It may have the place though it counted nothing, by a renewal.
+        # What Redis counted. After a renewal Redis may have the place without having counted a request or tokens.
         self.shared = shared
         self.shared_requests = 1 if shared else 0
         self.shared_tokens = tokens if shared else 0
@@ -70,11 +70,11 @@ class Admission:
         await self._end(requests=0, tokens=max(0, self.tokens - tokens_used))
 
     async def give_back(self) -> None:
-        """Free the place and give back the request too, as if it had never been asked."""
+        """Free the place and give back the request and all tokens."""
         await self._end(requests=1, tokens=self.tokens)
 
     def reserved(self, more: int, shown: Shown, *, shared: bool) -> None:
-        """For the limiter: `more` tokens were taken for it."""
+        """Called by the limiter: `more` tokens were taken, in Redis if `shared`."""
         self.tokens += more
         self._shown = shown
         if shared:
@@ -91,8 +91,8 @@ class Admission:
 
 
 async def end_refused(admission: Admission, error: BaseException) -> None:
-    """End the admission of a request that was refused. It keeps its request: reading and judging it was work, and a
-    limit that refusals do not count in is none. What this service could not do (5xx) takes nothing."""
+    """End the admission of a request that was refused. A refusal still counts as a request, because it cost work and
+    could otherwise be repeated without limit. An error of this service (5xx) takes nothing."""
     ours = isinstance(error, ApiError) and error.status >= 500
     if ours or isinstance(error, DatabaseUnavailable):
         await admission.give_back()
@@ -130,7 +130,7 @@ class Limiter:
         self._gateways = 1
         self._open: dict[str, Admission] = {}
         self._owed: dict[str, _Owed] = {}  # by place
-        self._unanswered: dict[str, asyncio.Future[Decision]] = {}  # by place: a reservation that nobody waits for
+        self._unanswered: dict[str, asyncio.Future[Decision]] = {}  # by place: a reservation still unanswered by Redis
         self._process = new_id("plc")
         self._numbers = itertools.count()
         self._forgot = asyncio.Event()  # Redis lacks places of ours
@@ -147,15 +147,15 @@ class Limiter:
         return admission
 
     async def reserve(self, admission: Admission, tokens: int) -> None:
-        """Take more tokens for an open admission, until it has `tokens`. Raises RateLimited; then the admission is as
-        it was."""
+        """Raise the tokens of an open admission to `tokens`. Raises RateLimited, and leaves the admission unchanged
+        then."""
         more = tokens - admission.tokens
         if more > 0:
             shown, shared = await self._take(admission.subjects, more, admission.place, requests=0)
             admission.reserved(more, shown, shared=shared)
 
     async def _take(self, subjects: Sequence[Subject], tokens: int, place: str, requests: int) -> tuple[Shown, bool]:
-        """How things stand then, and whether Redis counted it. Raises RateLimited."""
+        """The state of the limits afterwards, and whether Redis counted the request. Raises RateLimited."""
         decision = await self._admit_shared(subjects, tokens, place, requests)
         shared, limited = decision is not None, subjects
         if decision is None:
@@ -172,7 +172,7 @@ class Limiter:
         subjects, place, shared = admission.subjects, admission.place, self._shared
         unanswered = self._unanswered.pop(place, None)
         if unanswered is not None:
-            # `_late` counts what the answer took. An answer that is done may have `_late` still to run: wait() lets it.
+            # `_late` adds the answer to the admission; wait() lets its callback run even if the answer is done already.
             await asyncio.wait([unanswered], timeout=UNANSWERED_S)
         self._open.pop(place, None)
         alone = shared is None or shared.away
@@ -180,7 +180,7 @@ class Limiter:
         shown = limited, self._rates.end(self._now(), limited, place, requests=requests, tokens=tokens)
         if shared is None:
             return shown
-        # Redis gives back no more than it counted; the place it may have by a renewal.
+        # Give back no more than Redis counted. The place is ended in any case: Redis may have it from a renewal.
         counted_tokens = max(0, tokens - (admission.tokens - admission.shared_tokens))
         until = self._clock() + round(PLACE_S * 1e6)
         owed = _Owed(subjects, min(requests, admission.shared_requests), counted_tokens, until)
@@ -282,7 +282,7 @@ class Limiter:
         except (RedisAway, asyncio.CancelledError) as error:
             taken = _Owed(subjects, requests, tokens, self._clock() + round(PLACE_S * 1e6))
             asked.add_done_callback(lambda done: self._late(done, taken, place))
-            if place in self._open:  # its ending gives back what this question took
+            if place in self._open:  # `end` waits for the answer, to give back what it took
                 self._unanswered[place] = asked
             if isinstance(error, RedisAway):
                 return None

@@ -108,9 +108,9 @@ class Rates:
         requests: int = 1,
         decided: bool = False,
     ) -> Decision:
-        """Take `requests` (1, or 0 for a request that was admitted before and needs more tokens), `tokens` tokens and
-        one place of every subject, or nothing. A place that it has already is not taken twice. `decided`: take it,
-        because it was allowed elsewhere."""
+        """Take `requests` (1; 0 when an admitted request needs more tokens), `tokens` and one place from every subject,
+        or nothing. A place that is held already is not taken twice. `decided`: take them unchecked, because Redis
+        allowed the request."""
         known = [self._flowed(subject, now) for subject in subjects]
         allowed = decided or all(
             (not requests or one.requests + requests <= subject.allowance.requests_per_minute)
@@ -174,7 +174,7 @@ class Rates:
 
 
 def refusal(subjects: Sequence[Subject], taken: Sequence[Taken], tokens: int, requests: int = 1) -> RateLimited:
-    """Says which limit keeps the request out the longest. `requests`, `tokens`: what was asked of `Rates.admit`."""
+    """The error that names the limit with the longest wait. `requests`, `tokens`: as given to `Rates.admit`."""
     found: list[tuple[float, str]] = []
     for subject, one in zip(subjects, taken, strict=True):
         allowance = subject.allowance

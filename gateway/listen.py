@@ -119,7 +119,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
 
 
 def _sockets(config: Config, place: Place) -> list[socket.socket] | None:
-    """The API's and the one for metrics; None: uvicorn makes the only one. Raises OSError."""
+    """The API's listening socket and the one for metrics; None: uvicorn binds the only one. Raises OSError."""
     metrics = config.gateway.metrics_place
     if place.alone and metrics is None:
         return None

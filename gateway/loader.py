@@ -17,7 +17,7 @@ from gateway.adapter_process import Resolver
 # A bad or missing adapter costs its own requests, never the engine's readiness.
 AT_ONCE_MAX = 4
 
-# Works out the modules of stored adapters that lack them; why it could not, by digest.
+# Resolves stored adapters without `modules-1.json`; returns the reason of each refusal, by digest.
 Resolve = Callable[[Sequence[str]], Awaitable[Mapping[str, str]]]
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class AdapterLoader:
         *,
         resolve: Resolve | None = None,
     ) -> None:
-        """`resolve`: by default in a process of its own."""
+        """`resolve`: by default `adapter_process.Resolver`, in a separate process."""
         self._engine = engine
         self._store = store
         self._wanted = wanted
@@ -48,7 +48,7 @@ class AdapterLoader:
         self._known: dict[str, tuple[str, bool]] = {}  # digest → base model, whether the engine was told to pin it
         self._loading: dict[str, asyncio.Task[None]] = {}
         self._unloading: dict[str, asyncio.Task[None]] = {}
-        self._late: set[str] = set()  # being resolved, to be loaded then
+        self._late: set[str] = set()  # digests being resolved, to be loaded afterwards
         self._late_tasks: set[asyncio.Task[None]] = set()
 
     async def on_connect(self, hello: Hello) -> None:
@@ -86,7 +86,7 @@ class AdapterLoader:
     def _ended(self, digest: str, task: asyncio.Task[None]) -> None:
         self._loading.pop(digest, None)
         if not task.cancelled():
-            task.exception()  # retrieved: whoever waited for it may be gone, as after the engine is lost
+            task.exception()  # retrieved: no caller may be waiting any more, as after the loss of the engine
 
     def forget(self, digest: str) -> None:
         """The engine said that it does not know it."""
@@ -106,7 +106,7 @@ class AdapterLoader:
     async def _load(self, digest: str, model: str) -> None:
         if (unloading := self._unloading.get(digest)) is not None:
             await asyncio.wait([unloading])
-        if lacking := await self._lacking([digest]):  # the engine must not: it would evaluate a tenant's patterns
+        if lacking := await self._lacking([digest]):  # resolved here: an engine must not evaluate a tenant's patterns
             for reason in (await self._resolve(lacking)).values():
                 raise AdapterFailed(reason)
         pinned = digest in self._pinned()
@@ -129,7 +129,7 @@ class AdapterLoader:
             del self._unloading[digest]
 
     async def _load_all(self, wanted: Mapping[str, str]) -> None:
-        """Those that were never resolved follow by themselves: the others do not wait for that."""
+        """Load all; adapters that must be resolved first are loaded by a separate task, so that others do not wait."""
         lacking = [digest for digest in await self._lacking(wanted) if digest not in self._late]
         if lacking:
             self._late.update(lacking)
@@ -142,7 +142,7 @@ class AdapterLoader:
         try:
             await self._resolve(list(wanted))
             await self._load_each(wanted)
-        except EngineUnavailable as error:  # it loads everything when it is back
+        except EngineUnavailable as error:  # `on_connect` loads everything when the engine is back
             _log.info("adapters.later", extra={"fields": {"reason": str(error)}})
         finally:
             self._late.difference_update(wanted)
@@ -160,6 +160,6 @@ class AdapterLoader:
         await asyncio.gather(*(load(digest, model) for digest, model in wanted.items()))
 
     async def _lacking(self, digests: Iterable[str]) -> list[str]:
-        """Those of them that the store has, and that were never resolved."""
+        """The digests that are in the store without `modules-1.json`."""
         store = self._store
         return await asyncio.to_thread(lambda: [digest for digest in digests if store.lacks_modules(digest)])

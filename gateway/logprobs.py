@@ -1,6 +1,7 @@
-"""Log probabilities as JSON, in parts: an answer may have 131,072 alternatives, which no turn of the loop may encode.
+"""Encodes log probabilities as JSON in parts: an answer may have 131,072 alternatives, too many for one turn of the
+event loop.
 
-Each part has at most PART_TOKENS tokens, and one part is encoded in a turn of the event loop, of all answers together.
+A part has at most PART_TOKENS tokens. All answers together encode one part per turn of the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from engine.tokenizer import Tokenizer
 from gateway.text import Drawn
 
 PART_TOKENS = 32  # with 20 alternatives each, half a millisecond and 60 KB
-KNOWN_MAX = 2**16  # ids of a tokenizer whose spelling is remembered
+KNOWN_MAX = 2**16  # ids per tokenizer and format whose JSON is cached
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = wea
 
 
 async def piecewise(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """The parts, each in a turn of the loop that no other answer's part is encoded in."""
+    """Yield the parts; each is made in its own turn of the loop, among all answers."""
     loop = asyncio.get_running_loop()
     turn = _turns.get(loop)
     if turn is None:
@@ -44,8 +45,8 @@ async def piecewise(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def filled(skeleton: bytes, mark: bytes, fillings: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
-    """The skeleton, in which each `mark` stands for one of the fillings, in order. A mark has a quotation mark, which
-    no text in JSON has unescaped."""
+    """The skeleton with each `mark` replaced by one of the fillings, in order. A mark contains a quotation mark, so no
+    string in the JSON can contain it."""
     between = skeleton.split(mark)
     assert len(between) == len(fillings) + 1
     yield between[0]
@@ -74,7 +75,7 @@ def chat_tokens(tokenizer: Tokenizer, drawn: Drawn) -> Iterator[bytes]:
 
 
 def legacy_logprobs(tokenizer: Tokenizer, drawn: Drawn) -> Iterator[bytes]:
-    """The object of `logprobs` of a legacy completion: four lists of one length."""
+    """The `logprobs` object of a legacy completion: four lists of equal length."""
     known = _remembered(tokenizer)[1]
 
     def spell(id_: int) -> bytes:
@@ -84,7 +85,7 @@ def legacy_logprobs(tokenizer: Tokenizer, drawn: Drawn) -> Iterator[bytes]:
         return spelled
 
     def top(_offset: int, logprobs: Logprobs) -> bytes:
-        # By its text, as in an object: of alternatives with one text the last counts, and the drawn token is last.
+        # Keyed by text: among alternatives with equal texts the last wins, and the drawn token is put last.
         by_text = {spell(id_): logprob for id_, logprob in [*logprobs[1:], logprobs[0]]}
         return b"{" + b",".join([text + b":" + _encode(logprob) for text, logprob in by_text.items()]) + b"}"
 

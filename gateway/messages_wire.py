@@ -78,7 +78,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return ChatPrompt(messages, add_generation_prompt=not continues, continue_final=continues)
 
     def asked(self) -> Asked:
-        """To be counted only."""
+        """For counting tokens only; the values for sampling are placeholders."""
         return Asked(
             model=self.model,
             prompts=[self.prompt()],

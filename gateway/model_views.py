@@ -20,12 +20,11 @@ State = Literal["serving", "loading", "draining", "refused", "removed"]
 
 
 class ModelView(msgspec.Struct, frozen=True, kw_only=True):
-    """A base model. `reason`: why it is refused. `path`: of one that was added, inside gateway.models_dir;
-    empty for a role that may not write models, and `reason` says little then. `tenants`:
-    the ids of those that may call it; null: all. What the engine makes of it is null until one was connected; from
-    `where` on, while none can be asked, too. `wait_s`: until a request that came now could begin, as far as its weights
-    are concerned. `loads` of weights to the device, since the engine started. `changed_at` in Unix seconds; null: it is
-    as laneway.toml says."""
+    """A base model. `reason`: why it is refused. `path`: of an added model, inside gateway.models_dir; empty for a role
+    that may not write models, which also gets a general `reason` only. `tenants`: ids of the tenants that may call it;
+    null: all. Fields from the engine are null until an engine was connected; those from `where` on also while no engine
+    answers. `wait_s`: seconds until the weights are ready for a new request. `loads`: of weights to the device since
+    the engine started. `changed_at` in Unix seconds; null: unchanged from laneway.toml."""
 
     id: str | None  # in the audit log; null: nothing was ever changed of what laneway.toml says
     name: str
@@ -83,7 +82,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def model_view(model: BaseModel, now: Standing, *, paths: bool) -> ModelView:
-    """`paths`: whether the asker may know where files lie on the host."""
+    """`paths`: whether the caller may see paths on the host."""
     info, place = now.infos.get(model.name), now.places.get(model.name)
     return ModelView(
         id=model.id,
@@ -119,7 +118,7 @@ def model_view(model: BaseModel, now: Standing, *, paths: bool) -> ModelView:
 
 
 def _reason(model: BaseModel, now: Standing, *, paths: bool) -> str | None:
-    """Why it is refused; the texts of files that cannot be read have their paths."""
+    """Why it is refused. Without `paths` a general text: errors of unreadable files name their paths."""
     reason = now.refused.get(model.name) if model.active else None
     return reason if reason is None or paths else "it cannot be loaded; the roles owner and operator see why"
 

@@ -1,7 +1,7 @@
-"""How many requests begin in one turn of the event loop, so that a burst does not stop it.
+"""Limits how many requests begin in one turn of the event loop, so that a burst does not block the loop.
 
-A thousand requests that arrive at one moment would all be parsed and counted in one turn, which takes seconds: no token
-is passed on meanwhile and no revision is read. It must never know what a request asks.
+Otherwise a thousand requests that arrive at once would be parsed and counted in one turn of several seconds, in which
+no token is sent and no revision is read. This module must never know what a request contains.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ AT_ONCE = 32
 
 
 class Pace:
-    """Of one event loop: AT_ONCE requests a turn, in the order in which they asked."""
+    """For one event loop: AT_ONCE requests per turn, in the order of their calls of `turn`."""
 
     def __init__(self) -> None:
         self._left = AT_ONCE
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
-        """Return when the caller may go on: at once while this turn of the loop has room."""
+        """Wait for a place; returns at once while fewer than AT_ONCE requests began in this turn."""
         if self._left and not self._waiting:
             self._take()
             return

@@ -23,8 +23,8 @@ from gateway.prompts import Counted, PromptCounter
 from gateway.registry import Registry, Target
 from gateway.sampling import MAX_TOKENS_MAX, check_ids
 
-# Log probabilities of one answer: of each token its own, and `top_logprobs` more. They take 12 bytes each while they
-# wait, and about 90 on the wire.
+# Most log probabilities of one answer: per token 1 + `top_logprobs`. Each takes 12 bytes in memory and about 90 bytes
+# on the wire.
 ALTERNATIVES_MAX = 2**17
 # Of one request, what its prompts are, by a model's encoding and the number of its ids.
 Known = dict[tuple[str, int], list[Counted]]
@@ -56,8 +56,8 @@ class Planner:
         return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
 
     async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
-        """What a body asks; `kind` is one of `bodies.READERS`. A large one is parsed by a process, and its prompts stay
-        in it. Raises InvalidRequest, ContextLengthExceeded, RateLimited, Overloaded."""
+        """Parse a body; `kind` is a key of `bodies.READERS`. A large body is parsed by a process; its prompts stay in
+        the body (LargeBody). Raises InvalidRequest, ContextLengthExceeded, RateLimited, Overloaded."""
         if len(body) <= PARSE_IN_LOOP_BYTES_MAX:
             return READERS[kind](body)
         if self._engine.models:
@@ -101,7 +101,7 @@ class Planner:
     async def _count(
         self, caller: Caller, model: ServedModel, info: protocol.ModelInfo, asked: Asked, least: int | None = None
     ) -> list[Counted]:
-        """`least`: tokens that the answer needs; None: as asked. Raises ApiError."""
+        """`least`: tokens that the answer needs; None: `max_tokens` of the request, or 1. Raises ApiError."""
         least = (asked.max_tokens or 1) if least is None else least
         window = Window(info.context_tokens, info.vocab_size, least, asked.param)
         return await self._counter.count(
@@ -123,7 +123,7 @@ class Planner:
 
 
 def _check_alternatives(asked: Asked, max_tokens: int) -> None:
-    """Raises InvalidRequest for an answer with too many log probabilities."""
+    """Raises InvalidRequest when the answer could have more than ALTERNATIVES_MAX log probabilities."""
     if max_tokens > (room := _alternatives_room(asked)):
         field = "top_logprobs" if asked.param == "messages" else "logprobs"
         raise errors.InvalidRequest(
@@ -134,7 +134,7 @@ def _check_alternatives(asked: Asked, max_tokens: int) -> None:
 
 
 def _alternatives_room(asked: Asked) -> int:
-    """The most tokens that each text may have with the log probabilities that are asked for."""
+    """The most tokens that each text may have with the requested log probabilities."""
     return (
         ALTERNATIVES_MAX // (asked.texts * max(1, 1 + asked.sampling.logprobs))
         if asked.sampling.logprobs >= 0
@@ -143,7 +143,7 @@ def _alternatives_room(asked: Asked) -> int:
 
 
 def _tenant(caller: Caller) -> str:
-    """Whose work it is."""
+    """The name under which large work is queued: the tenant, or an operator's key."""
     return caller.tenant_id or caller.key_id
 
 
@@ -152,7 +152,7 @@ def _bound(caller: Caller, model: ServedModel, info: protocol.ModelInfo, request
     Raises ContextLengthExceeded, InvalidRequest."""
     asked = request.max_tokens
     longest = max([len(prompt.ids) for prompt in prompts])
-    # A prompt may have been counted for another model of the same encoding.
+    # Checked again: the count may stem from another model with the same encoding and another context.
     check_window(longest, Window(info.context_tokens, info.vocab_size, asked or 1, request.param))
     room = info.context_tokens - longest
     bound = asked or min(room, caller.default_max_tokens or model.default_max_tokens, _alternatives_room(request))

@@ -1,6 +1,6 @@
-"""Modes of the data directory and of an embedded database: readable by their owner alone, whatever made them.
+"""Makes the data directory and an embedded database readable by their owner only, also if they exist already.
 
-In them are answers that are replayed, adapters of tenants, webhook secrets and hashes of keys.
+They contain stored answers (Idempotency-Key), tenants' adapters, webhook secrets and hashes of keys.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 
 def make_private(directory: Path) -> None:
-    """Make `directory` and close it to other users, also if it was there. Raises OSError when it cannot be made."""
+    """Make `directory`, if needed, and close it to other users. Raises OSError when it cannot be made."""
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     _close(directory, DIRECTORY_MODE)
 
 
 def close_to_others(data_dir: Path, database_url: str) -> None:
-    """The data directory and the files of an SQLite database, which may lie elsewhere. Raises OSError when the
+    """Close the data directory and the files of an SQLite database, which may be elsewhere. Raises OSError when the
     directory cannot be made."""
     make_private(data_dir)
     url = sa.make_url(database_url)
@@ -37,7 +37,7 @@ def close_to_others(data_dir: Path, database_url: str) -> None:
 
 
 def _close(path: Path, mode: int) -> None:
-    """Another user's, and a directory for all such as /tmp, stay as they are: the log says so."""
+    """Files of another user and sticky directories such as /tmp are left alone, with a warning in the log."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""From prompts to ids, counted with the model's own tokenizer: short ones in the event loop, larger ones in processes.
+"""Turns prompts into ids with the model's own tokenizer: short ones in the event loop, larger ones in processes.
 
 It must never know what a token costs.
 """
@@ -14,7 +14,7 @@ from gateway.asked import ChatPrompt, LargeBody, Prompt
 from gateway.large_jobs import CountJob, Counts, Window, chars_of, check_sizes, check_words, count
 from gateway.large_work import LargeWork
 
-# A template takes about as long for one message as the encoder for so many characters.
+# Rendering one message takes about as long as encoding MESSAGE_CHARS characters.
 MESSAGE_CHARS = 128
 
 
@@ -26,7 +26,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class PromptCounter:
-    """Of one gateway process."""
+    """The counter of one gateway process."""
 
     def __init__(self, large_work: LargeWork) -> None:
         self._large_work = large_work
@@ -41,8 +41,8 @@ class PromptCounter:
         tenant: str,
         echo: bool = False,
     ) -> list[Counted]:
-        """In order. `echo`: the texts of a large body are wanted too. Raises ContextLengthExceeded, InvalidRequest,
-        RateLimited, Overloaded."""
+        """The prompts in order. `echo`: also return the texts of a LargeBody. Raises ContextLengthExceeded,
+        InvalidRequest, RateLimited, Overloaded."""
         if isinstance(prompts, LargeBody):
             check_words(tokenizer, prompts.words, window)
             return await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=echo)
@@ -75,6 +75,6 @@ class PromptCounter:
 
 
 def _work_of(prompt: Prompt) -> int:
-    """What it takes to render and encode it, in characters."""
+    """The cost of rendering and encoding the prompt, in characters."""
     messages = len(prompt.messages) if isinstance(prompt, ChatPrompt) else 0
     return chars_of(prompt) + messages * MESSAGE_CHARS

@@ -1,7 +1,7 @@
-"""Which part of a gateway's memory the administrative writes of a moment concern.
+"""Maps administrative writes to the part of a gateway's memory that they concern.
 
-A write of one tenant's keys does not drop another tenant's callers, nor reload models, adapters or aliases. It knows
-kinds of rows, and must never know how anything is loaded.
+A write of one tenant's keys neither drops another tenant's callers nor reloads models, adapters or aliases. This module
+knows kinds of rows, and must never know how anything is loaded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ OF_CALLERS = frozenset(("tenants", "projects", "keys", "limits"))
 OF_MODELS = frozenset(("models", "tenants"))  # laneway.toml names a model's tenants by slug, the rows by id
 OF_ADAPTERS = frozenset(("adapters",))
 OF_ROUTES = frozenset(("aliases", "models", "prices"))
-# Rows that no gateway remembers: they are read in the transaction that needs them.
+# No gateway caches these rows: they are read in the transaction that needs them.
 UNREMEMBERED = frozenset(("budgets", "webhooks"))
 KNOWN = OF_CALLERS | OF_MODELS | OF_ADAPTERS | OF_ROUTES | UNREMEMBERED
 
 
 class Concerned(msgspec.Struct, frozen=True):
-    """`callers_of`: the tenants whose callers may be others now, None among them for the operator's; None: all."""
+    """What to drop or reload. `callers_of`: tenants whose cached callers are outdated, with None as a member for the
+    operator's; None instead of a set: all callers."""
 
     callers_of: frozenset[str | None] | None
     models: bool
@@ -31,7 +32,7 @@ class Concerned(msgspec.Struct, frozen=True):
 
 
 def concerned(changes: Sequence[Change] | None) -> Concerned:
-    """Of None, and of a kind that is not known here (a newer process's), everything."""
+    """Everything for None, and for a kind that is unknown here because a newer process wrote it."""
     kinds = frozenset(change.kind for change in changes or ())
     if changes is None or not kinds <= KNOWN:
         return Concerned(None, models=True, adapters=True, routes=True)

@@ -207,10 +207,10 @@ class Replays:
         return None if answered is None else await self._answer(answered)
 
     async def came_before(self, key_id: str, name: str) -> bool:
-        """Whether a call of this key had this name, whatever its body was. Raises Overloaded, DatabaseUnavailable."""
+        """Whether this key has used this Idempotency-Key, with any body. Raises Overloaded, DatabaseUnavailable."""
         if not _NAME.fullmatch(name):
             return False
-        try:  # no body has an empty fingerprint
+        try:  # an empty fingerprint matches no body
             await _within(BEGIN_S_MAX, _ask(self._looks, Asked(key_id, name, "", "")))
         except errors.IdempotencyMismatch:
             return True

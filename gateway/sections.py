@@ -48,8 +48,12 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     first_token_wait_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     keep_alive_s: Annotated[float, Meta(ge=0.1, le=300)] = 10.0
     reader_patience_s: Annotated[float, Meta(ge=0.1, le=3600)] = 60.0
+<<<<<<< HEAD
     connections_per_address_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # 0: a share of what descriptors allow
     refusals_per_s: Annotated[float, Meta(ge=0, le=1_000_000)] = 100.0  # 0: no refusal is delayed
+=======
+    connections_per_address_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # 0: ADDRESS_SHARE of the total
+>>>>>>> wt-text
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
     end_streams_on_revoke: bool = True
     console_dir: str = ""  # empty: where the code is
@@ -67,7 +71,7 @@ class GatewaySection(Section, frozen=True, kw_only=True):
 
     @property
     def metrics_place(self) -> tuple[str, int] | None:
-        """Host and port of the listener for /metrics; None: there is none."""
+        """Host and port of the listener for /metrics; None without one."""
         host, _, port = self.metrics_address.rpartition(":")
         is_v6 = host.startswith("[") and host.endswith("]")
         host = host[1:-1] if is_v6 else host
@@ -193,11 +197,11 @@ class TenantLimitsSection(LimitsSection, frozen=True, kw_only=True):
 
 
 class AdministrationSection(Section, frozen=True, kw_only=True):
-    """Administrative writes (over HTTP), and what a tenant may have."""
+    """Limits of administrative writes over HTTP, and of a tenant's keys."""
 
-    tenant_writes_per_minute: Count = 300  # of all admin keys of a tenant; one key: half of it
-    operator_writes_per_minute: Count = 6000  # of each key of the operator's
-    tenant_keys_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000  # that are neither revoked nor expired
+    tenant_writes_per_minute: Count = 300  # all admin keys of a tenant together; one key: half of it
+    operator_writes_per_minute: Count = 6000  # each of the operator's keys
+    tenant_keys_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000  # neither revoked nor expired
 
 
 class RedisSection(Section, frozen=True, kw_only=True):
@@ -272,7 +276,7 @@ class AdaptersSection(Section, frozen=True, kw_only=True):
     uploads_per_tenant_max: Annotated[int, Meta(ge=1, le=64)] = 2
     upload_idle_s: Annotated[float, Meta(ge=1, le=600)] = 30.0
     upload_s_max: Annotated[float, Meta(ge=1, le=86_400)] = 3600.0
-    disk_free_min_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 1024**3  # beyond the journal's
+    disk_free_min_bytes: Annotated[int, Meta(ge=0, le=2**50)] = 1024**3  # in addition to journal.disk_free_min_bytes
     tenant_adapters_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 200
     tenant_versions_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000  # of all its adapters
     tenant_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=2**50)] = 50 * 1024**3  # slabs counted

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 FINISH_SHARE = 0.5
 SETTLE_SHARE = 0.3
 LEDGER_SHARE = 0.5  # of what is left then
-# After the start: the processes for large prompts take half a second of a core, which a first request needs more.
+# Delay after the start: starting the processes for large prompts takes half a second of a core, and first requests have
+# priority.
 LARGE_WORK_DELAY_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ _log = logging.getLogger(__name__)
 class Services:
     """Made before the event loop runs; `running()` starts and stops what is inside."""
 
-    _behind = False  # of the database, or of what the engine serves
+    _behind = False  # models or adapters changed since the last `_load_once`
 
     def __init__(self, config: Config, secret: bytes, place: Place = ALONE) -> None:
         """`secret`: what cache namespaces are made from. `place` among the workers of this host. Raises OSError or
@@ -216,7 +217,7 @@ class Services:
         } | ({"slabs": self.slabs.run(self.config.lease.audit_s)} if self.config.adapters.slabs else {})
 
     def _tokenizers(self) -> list[tuple[str, str]]:
-        """What the processes for large work load: directories, and what names the contents of their files."""
+        """Tokenizers that the processes for large work load: directory and encoding (see large_jobs.CountJob)."""
         return [(str(model.tokenizer.directory), model.encoding) for model in self.models.served.values()]
 
     async def _start_large_work(self) -> None:
@@ -238,8 +239,8 @@ class Services:
         await self.generator.stop(grace_s * SETTLE_SHARE)
 
     async def _changed(self, changes: Sequence[Change] | None) -> None:
-        """The revision moved: forget what these writes concern (None: everything), and let the engine follow in its own
-        time."""
+        """The revision moved: drop and reload what these writes concern (None: everything). The engine is updated by a
+        task in the background."""
         found = concerned(changes)
         if found.callers_of is None:
             self.callers.clear()
@@ -259,20 +260,20 @@ class Services:
             self._follow()
 
     def _follow(self) -> None:
-        """The database, or what the engine serves, changed. The changes of the time that one round takes are one round
-        more."""
+        """Update the engine after a change of the database or of the engine's models. Changes during a round cause one
+        more round."""
         self._behind = True
         if self._loading is None or self._loading.done():
             self._loading = asyncio.create_task(self._load(), name="models-and-adapters")
 
     async def _load(self) -> None:
-        """Until nothing changed meanwhile."""
+        """Repeat rounds until nothing changed during the last one."""
         while self._behind:
             self._behind = False
             await self._load_once()
 
     async def _load_once(self) -> None:
-        """An adapter comes after its model, which says so when it is there."""
+        """One round. An adapter is loaded after its model: a model that becomes ready causes another round."""
         if not await self.models.load() and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._try_again)
         if self.engine.ready:

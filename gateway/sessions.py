@@ -43,7 +43,7 @@ WRONG_SIGN_INS_MAX = 10
 WRONG_SIGN_INS_S = 60.0
 ADDRESSES_MAX = 10_000  # remembered; one more forgets the oldest
 REFUSED_S = 0.25  # every refusal of a key takes so long, whatever was wrong with it
-BEYOND_LIMIT_MAX = 32  # keys from addresses over their limit that are looked up at once
+BEYOND_LIMIT_MAX = 32  # look-ups at once of keys from addresses over their limit
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +66,8 @@ class Sessions:
         self._looking_up = 0
 
     async def sign_in(self, caller: Caller, request_id: str, *, replaced: str | None = None) -> tuple[str, Session]:
-        """The cookie's value, this once, and its session. The session of the cookie `replaced` ends. Raises
-        InvalidApiKey when the key has ended meanwhile, or is no admin key."""
+        """Begin a session and end that of the cookie `replaced`. Returns the cookie's value, which is not stored, and
+        the session. Raises InvalidApiKey when the key has ended meanwhile or is no admin key."""
         if ADMIN not in caller.scopes or caller.role is None:
             raise InvalidApiKey()
         cookie = secrets.token_urlsafe(SECRET_BYTES)
@@ -126,7 +126,7 @@ def is_csrf_token(cookie: str, token: str) -> bool:
 
 
 class Attempt:
-    """One sign-in, counted as wrong until it `succeeded`. `refusal`: what a wrong key is told beyond the limit."""
+    """One sign-in, counted as wrong until `succeeded` is called. `refusal`: for a wrong key beyond the limit."""
 
     def __init__(self, succeeded: Callable[[], None], refusal: RateLimited | None) -> None:
         self.succeeded = succeeded
@@ -134,18 +134,18 @@ class Attempt:
 
 
 class SignIns:
-    """Counts wrong sign-ins of each address. A right key is let in whatever the count is: behind a proxy the wrong ones
-    are others'. The limit bounds work: beyond it a wrong key takes one look-up, and few are looked up at once."""
+    """Counts wrong sign-ins per address. A valid key is accepted whatever the count is, because behind a proxy all
+    clients share one address. The limit bounds work: beyond it at most BEYOND_LIMIT_MAX keys are looked up at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._wrong: dict[str, tuple[float, int]] = {}  # since when, how many
-        self._beyond = 0  # attempts beyond the limit, of all addresses, that are looked up now
+        self._beyond = 0  # running attempts beyond the limit, of all addresses
 
     @contextlib.contextmanager
     def attempt(self, address: str) -> Iterator[Attempt]:
-        """Counted from the beginning, so that many at once are counted too. Raises RateLimited when too many are beyond
-        the limit at once."""
+        """Count an attempt at its start, so that simultaneous attempts count too. Raises RateLimited when too many run
+        beyond the limit."""
         client = client_of(address)
         refusal = self._count(client)
         if refusal is None:
@@ -205,7 +205,7 @@ def _forget_old(connection: sa.Connection, key_id: str, now: int) -> None:
 
 
 def _end_replaced(connection: sa.Connection, cookie: str, request_id: str) -> None:
-    """Of whichever key it was."""
+    """End the session of this cookie, whichever key it belongs to."""
     query = sa.select(sessions.c.id, sessions.c.key_id).where(sessions.c.hash == _hash(cookie))
     if (row := connection.execute(query).one_or_none()) is not None:
         key = keys.get(connection, row.key_id)

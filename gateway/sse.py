@@ -35,14 +35,14 @@ class Shape(Protocol):
     """How one endpoint says one answer."""
 
     keep_alive: bytes  # an event that says nothing
-    reports: bool  # logprobs, which are encoded in parts: then `whole` and `piece` lack them
+    reports: bool  # the answer has logprobs: use `whole_parts` and `piece_parts`, as `whole` and `piece` omit them
 
     def whole(self, answer: Answer) -> bytes:
         """The body of an answer that has ended well."""
         ...
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
-        """As `whole`, in parts that are made as they are asked for."""
+        """As `whole`, with logprobs, in parts that are encoded lazily."""
         ...
 
     def opening(self) -> bytes:
@@ -54,7 +54,7 @@ class Shape(Protocol):
         ...
 
     def piece_parts(self, piece: Piece) -> Iterator[bytes]:
-        """As `piece`, in parts that are made as they are asked for."""
+        """As `piece`, with logprobs, in parts that are encoded lazily."""
         ...
 
     def closing(self, answer: Answer) -> bytes:
@@ -112,7 +112,7 @@ class WholeAnswer:
         await _send_json(send, body, [*_told(answer), *self._admission.headers()])
 
     async def _send_parts(self, send: Send) -> None:
-        """Its length is not known before: uvicorn sends it in chunks."""
+        """Send the body in parts. Its length is unknown, so uvicorn uses chunked encoding."""
         headers = [*JSON_HEADERS, *_told(self._answer), *self._admission.headers()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         async for part in piecewise(self._shape.whole_parts(self._answer)):
@@ -162,7 +162,7 @@ class StreamedAnswer:
                 raise answer.error
             headers = [*STREAM_HEADERS, *_told(answer), *self._admission.headers()]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            # Bodies pass nothing on their way that looks at them, and there is one for every token.
+            # No middleware needs the bodies, and there is one for every token: bypass them.
             await self._stream(scope.get(SERVER_SEND, send))  # type: ignore[arg-type]
         finally:
             watch.cancel()
@@ -219,9 +219,9 @@ class StreamedAnswer:
 
 
 class _Push:
-    """Sends what is new of an answer from inside the call that adds it, with no task switch: the server's `send` is
-    stepped by hand, and nearly always ends in that step. Where it waits, for a caller who does not read, the exchange's
-    task goes on with it, and with what is added meanwhile."""
+    """Sends new text of an answer from inside the call that adds it, without a task switch: the server's `send`
+    coroutine is stepped by hand, and nearly always ends in that step. If it waits because the client does not read,
+    pushing stops, and the exchange's task awaits the rest of it and sends what was added meanwhile."""
 
     __slots__ = ("_answer", "_error", "_send", "_sending", "_shape", "_ticker")
 
@@ -242,7 +242,7 @@ class _Push:
             self._ticker.said()
             sending = self._send({"type": "http.response.body", "body": body, "more_body": True})
             try:
-                waits_for = sending.send(None)  # type: ignore[attr-defined]  # what `async def` makes has it
+                waits_for = sending.send(None)  # type: ignore[attr-defined]  # `send` is an `async def`
             except StopIteration:
                 return
             self._sending = _Sending(sending, waits_for)
@@ -251,7 +251,7 @@ class _Push:
         self._answer.stop_pushing()
 
     async def finish(self) -> None:
-        """What the last push could not. Raises what it raised."""
+        """Complete the send that the last push began. Raises the error of that push."""
         if self._error is not None:
             raise self._error
         if self._sending is not None:
@@ -264,7 +264,7 @@ class _Push:
 
 
 class _Sending:
-    """A coroutine that was stepped once and waits for a future: to be awaited, by one task."""
+    """A coroutine that was stepped once and waits for a future. Await it in one task."""
 
     def __init__(self, coroutine: Any, waits_for: Any) -> None:
         self._coroutine = coroutine

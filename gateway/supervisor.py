@@ -30,12 +30,12 @@ BACKOFF_MAX_S = 5.0
 STEADY_S = 10.0
 # From SIGTERM to SIGKILL. The gateway gets its configured grace (2 s) and this margin.
 STOP_MARGIN_S = 0.5
-# The engine ends itself within 1.5 s of SIGTERM (engine.__main__.STOP_S_MAX), and then exits at once. What follows is
-# the kernel's: unpinning host memory (adapter_host_bytes, host_pool_bytes, weights_host_bytes) and taking down the
-# device's context take seconds on a GPU, and SIGKILL would not shorten them.
+# The engine exits within 1.5 s of SIGTERM (engine.__main__.STOP_S_MAX). On a GPU the kernel then takes seconds to unpin
+# host memory (adapter_host_bytes, host_pool_bytes, weights_host_bytes) and to destroy the device's context, and SIGKILL
+# would not shorten that.
 STOP_ENGINE_S = 2.5
 STOP_ENGINE_ON_GPU_S = 15.0
-# A child whose stop takes longer is mentioned.
+# A stop that takes longer is logged.
 STOP_SAID_S = 2.0
 PROBE_EVERY_S = 0.1
 LINE_BYTES_MAX = 1024 * 1024

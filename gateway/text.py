@@ -11,19 +11,19 @@ from gateway.stops import StopScanner
 
 
 class Drawn:
-    """Ids with their logprobs, in arrays: 12 bytes an alternative, and no object for each. The offset of an id counts
-    the characters of the text that were decoded before it."""
+    """Ids with their logprobs, in arrays: 12 bytes per alternative and no object for each. The offset of an id is the
+    number of characters decoded before it."""
 
     __slots__ = ("_ends", "_ids", "_offsets", "_values")
 
     def __init__(self) -> None:
         self._offsets = array("Q")
-        self._ends = array("Q")  # in the two arrays below, where the alternatives of each id end
+        self._ends = array("Q")  # for each id, the end of its alternatives in the two arrays below
         self._ids = array("I")
         self._values = array("d")
 
     def add(self, offset: int, logprobs: Logprobs) -> None:
-        """`logprobs`: the id's own first, then the likeliest."""
+        """Add an id. `logprobs`: the id's own first, then the likeliest ids."""
         self._offsets.append(offset)
         self._ids.extend([id_ for id_, _ in logprobs])
         self._values.extend([value for _, value in logprobs])

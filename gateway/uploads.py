@@ -1,8 +1,8 @@
-"""Adapters that come over HTTP: received into the store's anteroom, and checked by a process of their own. Places, time
-and disk space are bounded for each tenant and in all.
+"""Adapter uploads over HTTP: received into the store's `.incoming` directory and checked by a separate process. Places,
+time and disk space are bounded per tenant and in all.
 
-Whatever a file makes the check do, this process goes on serving. Nothing here touches the database or the engine; an
-upload that ends in any way but `keep` leaves nothing on disk.
+A file that crashes or stalls the check does not affect this process. Nothing here touches the database or the engine;
+an upload that ends without `keep` leaves nothing on disk.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from gateway.writes import Actor
 FIELDS = ("name", "base", "tenant", "shared", "pinned", "notes", "promote")
 STDERR_CHARS_LOGGED = 2000
 FULL_RETRY_S = 5.0
-# Of a parameter in an adapter's files, at least: float16 and bfloat16.
+# The fewest bytes per parameter in an adapter's files (float16, bfloat16).
 ITEM_BYTES_MIN = 2
-# How much more than came is reserved of an upload whose length is not announced, and how often a reserve is resized.
+# Bytes reserved beyond those received of an upload without Content-Length; also the step in which a reserve shrinks.
 STEP_BYTES = 8 * 1024 * 1024
 LOOK_S = 0.05
 
@@ -46,8 +46,8 @@ _log = logging.getLogger(__name__)
 
 
 class UploadView(msgspec.Struct, kw_only=True):
-    """How an upload goes, and whose it is. `tenant_id` null: the operator's; `key_id`: the admin key that sends it.
-    `bytes_total`: what its client announced, if it did; `started_at` in Unix seconds."""
+    """Progress and owner of an upload. `tenant_id` null: the operator's. `key_id`: the admin key that sends it.
+    `bytes_total`: Content-Length, if the client sent it. `started_at` in Unix seconds."""
 
     id: str
     tenant_id: str | None
@@ -59,22 +59,22 @@ class UploadView(msgspec.Struct, kw_only=True):
 
 
 class Space:
-    """The disk space of one upload: a reserve for what was announced, or for STEP_BYTES more than came, and for the
-    slab that is made of it. `slab_share`: a slab's bytes at most, by the files' bytes."""
+    """The disk space of one upload: a reserve for the announced bytes, or for STEP_BYTES beyond those received, and for
+    the adapter's slab. `slab_share`: upper bound of slab bytes per byte of the files."""
 
     def __init__(self, reserve: Reserve, announced: int | None, slab_share: float) -> None:
         self._reserve = reserve
         self._promised = STEP_BYTES if announced is None else announced
         self._slab_share = slab_share
         self._came = 0
-        self._settled = 0  # of what came, when the reserve was last resized
+        self._settled = 0  # bytes received when the reserve was last resized
 
     async def take(self) -> None:
-        """Before the first byte. Raises NoRoom."""
+        """Reserve the space, before the first byte. Raises NoRoom."""
         await asyncio.to_thread(self._resize)
 
     async def note(self, count: int) -> None:
-        """These bytes will be written now. Raises NoRoom."""
+        """Call before writing `count` bytes: shrinks the reserve, or extends it. Raises NoRoom."""
         self._came += count
         if self._came > self._promised:
             self._promised = self._came + STEP_BYTES
@@ -83,12 +83,12 @@ class Space:
         await asyncio.to_thread(self._resize)
 
     async def keep_slabs(self) -> None:
-        """All has come: only the slab's space stays reserved."""
+        """After the last byte: keep only the slab's space reserved."""
         await asyncio.to_thread(self._reserve.resize, self._slab_bytes())
 
     async def release_for(self, slab: Path) -> None:
-        """Until cancelled. The process that makes the slab allocates all its space at once: the reserve is released
-        then, so that the space is not taken twice for longer than LOOK_S."""
+        """Wait until `slab` exists, and release the reserve. The process that makes the slab allocates all its space at
+        once, so the space is taken twice for at most about LOOK_S."""
         while not await asyncio.to_thread(slab.exists):  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(LOOK_S)
         await asyncio.to_thread(self.close)
@@ -98,7 +98,7 @@ class Space:
         self._reserve.resize(self._promised - self._came + self._slab_bytes())
 
     def close(self) -> None:
-        """Nothing is reserved any more."""
+        """Release the whole reserve."""
         self._reserve.close()
 
     def _slab_bytes(self) -> int:
@@ -120,7 +120,7 @@ class Upload:
         return await asyncio.to_thread(base_for, config, models, name, self._incoming.path)
 
     async def check(self, base: Base) -> Staged:
-        """Raises AdapterRefused with the reason, AccessEnded, OSError."""
+        """Check it in a separate process. Raises AdapterRefused with the reason, AccessEnded, OSError."""
         self._running.view.state = "checking"
         slab = self._incoming.path / slab_name(base.dtype)
         await self._space.keep_slabs()
@@ -146,7 +146,7 @@ class _Running:
 
     @contextlib.asynccontextmanager
     async def bounded(self, limit_s: float | None) -> AsyncIterator[None]:
-        """Raises OtherStatus after `limit_s`, AccessEnded once it was cut."""
+        """Bound the block. Raises OtherStatus (408) after `limit_s` (None: no limit), AccessEnded after `cut`."""
         if self._cut:
             raise errors.AccessEnded()
         try:
@@ -181,11 +181,11 @@ class Uploads:
         return [running.view for running in self._running.values()]
 
     def key_ids(self) -> set[str]:
-        """Of those that run."""
+        """Keys of the running uploads."""
         return {running.view.key_id for running in self._running.values()}
 
     def end(self, key_ids: Container[str]) -> None:
-        """Cut the uploads of these keys."""
+        """Abort the uploads of these keys."""
         for running in self._running.values():
             if running.view.key_id in key_ids:
                 running.cut()
@@ -194,8 +194,8 @@ class Uploads:
     async def receive(
         self, request: Request[Any, Any, Any], by: Actor, bytes_left: int | None = None
     ) -> AsyncIterator[Upload]:
-        """An upload, until the block is left. `bytes_left`: of the quota of the actor's tenant, if it has one. Raises
-        ApiError, for a full disk too."""
+        """Receive an upload, which exists until the block is left. `bytes_left`: of the quota of the actor's tenant;
+        None: no quota. Raises ApiError, with 507 for a full disk."""
         self._check_places(by)
         view = UploadView(
             id=new_id("upl"),
@@ -233,7 +233,7 @@ class Uploads:
                 await asyncio.to_thread(incoming.close)
 
     def _check_places(self, by: Actor) -> None:
-        """Raises RateLimited, Overloaded."""
+        """Raises RateLimited when the tenant has no free place, Overloaded when all places are taken."""
         tenants = [view.tenant_id for view in self.running() if view.tenant_id is not None]
         if by.tenant_id is not None and tenants.count(by.tenant_id) >= self._settings.uploads_per_tenant_max:
             raise errors.RateLimited(
@@ -243,7 +243,7 @@ class Uploads:
             )
         places = self._settings.uploads_max
         if by.tenant_id is not None and len(tenants) >= max(1, places - 1):
-            places = 0  # the last one is for the operator
+            places = 0  # the last place is for operators
         if len(self._running) >= places:
             raise errors.Overloaded(
                 f"{len(self._running)} uploads are running, which is the limit. Try again later.",
@@ -251,7 +251,7 @@ class Uploads:
             )
 
     def _bytes_max(self, announced: int | None, bytes_left: int | None) -> int:
-        """Of this upload. Raises RequestTooLarge, where more is announced."""
+        """The most bytes of this upload. Raises RequestTooLarge if the client announced more."""
         limit, why = self._settings.upload_bytes_max, "adapters.upload_bytes_max"
         if bytes_left is not None and bytes_left < limit:
             limit, why = bytes_left, "what is left of adapters.tenant_bytes_max for this tenant"

@@ -146,8 +146,8 @@ class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
 
 
 class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
-    """Where alerts are told: one tenant's, or all (`tenant_id` null). `url`: for a role that may not write webhooks its
-    host alone, as paths and queries of chat services are their keys."""
+    """A webhook for the alerts of one tenant, or of all (`tenant_id` null). `url`: only the host for a role that may
+    not write webhooks, because paths and queries of chat services are credentials."""
 
     id: str
     tenant_id: str | None

@@ -1,6 +1,6 @@
-"""Watches the revision row: every administrative write moves it, and what the write concerns is then dropped here.
+"""Watches the revision row: every administrative write moves it, and this process then drops what the write concerns.
 
-While the row cannot be read the process does not know what was revoked, so it is not fresh and admits nothing.
+While the row cannot be read, this process does not know of revocations: it is not fresh, and admits nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 
 
 class RevisionWatch:
-    """`run()` it as a task. `on_change` is awaited whenever the revision moved, and before the first `fresh`, with what
-    the writes since the last look concern (None: everything). The writes of one interval are one change."""
+    """`run()` it as a task. `on_change` is awaited whenever the revision moved, and before the first `fresh`. It gets
+    what the writes since the last look concern (None: everything); the writes of one interval are one call."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RevisionWatch:
         self._database_at_s = 0.0  # what the database's clock said then
         self._unread = Seldom(_log, "revision.unread", clock=clock)
         self._told_stale = False
-        self._unreadable = False  # the last look failed, or the present one has no answer
+        self._unreadable = False  # the last look failed, or the running one had no answer for LOOK_S
         self._wanted = asyncio.Event()  # somebody waits for the next look
         self._looked = asyncio.Event()  # set after the look that is next, or in flight
 
@@ -66,15 +66,15 @@ class RevisionWatch:
         return self._read_at is not None and self._clock() - self._read_at <= self._stale_s
 
     async def freshen(self) -> bool:
-        """Whether it is fresh, if need be after further looks. While the database answers, the caller waits for as long
-        as this process needs: a loop that stood still finds its last look too old, and may find the next one too old as
-        well. False as soon as a look failed or had no answer for LOOK_S."""
+        """Whether it is fresh, after further looks if necessary. While the database answers, the caller waits without a
+        deadline: after a stall of this process the last look is too old, and the next one may be too old again. False
+        as soon as a look failed or had no answer for LOOK_S."""
         while not self.fresh:
             if self._unreadable:
                 return False
             self._wanted.set()
             await self._looked.wait()
-            await self._pace.turn()  # all that waited would begin in one turn of the loop, and make it stale again
+            await self._pace.turn()  # else all waiting requests would begin in one turn, and make it stale again
         return True
 
     def now_s(self) -> float:
@@ -100,12 +100,12 @@ class RevisionWatch:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), self._interval_s)
         finally:
-            self._unreadable = True  # nobody looks any more
+            self._unreadable = True  # no further looks
             self._announce()
 
     async def _look(self) -> None:
-        """Poll once. Without an answer for LOOK_S the row counts as unreadable until the answer is there; a second read
-        beside one that hangs would only take another of the reader threads."""
+        """Poll once. Without an answer for LOOK_S the row counts as unreadable until the answer arrives: a second read
+        beside a hanging one would only occupy another reader thread."""
         look = asyncio.create_task(self.poll(), name="revision-look")
         try:
             for _ in range(LOOK_STEPS):
@@ -127,7 +127,7 @@ class RevisionWatch:
         self._unread.warn(reason=reason)
 
     def _announce(self) -> None:
-        """Wake everybody in `freshen`."""
+        """Wake all waiters in `freshen`."""
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
 

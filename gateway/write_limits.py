@@ -1,7 +1,7 @@
-"""Limits of administrative writes: of each admin key and, together, of a tenant's admin keys.
+"""Rate limits of administrative writes: for each admin key, and for all admin keys of a tenant together.
 
-Every write takes the one revision row and makes every gateway read something anew, so a tenant that writes without end
-slows the others. The arithmetic, and the sharing through Redis, are those of the inference limits. It knows no route.
+Every write locks the one revision row and makes every gateway reload something, so a tenant that writes in a loop would
+slow down others. Arithmetic and sharing through Redis are those of the inference limits. It knows no route.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from gateway.limiter import Limiter
 from gateway.limits import Allowance, Scope, Subject
 from gateway.sections import AdministrationSection
 
-# One key of a tenant cannot take what the tenant's other admin keys need, to revoke it for instance.
+# One admin key gets 1/KEY_SHARE of its tenant's limit, so that another key can still revoke it.
 KEY_SHARE = 2
-CONCURRENCY = 1_000_000  # not limited: a place is given back before the write runs
+CONCURRENCY = 1_000_000  # not limited: the place is freed before the write runs
 
 
 class WriteLimits:
-    """`take` one for each administrative write, before anything of the request is read."""
+    """Call `take` for each administrative write, before the request's body is read."""
 
     def __init__(self, limiter: Limiter, section: AdministrationSection) -> None:
         self._limiter = limiter
         self._section = section
 
     async def take(self, caller: Caller) -> None:
-        """Raises RateLimited, with the time until another write fits."""
+        """Count one write. Raises RateLimited, with the seconds until another write fits."""
         try:
             admission = await self._limiter.admit(self._subjects(caller), 0)
         except RateLimited as error:
@@ -47,5 +47,5 @@ class WriteLimits:
 
 
 def _subject(scope: Scope, id_: str, family: str, per_minute: int) -> Subject:
-    """Apart from what the same key or tenant takes of inference."""
+    """A subject of its own: writes do not count in the inference limits of the key or tenant."""
     return Subject(scope, f"{id_}:writes", family, Allowance(per_minute, 1, CONCURRENCY))

@@ -88,7 +88,7 @@ class Writes:
             raise InsufficientRole(f"The role {self._actor.role} may not make, change or end a key of the role {key}.")
 
     def _check_expiry(self, connection: sa.Connection, expires_at: int | None) -> None:
-        """No key, nor a session of it, makes an admin key that outlives it. Raises InvalidValue."""
+        """An admin key that the actor's key or its session makes must not outlive that key. Raises InvalidValue."""
         own = keys.get(connection, self._actor.id) if self._actor.is_key else None
         if own is None or own.expires_at is None:
             return

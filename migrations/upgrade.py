@@ -56,7 +56,7 @@ def _migrating(url: str) -> Iterator[sa.Connection]:
     is_sqlite = target.get_backend_name() == "sqlite"
     if is_sqlite and target.database:
         Path(target.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # SQLite makes it by the umask; its -wal and -shm files then have the mode of the database.
+        # SQLite would use the umask. Its -wal and -shm files get the mode of the database file.
         os.close(os.open(target.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     arguments: dict[str, Any] = {"timeout": BUSY_TIMEOUT_S} if is_sqlite else {}
     engine = sa.create_engine(target, connect_args=arguments, poolclass=sa.pool.NullPool)

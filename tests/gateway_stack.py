@@ -57,7 +57,7 @@ class Stack:
     keys: dict[str, str] = field(default_factory=dict)  # slug → secret
     key_ids: dict[str, str] = field(default_factory=dict)
     adapters: dict[str, str] = field(default_factory=dict)  # name → id
-    metrics_key: str | None = None  # made for the first look at the metrics
+    metrics_key: str | None = None  # made at the first call of `metrics`
 
     # ---- start and stop
 
@@ -320,7 +320,7 @@ def events(text: str) -> list[Any]:
 
 
 def retries_after(answer: httpx.Response, seconds: int) -> bool:
-    """Whether Retry-After says these seconds, or as many more as it is spread over."""
+    """Whether Retry-After is these seconds plus its jitter."""
     told = int(answer.headers["retry-after"])
     return seconds <= told <= seconds + max(errors.JITTER_S_MIN, math.ceil(seconds * errors.JITTER_PART))
 

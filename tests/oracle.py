@@ -73,8 +73,8 @@ def save_tiny(family: str, directory: Path, *, seed: int = 0, **changes: Any) ->
 
 
 def save_tiny_adapter(model: Any, directory: Path, *, seed: int = 0, **lora: Any) -> Path:
-    """Write a random LoRA adapter for `model` as peft does, and resolve it, so that an engine loads it; both factors
-    are nonzero. `model` is left as it was."""
+    """Write a random LoRA adapter for `model` as peft does, and resolve it so that an engine can load it; both factors
+    are nonzero. `model` is unchanged."""
     import peft
 
     from adapters.check import resolve_stored

@@ -1,4 +1,4 @@
-"""What deploy/README.md installs is pinned, hashed, and what the tests ran with."""
+"""The packages that deploy/README.md installs are pinned, hashed, and of the tested versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[1]
 PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[a-z,]+\])?==([^ ;\\\n]+)", re.MULTILINE)
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
-# Needed on other systems than the one that constraints.txt was made on.
+# Needed only on other systems than the one on which constraints.txt was made.
 ELSEWHERE = {"async-timeout", "colorama", "httpx2-jsfetch"}
 
 

@@ -1,4 +1,4 @@
-"""Attacks by connections and bodies that never end: heads (F4), uploads (F5, F6); and an adapter that stalls (F1)."""
+"""Attacks with unfinished heads (F4) and uploads (F5, F6), and with an adapter whose patterns stall a matcher (F1)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: laneway\r\n"
 
 
 async def endless_heads(stage: Stage, seconds: float, addresses: int) -> Row:
-    """A third each: silent, half of a head, a field a second. The gateway has 1,024 descriptors."""
+    """A third each: silent; half a head; one field a second. The gateway has 1,024 descriptors."""
     third = HEADS // 3
     weapons = [
         Trickle(b"", b"", 1.0, third, addresses),
@@ -42,11 +42,11 @@ async def endless_heads(stage: Stage, seconds: float, addresses: int) -> Row:
         resource.prlimit(stage.gateway_pid, resource.RLIMIT_NOFILE, before)
 
 
-# ---- adapters on their way in
+# ---- uploads
 
 
 def adapter_files(stage: Stage, **config: object) -> tuple[bytes, bytes]:
-    """Of a small valid adapter for the served model: its configuration, with changes, and its weights."""
+    """Configuration, with changes, and weights of a small valid adapter for the served model."""
     base = BaseShape.from_config(json.loads((stage.stack.model_dir / "config.json").read_bytes()))
     with tempfile.TemporaryDirectory() as name:
         made = write_random(Path(name), base, Recipe(7, 1, ("k_proj",)), MODEL)
@@ -70,7 +70,7 @@ def form(config: bytes, weights: bytes, **fields: str) -> bytes:
 
 
 def half_upload(stage: Stage, secret: str, bytes_now: int) -> bytes:
-    """The beginning of an upload's request: its head and so many bytes of weights."""
+    """The beginning of an upload's request: the head, and the first bytes of the weights."""
     whole = form(b"{}", b"\0" * (bytes_now + 1024 * 1024), name="half")
     request = stage.request(secret, "/v1/admin/adapters", whole, FORM)
     return request[: len(request) - 1024 * 1024]
@@ -80,12 +80,12 @@ def half_upload(stage: Stage, secret: str, bytes_now: int) -> bytes:
 
 PLACES = 4
 UPLOAD_EVERY_S = 10.0
-UPLOADS_PER_S = 0.8  # of the victims, in turn
+UPLOADS_PER_S = 0.8  # of all victims together, in turn
 
 
 async def trickled_uploads(stage: Stage, seconds: float) -> Row:
-    """One tenant's admin sends four uploads, a byte every 10 s; the owner and another tenant's admin have theirs
-    checked, which takes a place too."""
+    """One tenant's admin sends four uploads, a byte every 10 s. Victims: the owner and another tenant's admin, who
+    check adapters, which takes an upload place too."""
     weapon = Trickle(half_upload(stage, stage.admin("globex"), 1000), b"\0", UPLOAD_EVERY_S, PLACES)
     config, weights = adapter_files(stage)
     content, turns = form(config, weights, base=MODEL), [stage.admin(None), stage.admin("acme")]
@@ -107,13 +107,13 @@ SMALL_DISK = Setting(disk_mib=DISK_MIB)
 
 
 async def unfinished_uploads(stage: Stage, seconds: float) -> Row:
-    """Three uploads stop after 53 MB each, on a disk that has no room for them beside what the journal keeps free."""
+    """Three uploads stop after 53 MB each, on a disk without room for them beside the journal's minimum."""
     first = half_upload(stage, stage.admin("globex"), UNFINISHED_MIB * 1024 * 1024)
     weapon = Trickle(first, b"\0", 1.0, UNFINISHED)
     return await stage.assault([weapon], stage.chat_victim(), 3 * seconds, seconds)
 
 
-# ---- F1: an adapter whose configuration takes the engine for ever
+# ---- F1: an adapter with an exponential pattern
 
 OPTIONALS, OPTIONALS_MIN = 28, 12
 START_S_MAX = 300.0
@@ -122,16 +122,16 @@ STREAM_TOKENS = 200
 
 
 def exponential_adapter(stage: Stage, seconds: float) -> bytes:
-    """Matching its pattern takes 2^OPTIONALS steps, twice; fewer in a shorter run."""
+    """An adapter whose pattern takes 2 · 2^OPTIONALS steps to match with `re`; fewer in a shorter run."""
     optionals = max(OPTIONALS_MIN, OPTIONALS + round(math.log2(seconds / 5)))
     pattern = "(?=model.layers.0.self_attn.k_proj)" + ".?" * optionals + "X"
     return form(*adapter_files(stage, rank_pattern={pattern: 4}), name="stalls", base=MODEL)
 
 
 async def stalling_adapter(stage: Stage, seconds: float) -> list[Row]:
-    """A tenant's admin uploads it and the tenant asks for it, while another tenant's streams run: latencies are gaps
-    between tokens, and the stall is the longest of them. A stream that breaks is a refusal. Then the same adapter's
-    part in the time that an engine needs to be ready again."""
+    """A tenant's admin uploads the adapter and the tenant requests it while another tenant's streams run. Latencies are
+    gaps between tokens, the stall is the longest gap, and a broken stream is a refusal. Then measures how long an
+    engine's restart takes with this adapter."""
     without_s = await restart_s(stage)
     upload = stage.request(stage.admin("globex"), "/v1/admin/adapters", exponential_adapter(stage, seconds), FORM)
     named = stage.request(stage.stack.keys["globex"], "/v1/chat/completions", json.dumps(body(model="stalls")).encode())
@@ -159,9 +159,9 @@ def restart_row(with_s: float, without_s: float) -> Row:
 
 
 async def restart_s(stage: Stage) -> float:
-    """From the engine's start after a SIGKILL until the gateway is ready."""
+    """Seconds from the engine's start after a SIGKILL until the gateway is ready."""
     await asyncio.to_thread(stage.stack.kill_engine)
-    await asyncio.sleep(0.3)  # until the gateway knows
+    await asyncio.sleep(0.3)  # until the gateway has noticed
     began = time.monotonic()
     stage.stack.start_engine()
     await asyncio.to_thread(stage.stack.wait_ready, START_S_MAX)
@@ -169,7 +169,7 @@ async def restart_s(stage: Stage) -> float:
 
 
 def stream_victim(stage: Stage) -> Victim:
-    """Streams that overlap; each gap between two tokens, or before the first, is one of its latencies."""
+    """Overlapping streams; each gap before a token is one latency."""
     asked, headers = body(max_tokens=STREAM_TOKENS, stream=True), stage.stack.headers("acme")
 
     async def ask(session: aiohttp.ClientSession, due: float, seen: Seen) -> None:

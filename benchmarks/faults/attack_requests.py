@@ -1,4 +1,4 @@
-"""Attacks by requests: refused ones (F2), large answers (F3), administrative writes (F7), a crowded tier (F8)."""
+"""Attacks with refused requests (F2), large answers (F3), administrative writes (F7) and a crowded tier (F8)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from engine.tiers import SHIPPED_TIERS
 
 CHAT, TEXTS, COUNT = "/v1/chat/completions", "/v1/completions", "/v1/messages/count_tokens"
 LONG_WORDS = "word " * 3000
-LONG_PER_S = 4.0  # its prompts are work for the gateway by themselves
+LONG_PER_S = 4.0  # requests a second; its long prompts alone cost the gateway much
 
 # ---- F2: refused requests
 
 
-# Of a conversation: little text, and much work for the chat template.
+# Messages of a conversation: little text, and much work for the chat template.
 LETTER = {"role": "user", "content": "a"}
 
 
@@ -67,7 +67,7 @@ WHO = (STARVED, DEFAULT, AT_LIMIT)
 
 
 async def refused_requests(stage: Stage, seconds: float, name: str, who: str) -> Row:
-    """The attacker has one request a minute and an empty budget, or default limits, or no place left."""
+    """The attacker has one request a minute and an empty budget, or default limits, or no free concurrency place."""
     path, content, connections = REFUSED[name]
     secret = stage.key(who)
     weapon = Flood(stage.request(secret, path, json.dumps(content, separators=(",", ":")).encode()), connections)
@@ -88,15 +88,15 @@ STEPS_SLOWER = 2.5  # with 20 alternatives a token
 
 
 async def large_answers(stage: Stage, seconds: float, count: int, unread: bool) -> Row:
-    """The largest answer with n and top_logprobs that is admitted. In the quiet form the same tokens are made for a
-    client of the engine's socket, so that the engine is as busy."""
+    """The largest admitted answer with n and top_logprobs. In the quiet form a client of the engine's socket requests
+    the same tokens, so that the engine is equally busy."""
     secret = stage.key(DEFAULT)
     tokens = await largest_bomb(stage, secret, min(BOMB_TOKENS, max(BOMB_TOKENS_MIN, int(BOMB_TOKENS * seconds / 5))))
     request = stage.request(secret, CHAT, json.dumps(bomb(tokens, stream=unread)).encode())
     steps_s = tokens * stage.stack.fake["step_ms"] / 1000
     weapon: Weapon = Unread(request, count) if unread else Flood(request, count, times=1)
     victim = stage.chat_victim()
-    unread_s = STEPS_SLOWER * steps_s + seconds  # until all is made, and for a while nothing is read of it
+    unread_s = STEPS_SLOWER * steps_s + seconds  # until the whole answer was generated, and some time unread after that
     attack = await stage.half([weapon], victim, unread_s if unread else 0.1, stage.stack.port)
     async with generations(stage, count, tokens):
         quiet = await stage.half([], victim, max(seconds, steps_s), stage.quiet_port)
@@ -108,7 +108,7 @@ def bomb(tokens: int, **fields: Any) -> dict[str, Any]:
 
 
 async def largest_bomb(stage: Stage, secret: str, tokens: int) -> int:
-    """The size is halved until the gateway admits a request. The client leaves an admitted request at once."""
+    """Halve the size until the gateway admits a request; then abort the request at once."""
     headers = {"Authorization": f"Bearer {secret}"}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
         while tokens > BOMB_TOKENS_MIN:
@@ -122,7 +122,7 @@ async def largest_bomb(stage: Stage, secret: str, tokens: int) -> int:
 
 @contextlib.asynccontextmanager
 async def generations(stage: Stage, count: int, tokens: int) -> AsyncIterator[None]:
-    """Straight from the engine: as many texts, and as many alternatives of each token."""
+    """Request as many texts and alternatives per token directly from the engine."""
     client = EngineClient(stage.stack.config.socket_path)
     await client.start()
     await client.wait_ready(10)
@@ -159,7 +159,7 @@ WRITERS = 32
 
 
 async def administrative_writes(stage: Stage, seconds: float, victim_writes: bool) -> Row:
-    """A tenant's admin makes keys as fast as it can; the victim is another tenant's chat, or the owner's writes."""
+    """A tenant's admin makes keys without pause; the victim is another tenant's chat, or the owner's writes."""
     secret = stage.admin("globex")
     weapon = Flood(stage.request(secret, "/v1/admin/keys", b'{"tenant": "globex", "name": "more"}'), WRITERS)
     victim = stage.chat_victim()
@@ -182,19 +182,19 @@ CROWDED_PER_S = 4.0
 
 
 async def crowded_tier(stage: Stage, seconds: float, tier: str) -> Row:
-    """256 requests of 300 tokens at once by one tenant; the victim of the same tier asks for 3 tokens."""
+    """One tenant sends 256 requests of 300 tokens at once; a victim in the same tier requests 3 tokens."""
     attacker, victim = stage.key(f"crowd-{tier}"), stage.key(f"single-{tier}")
     weapon = Flood(
         stage.request(attacker, CHAT, json.dumps(body(max_tokens=CROWD_TOKENS)).encode()), CROWD, leaves=True
     )
     [target_ms] = [one.ttft_base_ms for one in SHIPPED_TIERS if one.name == tier]
     row = await stage.assault([weapon], first_token_victim(stage, victim), 4 * seconds, seconds)
-    # What the victim waits for is the engine, by design of the attack: neither a refusal nor a quiet gateway compares.
+    # By design of the attack the victim waits for the engine: comparison with a quiet gateway would mean nothing.
     return row | {"target_ms": target_ms, "cpu_ms_per_refusal": math.nan}
 
 
 def first_token_victim(stage: Stage, secret: str) -> Victim:
-    """Streams of three tokens; what counts is the first."""
+    """Streams of three tokens; the latency is that of the first."""
     asked, headers = body(max_tokens=3, stream=True), {"Authorization": f"Bearer {secret}"}
 
     async def ask(session: aiohttp.ClientSession, due: float, seen: Seen) -> None:

@@ -1,7 +1,7 @@
-"""Where attacks are measured: a gateway alone on one core; on the other the engine, the victim and the attacker.
+"""The set-up for measuring attacks: the gateway alone on one core; engine, victim and attacker on the other.
 
-The gateway runs under watched_gateway.py. The victim is this process: its requests are due at a steady pace and its
-latencies count from then, whatever became of the requests before. The attacker is a process of its own, niced.
+The gateway runs under watched_gateway.py. The victim is this process: its requests are due at a steady pace whether or
+not earlier ones have ended, and latencies count from the due time. The attacker is a separate, niced process.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ VICTIM = "acme"
 VICTIM_S_MAX = 60.0
 HELD_PLACES = 4
 STARVED, DEFAULT, AT_LIMIT = "starved", "default", "at-limit"
-# Tenants that attack, and the victims of F8: tier, limits other than the default ones, and whether their budget is 0.
+# Attackers, and the victims of F8: tier, limits if not the default ones, and whether the budget is 0.
 ATTACKING: dict[str, tuple[str, allowances.LimitsChange | None, bool]] = {
     STARVED: ("standard", allowances.LimitsChange(requests_per_minute=1, concurrency=1), True),
     DEFAULT: ("standard", None, False),
     AT_LIMIT: ("standard", allowances.LimitsChange(concurrency=HELD_PLACES), False),
     **{f"{who}-{tier.name}": (tier.name, None, False) for tier in SHIPPED_TIERS for who in ("crowd", "single")},
 }
-# A gateway that uses less than this part of its core has nothing of the attack left to do.
+# A gateway that uses less than IDLE_SHARE of its core has finished its work for the attack.
 IDLE_SHARE, IDLE_LOOK_S, IDLE_S_MAX = 0.25, 0.2, 40.0
 MIB = 1024 * 1024
 
@@ -75,14 +75,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What an attack needs to run against. `disk_mib`: a small file system for the gateway's data, which takes root."""
+    """The stack that an attack needs. `disk_mib`: size of a small file system for the gateway's data; needs root."""
 
     real_engine: bool = False
     disk_mib: int | None = None
 
 
 class WatchedStack(Stack):
-    """With a stopwatch on the gateway's loop, and where it is asked for an engine that computes."""
+    """A Stack with a stopwatch on the gateway's loop, and with an engine that computes if `real_engine`."""
 
     real_engine = False
 
@@ -121,7 +121,7 @@ def tree(pid: int) -> list[int]:
 
 
 def tree_cpu_s(pid: int) -> float:
-    """CPU that a process and its descendants used so far, those that have ended and were waited for included."""
+    """CPU seconds of a process and its descendants so far, including children that were waited for."""
     ticks = 0
     for one in tree(pid):
         with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ def rss_peak_mib(pid: int) -> float:
 
 @dataclass
 class Seen:
-    """By the victim: seconds of each request that was served, and the status or error of each that was not."""
+    """The victim's results: seconds of each served request, and the status or error of each other one."""
 
     seconds: list[float] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
@@ -165,14 +165,14 @@ Ask = Callable[[aiohttp.ClientSession, float, Seen], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Victim:
-    """Asks `per_s` times a second, whatever became of the requests before."""
+    """Sends `per_s` requests a second, whether or not earlier ones have ended."""
 
     ask: Ask
     per_s: float = 25.0
     new_connections: bool = False
 
     async def run(self, seconds: float, over: asyncio.Event | None = None) -> Seen:
-        """For `seconds`, and then until `over` is set."""
+        """Run for `seconds`, and then until `over` is set."""
         seen = Seen()
         connector = aiohttp.TCPConnector(limit=0, force_close=self.new_connections)
         timeout = aiohttp.ClientTimeout(total=VICTIM_S_MAX)
@@ -194,7 +194,7 @@ class Victim:
 
 
 async def note(answer: aiohttp.ClientResponse, due: float, seen: Seen) -> None:
-    """A whole answer."""
+    """Note a whole answer."""
     text = await answer.read()
     if answer.status in (200, 201):
         seen.seconds.append(time.monotonic() - due)
@@ -211,7 +211,7 @@ async def note(answer: aiohttp.ClientResponse, due: float, seen: Seen) -> None:
 
 @dataclass
 class Stage:
-    """A started stack with everything that measures it."""
+    """A started stack and its measurements."""
 
     stack: WatchedStack
     stopwatch: Stopwatch
@@ -225,10 +225,10 @@ class Stage:
         assert self.stack.gateway is not None
         return self.stack.gateway.pid
 
-    # ---- who attacks
+    # ---- attackers
 
     def prepare(self) -> None:
-        """Make everybody who attacks or suffers, once, and wait until the gateway knows them."""
+        """Make all tenants and keys, once, and wait until the gateway knows them."""
         self.stack.write(self._make_tenants)
         for slug in (None, *self.stack.tenants):
             tenant_id, role = (None, "owner") if slug is None else (self.stack.tenants[slug], "tenant_admin")
@@ -248,11 +248,11 @@ class Stage:
             self._keys[slug] = keys.create(connection, tenant_id=tenant.id, name="attack").secret
 
     def key(self, slug: str) -> str:
-        """Of one of ATTACKING."""
+        """The key of a tenant in ATTACKING."""
         return self._keys[slug]
 
     def admin(self, slug: str | None) -> str:
-        """The secret of a tenant_admin's key of that tenant, or without one of an owner's key."""
+        """The secret of a tenant_admin's key of that tenant; without a tenant, of an owner's key."""
         return self._admins[slug]
 
     def request(self, secret: str, path: str, content: bytes, kind: str = "application/json") -> bytes:
@@ -263,12 +263,12 @@ class Stage:
         )
         return head.encode() + content
 
-    # ---- who suffers
+    # ---- victims
 
     def chat_victim(
         self, per_s: float = 25.0, *, tenant: str = VICTIM, new_connections: bool = False, **fields: Any
     ) -> Victim:
-        """Short whole answers."""
+        """A victim with short answers that do not stream."""
         asked, headers = body(**{"max_tokens": 4, **fields}), self.stack.headers(tenant)
 
         async def ask(session: aiohttp.ClientSession, due: float, seen: Seen) -> None:
@@ -280,7 +280,7 @@ class Stage:
     # ---- measuring
 
     async def settle(self) -> None:
-        """Until the gateway has nothing left to do."""
+        """Wait until the gateway is idle."""
         until = time.monotonic() + IDLE_S_MAX
         while time.monotonic() < until:
             before = tree_cpu_s(self.gateway_pid)
@@ -289,7 +289,7 @@ class Stage:
                 return
 
     def set_step(self, step_ms: float) -> None:
-        """Of the engine without a model; it starts anew for it."""
+        """Set the fake engine's step time; restarts the engine."""
         if not self.stack.real_engine and self.stack.fake["step_ms"] != step_ms:
             restart_engine(self.stack, step_ms=step_ms)
 
@@ -300,7 +300,7 @@ class Stage:
     async def assault(
         self, weapons: Sequence[Weapon], victim: Victim, seconds: float, quiet_s: float | None = None
     ) -> Row:
-        """Attack for `seconds`, then the quiet form of it; the figures of one row."""
+        """Attack for `seconds`, then run the quiet form. Returns the figures of one row."""
         attack = await self.half(weapons, victim, seconds, self.stack.port)
         calm = [attackers.quiet(weapon, attack.report) for weapon in weapons]
         quiet = await self.half(calm, victim, quiet_s or seconds, self.quiet_port)
@@ -314,7 +314,7 @@ class Stage:
         cpu = tree_cpu_s(pid)
         suffering = asyncio.create_task(victim.run(seconds, over))
         report = await self.play(weapons, port, seconds)
-        await self.settle()  # an attack may cost most once its connections are gone
+        await self.settle()  # the end of its connections may be an attack's largest cost
         over.set()
         seen = await suffering
         await self.settle()
@@ -323,7 +323,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Half:
-    """What was seen during an attack, or during its quiet form."""
+    """The measurements of an attack, or of its quiet form."""
 
     report: Report
     seen: Seen
@@ -332,7 +332,7 @@ class Half:
     rss_peak_mib: float
 
     def with_more(self, other: Half) -> Half:
-        """Both as one."""
+        """The sum of both."""
         report = Report(
             self.report.attempts + other.report.attempts,
             self.report.seconds + other.report.seconds,
@@ -345,7 +345,7 @@ class Half:
 
 
 def figures(attack: Half, quiet: Half) -> Row:
-    """Without CPU of a refusal where more of the attacker's requests were served than refused."""
+    """The figures; without CPU per refusal where more of the attacker's requests were served than refused."""
     report, refused = attack.report, attack.report.refused()
     most_refused = refused > report.statuses.total() - refused
     own_s = quiet.cpu_s * attack.seen.requests / max(1, quiet.seen.requests)  # the victim's
@@ -370,12 +370,12 @@ def counted(counts: Counter[str]) -> str:
     return " ".join(f"{name}:{count}" for name, count in counts.most_common() if count)
 
 
-# ---- starting all of it
+# ---- starting the stack
 
 
 @contextlib.contextmanager
 def small_disk(mib: int, folder: Path) -> Iterator[Path]:
-    """A file system of this size in MiB. Raises PermissionError where this process may not mount one."""
+    """Mount a file system of this size in MiB. Raises PermissionError where this process may not mount."""
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "laneway-attacks", str(folder)], capture_output=True, check=False
     )
@@ -389,7 +389,7 @@ def small_disk(mib: int, folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def stage(setting: Setting, model_dir: Path, *, services: bool = False) -> Iterator[Stage]:
-    """Started, with this process on the other core until the end."""
+    """A started Stage; this process stays on the other core until the end."""
     cores = os.sched_getaffinity(0)
     pin(os.getpid(), OTHER_CORE)
     with contextlib.ExitStack() as exits:
@@ -409,7 +409,7 @@ def stage(setting: Setting, model_dir: Path, *, services: bool = False) -> Itera
 def _stack(
     setting: Setting, directory: Path, model_dir: Path, services: bool, exits: contextlib.ExitStack
 ) -> Iterator[WatchedStack]:
-    """Started and pinned, with default limits."""
+    """A started stack with pinned processes and default limits."""
     data = directory / "data"
     data.mkdir()
     if setting.disk_mib is not None:
@@ -418,7 +418,7 @@ def _stack(
     if setting.real_engine:
         model_dir = directory / OWN_MODEL
         install_own_model(model_dir)
-    # Steps may be slow on a busy machine; what the scheduler promises between tokens is not what is measured.
+    # Steps may be slow on a busy machine, and the time between tokens is not measured here.
     tiers = [
         {"name": t.name, "service_tier": t.service_tier, "floor": t.floor, "inter_token_ms": 1000.0}
         for t in SHIPPED_TIERS
@@ -458,7 +458,7 @@ def _quiet_server() -> Iterator[int]:
 
 @contextlib.asynccontextmanager
 async def held_places(stage: Stage, secret: str, count: int) -> AsyncIterator[None]:
-    """A tenant's `count` long whole answers in flight."""
+    """Keep `count` long answers of a tenant in flight."""
     headers = {"Authorization": f"Bearer {secret}"}
     asked = body(max_tokens=8000)
 

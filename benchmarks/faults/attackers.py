@@ -1,7 +1,7 @@
-"""The attacker's side: plain sockets in a process of its own, so that its work delays no victim's clock.
+"""The attacker: plain sockets in a separate process, so that its work does not distort the victim's times.
 
-`play` runs weapons against a port and reports what came back. Every weapon has a quiet form: the same bytes over as
-many connections, sent to the server below, which reads them and does nothing else.
+`play` runs weapons against a port and reports the answers. Every weapon has a quiet form: the same bytes over as many
+connections, sent to `serve_reads`, which only reads them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CLOSED = "closed"  # the connection ended without an answer
 
 @dataclass(frozen=True)
 class Flood:
-    """Each connection sends `request` and, once it is answered, sends it again; at most `times` times. At the end
-    those that run are awaited, or with `leaves` abandoned."""
+    """Each connection sends `request` again after each answer, at most `times` times. At the end of the attack running
+    requests are awaited, or with `leaves` abandoned."""
 
     request: bytes
     connections: int
@@ -42,7 +42,7 @@ class Trickle:
     drip: bytes
     every_s: float
     connections: int
-    addresses: int = 1  # the client addresses that the connections come from, in turn
+    addresses: int = 1  # number of client addresses, which connections use in turn
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Unread:
 
 @dataclass(frozen=True)
 class Paced:
-    """The quiet form of a flood: `request` on each connection at a steady pace, and no answer is awaited."""
+    """The quiet form of a Flood: each connection sends `request` at a steady pace without awaiting answers."""
 
     request: bytes
     connections: int
-    per_s: float  # over all connections
+    per_s: float  # of all connections together
 
 
 Weapon = Flood | Trickle | Unread | Paced
@@ -81,7 +81,7 @@ class Report:
 
 
 def quiet(weapon: Weapon, report: Report) -> Weapon:
-    """The same bytes at the pace of the attack that `report` is of."""
+    """The quiet form: the same bytes at the pace of the attack in `report`."""
     match weapon:
         case Flood():
             return Paced(weapon.request, weapon.connections, report.attempts / max(report.seconds, 1e-3))
@@ -91,14 +91,14 @@ def quiet(weapon: Weapon, report: Report) -> Weapon:
 
 
 def begin() -> None:
-    """Of a process that will attack: its priority is below the victim's, and it may open many connections."""
+    """Prepare an attacking process: lower its priority, and raise its limit of descriptors."""
     os.nice(10)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def play(weapons: Sequence[Weapon], port: int, seconds: float) -> Report:
-    """All at once for `seconds`. What was asked by then is awaited, unless its weapon leaves."""
+    """Run all weapons at once for `seconds`. Then running requests are awaited, unless the weapon leaves."""
     return asyncio.run(_play(weapons, port, seconds))
 
 
@@ -127,7 +127,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def _connect(port: int, address: str = "127.0.0.2") -> Streams:
-    """From an address that no victim has: bounds per address must not hit the victim."""
+    """Connect from an address that no victim uses, so that bounds per address do not affect victims."""
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0), limit=READ_BYTES)
 
 
@@ -152,7 +152,7 @@ async def _flood(weapon: Flood, port: int, end: float, report: Report) -> None:
             streams[1].transport.abort()
             streams = None
         if status == CLOSED:
-            await asyncio.sleep(0.05)  # nothing listens, or it is overrun: an attacker gains nothing by a busy loop
+            await asyncio.sleep(0.05)  # no listener, or an overrun one: avoid a busy loop
     if streams is not None:
         streams[1].transport.abort()
 
@@ -201,7 +201,7 @@ async def _drip(weapon: Trickle, writer: asyncio.StreamWriter) -> None:
 
 
 async def _until_ended(reader: asyncio.StreamReader) -> bytes:
-    """The beginning of what the server said before it closed the connection."""
+    """The first bytes that the server sent before it closed the connection."""
     answer = b""
     with contextlib.suppress(OSError):
         while part := await reader.read(READ_BYTES):
@@ -247,7 +247,7 @@ async def _send_paced(weapon: Paced, number: int, port: int, end: float, report:
 
 
 def serve_reads(listening: socket.socket) -> None:
-    """The quiet server: read what comes, answer nothing. Runs until it is killed."""
+    """The quiet server: reads everything, answers nothing, runs until it is killed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     buffer = bytearray(READ_BYTES)

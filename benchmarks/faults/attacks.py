@@ -1,21 +1,21 @@
-"""Attacks by one tenant, or by a client without a key, and what another tenant sees of them.
+"""Runs attacks by one tenant, or by a client without a key, and measures their effect on another tenant.
 
     python -m benchmarks.faults.attacks [--only F2a F4 …] [--seconds 5] [--services] [--note TEXT]
 
 The gateway is alone on one core. Attacker, victim and engine share the other. Every attack is followed by its quiet
 form: the same bytes at the same pace over as many connections, sent to a process on the gateway's core that only reads
-them, while the victim asks the gateway.
+them, while the victim sends its requests to the gateway.
 
 - loop_stall_ms: the largest lateness of a timer on the gateway's event loop (watched_gateway.py). In F1, where the
   engine is attacked, the longest gap between two tokens of a stream.
-- cpu_ms_per_refusal: CPU of the gateway and its child processes during the attack and until they are idle again, less
-  what the victim's requests cost in the quiet form, over the attacker's refused requests; none where most of
-  the attack was served.
+- cpu_ms_per_refusal: CPU of the gateway and its child processes from the beginning of the attack until they are idle,
+  less the cost of the victim's requests in the quiet form, per refused request of the attacker; none where most of the
+  attack was served.
 - victim_p99_ms, quiet_p99_ms: latency of the victim's requests during the attack and during its quiet form, from when
   each was due. refused: requests of the victim that were refused or broken.
 
-Limits stand beside the figures; exit status 1 when one is missed. Appends rows to benchmarks/results/attacks.csv.
---seconds scales every attack; with the default the whole takes about ten minutes.
+Each figure is printed with its limit; the exit status is 1 when a limit is missed. Appends rows to
+benchmarks/results/attacks.csv. --seconds scales every attack; with the default all take about ten minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from benchmarks.rows import RESULTS, stamp
 SECONDS = 5.0
 STALL_MS_MAX = 50.0
 CPU_MS_MAX = 3.0
-SLOWER_MAX, SLOWER_MS_MAX = 1.5, 10.0  # the victim's p99, of the quiet one and in addition
+SLOWER_MAX, SLOWER_MS_MAX = 1.5, 10.0  # limits of the victim's p99: a factor of the quiet p99, plus ms
 COLUMNS = [
     *("date", "commit", "machine", "attack", "loop_stall_ms", "cpu_ms_per_refusal", "victim_p99_ms", "quiet_p99_ms"),
     *("refused", "missed", "target_ms", "victim_p50_ms", "quiet_stall_ms", "rss_peak_mib", "victim_requests"),
@@ -53,17 +53,17 @@ FAST_STEP_MS = 1.0
 
 @dataclass(frozen=True)
 class Attack:
-    """`run` gets a stage of the `setting` and a number of seconds; it may give several rows, named in "attack"."""
+    """`run` gets a stage with the `setting`, and seconds. It may return several rows, named in their "attack"."""
 
     name: str
     about: str
     run: Callable[[Stage, float], Awaitable[Row | list[Row]]]
     setting: Setting = FAKE
-    step_ms: float = STEP_MS  # of the engine
+    step_ms: float = STEP_MS  # the engine's step time
 
 
 def attacks() -> Iterator[Attack]:
-    """In the order in which they run: those of one setting together."""
+    """All attacks in the order in which they run: attacks with equal settings together."""
     requests, connections = attack_requests, attack_connections
     for name, about in requests.ABOUT_REFUSED.items():
         for who in requests.WHO:
@@ -92,7 +92,7 @@ def attacks() -> Iterator[Attack]:
 
 
 def missed(row: Row) -> list[str]:
-    """The limits that a row is over, by the names of their figures."""
+    """Names of the figures in a row that miss their limits."""
     found = []
     if row["loop_stall_ms"] > STALL_MS_MAX:
         found.append("loop_stall_ms")
@@ -147,7 +147,7 @@ def text(value: object) -> object:
 def run(
     names: list[str], seconds: float, model_dir: Path, *, services: bool = False, keep: Callable[[Row], None] = show
 ) -> list[Row]:
-    """The attacks whose names begin with one of `names`; without any, all. What cannot run here is left out."""
+    """Run the attacks whose names begin with one of `names`; all without names. Skips what cannot run here."""
     chosen = [one for one in attacks() if not names or one.name.startswith(tuple(names))]
     found: list[Row] = []
     for setting, group in itertools.groupby(chosen, key=lambda attack: attack.setting):
@@ -164,7 +164,7 @@ def run(
 
 
 async def _rows(attack: Attack, made: Stage, seconds: float) -> list[Row]:
-    """With the limits that each missed."""
+    """The rows of one attack, each with the limits that it missed."""
     rows = await attack.run(made, seconds)
     if isinstance(rows, dict):
         rows = [rows]

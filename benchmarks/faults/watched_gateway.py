@@ -1,8 +1,8 @@
 """`python -m gateway` with a stopwatch on its event loop: `python -m benchmarks.faults.watched_gateway --config FILE`.
 
-A timer is due every TICK_S on the gateway's own loop. How late it runs is how long the loop executed something else, or
-waited for the interpreter's lock or for its core. The largest lateness is kept in a file that another process maps,
-so that no request, and no change of the product, is needed to read it.
+A timer is due every TICK_S on the gateway's own loop. Its lateness is the time for which the loop executed something
+else, or waited for the interpreter's lock or for its core. The largest lateness is kept in a file that another process
+maps, so that reading it needs no request and no change of the gateway.
 """
 
 from __future__ import annotations

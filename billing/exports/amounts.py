@@ -9,9 +9,9 @@ import unicodedata
 from billing.clock import DAY, SECOND, to_datetime
 
 PLACES = 12  # a pico is 10⁻¹² of a unit
-# What makes a spreadsheet take a cell for a formula: these signs, and the full-width ones that some read as them.
+# First characters that make a spreadsheet read a cell as a formula; some also accept the full-width signs.
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-# A semicolon or a tab ends a cell where the spreadsheet's language has it so (German, French).
+# A semicolon or a tab separates cells in spreadsheets of some locales (German, French).
 _SPECIAL = re.compile(r'[",;\t\r\n]')
 
 
@@ -44,8 +44,8 @@ def _day_text(day: int) -> str:
 
 
 def safe(text: str) -> str:
-    """Without control characters, line ends and marks of the writing direction. Behind an apostrophe where a
-    spreadsheet would take it for a formula."""
+    """`text` without control characters, line ends and direction marks, and with an apostrophe before it if a
+    spreadsheet would read it as a formula."""
     if not text.isprintable():
         text = "".join(char for char in text if not _is_control(char))
     return f"'{text}" if text.startswith(FORMULA) else text

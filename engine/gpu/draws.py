@@ -22,8 +22,8 @@ from kernels.sample import Mode
 
 
 def draw_fields(draws: Many[Draw], vocab: int) -> dict[str, NDArray[Any]]:
-    """The sampling fields of a packed step, by place in the order of samples. A top_k of the whole vocabulary is none.
-    Raises for a value that its array does not take: `undrawable` finds the row."""
+    """The sampling fields of a packed step, by place in the order of samples. A top_k of `vocab` or more is stored as 0
+    (off). Raises for a value that does not fit its array's type; `undrawable` then finds the row."""
     sampling = [draw.sampling for draw in draws]
     # A seed is any 64 bits: numpy takes them unsigned.
     return {
@@ -38,7 +38,7 @@ def draw_fields(draws: Many[Draw], vocab: int) -> dict[str, NDArray[Any]]:
 
 
 def undrawable(draws: Many[Draw], vocab: int) -> dict[int, str]:
-    """After preparing `draws` raised: by place, those for which it raises alone, and why."""
+    """After preparing `draws` raised: by place, the error of each draw that also raises alone."""
     found = {}
     for place, draw in enumerate(draws):
         try:

@@ -135,9 +135,9 @@ class GpuModel:
             _log.info("graph.captured", extra={"fields": fields | {"seconds": round(time.monotonic() - began, 4)}})
 
     def forward(self, packed: PackedStep, drawn: dict[Sequence, int], fields: dict[str, NDArray[Any]]) -> Layout:
-        """Start the step; the first of `memory.logits` are written, one row a sample. Returns where its fields lie in
-        `memory.packed`. `drawn`: where among the ids of the step before a sequence's id is; `fields`: `draw_fields`
-        of its samples."""
+        """Start the step. It writes the first rows of `memory.logits`, one per sample. Returns where the step's fields
+        lie in `memory.packed`. `drawn`: by sequence, the index of its id among the ids of the previous step;
+        `fields`: `draw_fields` of the samples."""
         self._due = None  # of a step that failed before its capture
         extra = dict(fields)
         adapted = any(chunk.sequence.adapter is not None for chunk in packed.chunks)

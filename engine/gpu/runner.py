@@ -287,8 +287,8 @@ class GpuRunner:
         return step_form(shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
 
     def _draw_ids(self, model: GpuModel, layout: Layout, draws: list[Draw]) -> tuple[Reported | None, dict[int, str]]:
-        """Draw into the fixed buffer that the next step reads. Also the places that could not be drawn, and why: what
-        was drawn there means nothing."""
+        """Draw into the fixed buffer that the next step reads. Also returns, by place, the errors of draws that failed;
+        their ids are meaningless."""
         memory = model.memory
         logits, drawn = memory.logits[: len(draws)], self._drawn[: len(draws)]
         names = ("temperatures", "seeds", "choices", "draw_positions", "top_ks", "top_ps", "min_ps")
@@ -308,7 +308,7 @@ class GpuRunner:
 
 
 def _packed(chunks: list[Chunk], info: ModelInfo) -> tuple[PackedStep, list[Chunk], list[Draw]]:
-    """The step, its sampling chunks, and how each of these is drawn."""
+    """The packed step, its sampling chunks, and the Draw of each."""
     packed = PackedStep(chunks, info.tokens_per_page)
     sampling = [packed.chunks[index] for index in packed.sampling]
     return packed, sampling, [draw_of(chunk) for chunk in sampling]

@@ -104,12 +104,12 @@ def _cell(name: str, value: object) -> str:
 
 
 def show_json(value: object) -> None:
-    """One line of JSON, in which what a terminal would not print is an escape."""
+    """Print one line of JSON, with characters that are not printable as escapes."""
     click.echo(escaped_json(msgspec.json.encode(value).decode()))
 
 
 def escaped_json(text: str) -> str:
-    """The same JSON. Characters that are not printable are inside its strings alone, and may be escapes there."""
+    """The same JSON with escapes for characters that are not printable: they occur only inside its strings."""
     return "".join(char if char.isprintable() else _json_escape(char) for char in text)
 
 

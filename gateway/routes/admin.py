@@ -67,9 +67,7 @@ def admin_router(services: Services) -> Router:
 
     async def operators_only(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         assert isinstance(connection, Request)
-        if (
-            connection.method == "OPTIONS"
-        ):  # the framework answers with the methods, which the API's description names too
+        if connection.method == "OPTIONS":  # the framework answers with the methods, which /schema shows anyway
             return
         connection.state.actor = await admit_operator(services, connection, handler.opt)
         _check_texts(connection)

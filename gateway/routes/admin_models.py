@@ -162,12 +162,12 @@ def _standing(services: Services, snapshot: Snapshot | None) -> Standing:
 
 
 def _may_see_paths(by: Actor) -> bool:
-    """Where files lie on the host is for whoever may add models."""
+    """Paths on the host are shown only to roles that may write models."""
     return roles.may(by.role, "models", "write")
 
 
 async def _shown(services: Services, model: BaseModel, *, paths: bool = True) -> ModelView:
-    """As it is once this gateway has followed. A write is answered with its paths: its role may see them."""
+    """The model after this gateway has applied the change. `paths` by default: a role that may write may see them."""
     await follow(services)
     snapshot, _ = await _look(services)
     return model_view(model, _standing(services, snapshot), paths=paths)

@@ -65,7 +65,7 @@ class SessionController(Controller):
 
     @post("/", opt=OWN, status_code=200)
     async def sign_in(self, request: Request[Any, Any, Any], services: Services, data: SignIn) -> Response[SessionView]:
-        """Begin a session with an admin key, in the place of the cookie's. The answer sets its cookie."""
+        """Begin a session with an admin key, and end that of the request's cookie. The answer sets the cookie."""
         await check_fresh(services)
         check_own_page(request)
         address = request.client.host if request.client else ""
@@ -102,7 +102,7 @@ class SessionController(Controller):
 
 
 async def _take_write(services: Services, caller: Caller, attempt: Attempt) -> None:
-    """A sign-in is a write of its key. Refused for that, it is no wrong key. Raises RateLimited."""
+    """A sign-in counts as a write of its key. A refusal here does not count as a wrong key. Raises RateLimited."""
     try:
         await services.write_limits.take(caller)
     except RateLimited:
@@ -133,7 +133,7 @@ def _view(connection: sa.Connection, caller: Caller, session: Session, cookie: s
 
 
 def _cookie(request: Request[Any, Any, Any], value: str, age_s: int) -> Cookie:
-    """Of no use to scripts and to other sites."""
+    """The session cookie, which scripts cannot read and other sites do not send."""
     return Cookie(
         key=cookie_name(request),
         value=value,

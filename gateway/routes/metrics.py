@@ -1,8 +1,8 @@
 """GET /metrics: the gateway's own laneway_* metrics, then the engine's, under vLLM's names.
 
-They are exact counters of all tenants together: polled while few requests run, they tell one tenant what another does.
-On the API's port they are therefore for admin keys that may read the engine. `gateway.metrics_address` is a listener
-for a Prometheus on the same host, without a key.
+They are exact counters over all tenants: a tenant that polled them could observe other tenants' requests. So on the
+API's port they need an admin key that may read the engine. `gateway.metrics_address` is a listener without a key, for a
+Prometheus on the same host.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from gateway.services import Services
 ENGINE_S_MAX = 2.0
 TEXT_FORMAT = "text/plain; version=0.0.4"  # the framework adds the charset
 AREA = {"area": "engine"}
-BY_LISTENER = "laneway.metrics_listener"  # in the ASGI scope, of a request to gateway.metrics_address
+BY_LISTENER = "laneway.metrics_listener"  # in the ASGI scope: this request came to gateway.metrics_address
 ON_LISTENER = ("/metrics", "/health/live", "/health/ready")
 
 
 class MetricsListener:
-    """ASGI: nothing but metrics and health answers on the port of `gateway.metrics_address`."""
+    """ASGI: only the paths of ON_LISTENER are served on the port of `gateway.metrics_address`."""
 
     def __init__(self, inner: ASGIApp, port: int) -> None:
         self._inner = inner
         self._port = port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """By the socket's own address: a client can choose the Host header, and not that."""
+        """Recognised by the socket's own port: the Host header is the client's choice."""
         if scope["type"] == ScopeType.HTTP and (scope["server"] or ("", 0))[1] == self._port:
             if scope["path"] not in ON_LISTENER:
-                raise errors.NotFound(f"Here are {', '.join(ON_LISTENER)} alone.")
+                raise errors.NotFound(f"This port serves only {', '.join(ON_LISTENER)}.")
             scope[BY_LISTENER] = True  # type: ignore[literal-required]  # ASGI lets a server add keys
         await self._inner(scope, receive, send)
 
 
 @get("/metrics", media_type=TEXT_FORMAT, opt=AREA)
 async def metrics(request: Request[Any, Any, Any], services: Services) -> Response[bytes]:
-    """Prometheus text format, for an admin key that may read the engine. Without an engine, the gateway's part alone.
-    Of several workers any tells all, each series with the label `worker`."""
+    """Prometheus text format, for an admin key that may read the engine. Without an engine, only the gateway's part.
+    Any worker reports the series of all workers, labelled `worker`."""
     by_listener = request.scope.get(BY_LISTENER, False)
     if not by_listener:
         await admit_operator(services, request, AREA)
@@ -60,7 +60,7 @@ async def metrics(request: Request[Any, Any, Any], services: Services) -> Respon
 
 
 def _without_private_names(services: Services, text: bytes) -> bytes:
-    """Another word, always the same, for each base model that only some tenants may call."""
+    """Replace the name of each base model that only some tenants may call by a stable pseudonym."""
     for model in services.models.all:
         if model.tenants is not None:
             digest = hashlib.blake2b(model.name.encode(), digest_size=6, key=services.secret, person=b"metrics")

@@ -1,5 +1,5 @@
-"""What each administrative write concerns, so that gateways read anew only that. And errors of webhooks without the
-addresses that they told tenants.
+"""Add the log of what each administrative write concerns, so that gateways reload only that. Remove internal addresses
+from stored webhook errors, which tenants can read.
 """
 
 from __future__ import annotations

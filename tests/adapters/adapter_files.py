@@ -119,6 +119,6 @@ def write_adapter(directory: Path, config: Any = None, weights: bytes | dict[str
 
 
 def loadable(directory: Path) -> Path:
-    """The same, resolved as the check of a registration does it."""
+    """An adapter directory, resolved as by the check of a registration."""
     resolve_stored(directory)
     return directory

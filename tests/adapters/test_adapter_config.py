@@ -228,7 +228,7 @@ def test_ranks_and_scales_are_pefts(ranks: dict[str, int], alphas: dict[str, int
     assert ours.scale(name) == (alpha / math.sqrt(rank) if rslora else alpha / rank)
 
 
-# ---- patterns: whatever is accepted means what it means to peft --------------------------------------------------
+# ---- patterns: accepted ones match as in peft --------------------------------------------------
 
 ATOMS = st.sampled_from(
     ["a", "q_proj", "layers", "1", ".", r"\.", r"\d", r"\w", "[a-m]", "[^.]", "[]_]", "^", "$", r"\b", "-"]
@@ -245,7 +245,7 @@ PARTS = st.recursive(
     ),
     max_leaves=7,
 )
-# What no careful writer writes: unbalanced, doubled, cut short.
+# Malformed patterns: unbalanced, doubled, cut short.
 SCRAPS = st.lists(ATOMS | st.sampled_from(list("()[]{}|*+?\\,:<>=!")) | st.sampled_from(["(?:", "(?=", "(?i)", "{,2}"]),
                   max_size=7).map("".join)  # fmt: skip
 TWO_NAMES = st.sampled_from(["model.layers.1.self_attn.q_proj", "model.layers.11.mlp.up_proj"])
@@ -256,7 +256,7 @@ TWO_NAMES = st.sampled_from(["model.layers.1.self_attn.q_proj", "model.layers.11
 def test_patterns_that_are_accepted_are_pefts(pattern: str, name: str, target: bool) -> None:
     from peft.utils.other import get_pattern_key, match_target_against_key
 
-    assume(sum(pattern.count(repeat) for repeat in "*+?{") <= 4)  # peft itself would take for ever
+    assume(sum(pattern.count(repeat) for repeat in "*+?{") <= 4)  # else peft's own matching would not end
     try:
         ours = parse(target_modules=pattern) if target else parse(rank=8, rank_pattern={pattern: 7, "_proj|.*": 5})
     except AdapterRefused:
@@ -282,7 +282,7 @@ def test_patterns_that_backtrack_for_ever_elsewhere_are_matched_at_once(pattern:
 
 
 def test_a_value_for_each_module_takes_no_regular_expression() -> None:
-    """As peft's EVA writes it: a rank by full name, for hundreds of modules."""
+    """Like a configuration of peft's EVA: a rank by full name, for hundreds of modules."""
     ranks = {
         f"model.layers.{layer}.mlp.{module}": 1 + layer for layer in range(200) for module in ("up_proj", "x_proj")
     }

@@ -1,4 +1,4 @@
-"""Ranks and scales are worked out once, by a bounded process; whoever loads an adapter evaluates no pattern."""
+"""Ranks and scales are resolved once, by a bounded process; loading an adapter evaluates no pattern."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adapters.store import AdapterStore
 from adapters.weights import open_source
 
 REPO = Path(__file__).resolve().parents[2]
-# What `_cheap` let through: 2²⁸ ways to match, or not to.
+# Accepted by the static test of earlier versions, although there are 2²⁸ ways to match it.
 STALLING = "(?=model.layers.0.self_attn.q_proj)" + ".?" * 28 + "X"
 
 
@@ -36,7 +36,7 @@ def stored(store: AdapterStore, directory: Path, **changes: Any) -> Path:
 
 
 def stored_before(store: AdapterStore, directory: Path, **changes: Any) -> Path:
-    """As an earlier version left it: any pattern, and nothing resolved."""
+    """A directory as an earlier version left it: any pattern, not resolved."""
     kept = stored(store, directory)
     (kept / RESOLVED_FILE).unlink()
     (kept / CONFIG).write_text(json.dumps(config_of(**changes)))
@@ -44,7 +44,7 @@ def stored_before(store: AdapterStore, directory: Path, **changes: Any) -> Path:
 
 
 def resolve(store_root: Path, *digests: str) -> dict[str, str]:
-    """As a gateway has it done: what was refused, and why."""
+    """Resolve as a gateway does. Returns digest → reason of each refusal."""
     command = [sys.executable, "-m", "adapters", "resolve", str(store_root), *digests]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
     refused: dict[str, str] = json.loads(done.stdout)["refused"]
@@ -90,7 +90,7 @@ def test_a_pattern_that_would_stall_is_refused_at_once(tmp_path: Path, field: st
 
 
 def test_what_was_stored_before_is_resolved(store: AdapterStore, tmp_path: Path) -> None:
-    """With syntax that is refused now, and with targets that nobody asks again."""
+    """With syntax that is refused now, and with targets that are not checked again."""
     directory = stored_before(
         store, tmp_path / "a", target_modules="^(?!.*mlp).*q_proj$", alpha_pattern={r"(?=l)layers\.[12]\..*": 8}
     )
@@ -104,7 +104,7 @@ def test_what_was_stored_before_is_resolved(store: AdapterStore, tmp_path: Path)
 
 
 def test_what_was_stored_before_and_would_stall_is_refused_within_seconds(store: AdapterStore, tmp_path: Path) -> None:
-    """Its processor time is limited; those beside it are resolved."""
+    """Its CPU time is limited; the other adapters are resolved."""
     stalling = stored_before(store, tmp_path / "a", alpha_pattern={f"layers.0.{'.?' * 28}X": 4, STALLING: 3})
     good = store.add_directory(write_adapter(tmp_path / "b", config_of(lora_alpha=5)), BASE).path
     (good / RESOLVED_FILE).unlink()

@@ -177,7 +177,7 @@ def test_sizes_are_capped(store: AdapterStore, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_file_that_is_too_large_is_not_copied_first(store: AdapterStore, tmp_path: Path) -> None:
-    """A sparse one costs its owner nothing, and a copy of it gigabytes."""
+    """A sparse file costs its owner nothing, but its copy would take gigabytes."""
     source = write_adapter(tmp_path / "source")
     size = 5 * 1024**3
     os.truncate(source / WEIGHTS, size)

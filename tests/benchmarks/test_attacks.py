@@ -1,6 +1,6 @@
-"""benchmarks/faults/attacks.py in its shortest form: every kind of attack runs against a whole gateway and gives a row.
+"""benchmarks/faults/attacks.py in its shortest form: every kind of attack runs against a gateway and gives a row.
 
-No figure is judged: the machine may be busy.
+No figure is checked against its limit: the machine may be busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def two_cores(model_dir: Path) -> None:
 
 
 def check(rows: list[Row], tmp_path: Path) -> None:
-    """Each row has its attack's figures, and comes back from the file of results."""
+    """Each row has its attack's figures, and can be read back from the file of results."""
     file = tmp_path / "attacks.csv"
     attacks.append(file, rows, "a test")
     read = list(csv.DictReader(file.read_text().splitlines()))

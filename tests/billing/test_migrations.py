@@ -195,7 +195,7 @@ def test_adapters_that_were_there_are_their_own_first_versions(empty_database_ur
 
 
 def test_the_revision_goes_on_after_0017(empty_database_url: str) -> None:
-    """Revision 0017: the number stays, and a watch that read it before takes the first write for what it says."""
+    """Revision 0017 keeps the number, so a watch that read it before interprets the first write by its log row."""
     just_before(empty_database_url, "0017")
     engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
     with engine.begin() as connection:
@@ -211,7 +211,7 @@ def test_the_revision_goes_on_after_0017(empty_database_url: str) -> None:
 
 
 def test_errors_of_webhooks_lose_their_addresses(empty_database_url: str) -> None:
-    """Revision 0017: what earlier versions wrote where a tenant reads it."""
+    """Revision 0017: earlier versions stored addresses in errors that tenants can read."""
     just_before(empty_database_url, "0017")
     errors = [
         "'vm' is at 10.0.0.5, which is private: webhooks.private_addresses",
@@ -222,7 +222,7 @@ def test_errors_of_webhooks_lose_their_addresses(empty_database_url: str) -> Non
     engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # past the foreign keys
+            connection.exec_driver_sql("SET LOCAL session_replication_role = replica")  # skips the foreign keys
         for number, error in enumerate(errors):
             connection.execute(
                 sa.insert(tables.alert_deliveries).values(

@@ -1,9 +1,9 @@
-"""Frames that no gateway sends, by the thousand, to real engine processes.
+"""Sends thousands of frames that no gateway sends to real engine processes.
 
     python tests/engine/hostile_frames.py [--fake 4000] [--real 700] [--seed 1]
 
-A frame is bytes that are no frame, a known frame with values of other types or out of every range, or a right frame at
-the wrong time (a handle twice, a stale epoch, an Abort of another stream's handle). `play` raises Broken unless
+A frame is arbitrary bytes, a known frame with values of wrong types or out of range, or a valid frame at the wrong time
+(a handle twice, a stale epoch, an Abort of another stream's handle). `play` raises Broken unless
 
 - the engine is the same process of the same epoch, and logged no error;
 - no Submit has a second ending;
@@ -47,9 +47,9 @@ from engine.protocol import (
     decode_to_engine,
 )
 
-BATCH = 20  # frames of one hostile stream, unless one of them is no frame: the engine closes the stream there
+BATCH = 20  # frames of one hostile stream; invalid bytes end it earlier, as the engine closes the stream
 ANSWER_S_MAX = 60.0
-SILENCE_S = 0.08  # after it a stream is taken to have heard all
+SILENCE_S = 0.08  # seconds without a frame after which a stream counts as fully answered
 INTEGERS = [0, -1, 1, 7, 49_152, 2**31 - 1, 2**31, 2**32, 2**63 - 1, -(2**63), 2**64 - 1]
 NUMBERS: list[Any] = [*INTEGERS, 1.5, 1e-300, 1e308, -1e308, float("nan"), float("inf"), float("-inf")]
 IDS: list[Any] = [[], [0], [-1], [2**31], [2**63], [49_152] * 3, [1] * 9000, [*range(300)], [5] * 17]
@@ -67,7 +67,7 @@ class Broken(AssertionError):
 
 
 def a_submit(peer: Peer, handle: int, choose: random.Random) -> bytes:
-    """A right Submit with one to three values changed, mostly for values of the right type."""
+    """A valid Submit with one to three values changed, mostly to values of the right type."""
     right = peer.submit(handle, **ORDINARY)
     changes: dict[str, Any] = {}
     sampling = Sampling(seed=choose.randrange(2**32))
@@ -96,14 +96,14 @@ def a_submit(peer: Peer, handle: int, choose: random.Random) -> bytes:
                     value = {choose.choice(INTEGERS): choose.choice(NUMBERS) for _ in range(3)}
                 sampling = msgspec.structs.replace(sampling, **{name: value})
     frame: list[Any] = msgspec.to_builtins(msgspec.structs.replace(right, sampling=sampling, **changes))
-    if choose.random() < 0.1:  # of another type, or too short
+    if choose.random() < 0.1:  # values of another type, or too few
         frame[choose.randrange(len(frame))] = choose.choice([*NUMBERS, *TEXTS, *OTHERS])
         frame = frame[: choose.randrange(1, len(frame) + 1)]
     return framed(_packed(frame))
 
 
 def another(peer: Peer, handle: int, choose: random.Random) -> bytes:
-    """A frame of any other kind, its values of the right types."""
+    """A frame of any other kind, with values of the right types."""
     number, text = choose.choice(INTEGERS), choose.choice(TEXTS)
     frames: list[Any] = [
         Abort(choose.choice([number, handle - 1])),
@@ -119,7 +119,7 @@ def another(peer: Peer, handle: int, choose: random.Random) -> bytes:
 
 
 def hostile(peer: Peer, handle: int, choose: random.Random) -> bytes:
-    """One frame, with its header."""
+    """One hostile frame, with its header."""
     kind = choose.random()
     if kind < 0.66:
         return a_submit(peer, handle, choose)
@@ -171,7 +171,7 @@ async def play(process: EngineProcess, frames: int, seed: int) -> Counter[str]:
 
 
 async def ask_beside(peer: Peer, handle: int) -> None:
-    """A request of a well-behaved stream. Raises Broken."""
+    """Run a request on a well-behaved stream. Raises Broken."""
     peer.send(peer.submit(handle, **ORDINARY))
     ids, ending = (await peer.until_ended(handle, timeout_s=ANSWER_S_MAX))[handle]
     if not isinstance(ending, Finished) or ending.reason not in ("length", "stop") or not ids:
@@ -179,7 +179,7 @@ async def ask_beside(peer: Peer, handle: int) -> None:
 
 
 class Stream:
-    """One hostile stream: what it asked, and what it heard."""
+    """One hostile stream, with its Submits and the frames it received."""
 
     def __init__(self, peer: Peer, choose: random.Random) -> None:
         self.peer = peer
@@ -189,12 +189,12 @@ class Stream:
         self._ended: Counter[int] = Counter()
 
     async def attack(self, handle: int, until: int) -> int:
-        """Send a frame for each handle, up to the first that is no frame. Returns the next handle. Raises Broken."""
+        """Send a frame for each handle, up to the first invalid one. Returns the next handle. Raises Broken."""
         for number in range(handle, until):
             data = hostile(self.peer, number, self._choose)
             frames = _frames(data)
             self._asked.update([frame.handle for frame in frames or () if isinstance(frame, Submit)])
-            if frames is None:  # the engine closes the stream there, and says no more about the others
+            if frames is None:  # the engine closes the stream, and answers no earlier frame any more
                 await self._listen()
                 self.peer.write(data)
                 await self._listen()
@@ -204,7 +204,7 @@ class Stream:
         return until
 
     async def _listen(self) -> None:
-        """Until the engine closes the stream or says nothing for SILENCE_S. Raises Broken."""
+        """Read until the engine closes the stream or sends nothing for SILENCE_S. Raises Broken."""
         with contextlib.suppress(TimeoutError):
             try:
                 while True:
@@ -219,7 +219,7 @@ class Stream:
 
 
 def _frames(data: bytes) -> list[Any] | None:
-    """None: it is not, or not wholly, of this protocol."""
+    """None: not all bytes are frames of this protocol."""
     try:
         return [decode_to_engine(body) for body in FrameReader().feed(data)] or None
     except ProtocolError:

@@ -19,7 +19,7 @@ from engine.tiers import SHIPPED_TIERS, Tier
 
 VOCAB = 97
 STOP_ID = 5
-# Looks in a row, of 10 ms each, at which nothing can be computed before an adapter or weights come: more is for ever.
+# Consecutive looks of 10 ms without a step, while adapters or weights load, after which the run counts as stuck.
 IDLE_MAX = 3000
 
 
@@ -419,8 +419,8 @@ class House:
         self.steps_ahead = steps_ahead
         self.pinned: set[str] = set()
         self.flights: deque[Flight] = deque()
-        self.faults_made = False  # a test makes the scheduling of some requests raise
-        self.faulty: list[Ended] = []  # whose did
+        self.faults_made = False  # set by tests that make the scheduling of some requests raise
+        self.faulty: list[Ended] = []  # the requests whose scheduling raised
 
     # ---- models
 
@@ -481,7 +481,7 @@ class House:
         return refusal
 
     def take_displaced(self) -> None:
-        """Requests that gave up their places in a full queue have ended."""
+        """Note the requests that were displaced from a full queue: they have ended."""
         for displaced, _ in self.scheduler.take_displaced():
             assert not displaced.output_ids, f"{displaced.request_id} had run, and lost its place in the queue"
             self.books[displaced.handle].ending = Ended(displaced, "aborted")
@@ -540,7 +540,7 @@ class House:
         victims = [s for s, preemptions in before if s.preemptions > preemptions]
         self._check_floors(victims, pages)
         left_out = [s for s in decoding if s.model == step.model and s.handle not in in_step]
-        # A request whose planning raised may have made others wait for it in vain.
+        # Others may have waited for a request whose planning then raised.
         excused = self.scheduler.faults.count > faults
         self._check_left_out(step, left_out, excused=excused)
         if not excused:
@@ -574,8 +574,8 @@ class House:
             if chunk.sample and index not in result.errors:
                 alive.append(chunk.sequence)
         outcome = self.scheduler.complete(flight.step, result, seconds)
-        if self.faults_made:  # what was drawn for a request whose id could not be taken in is discarded
-            # An id that was taken in before its request's ending raised is delivered.
+        if self.faults_made:  # the id of a request is discarded if taking it in raised
+            # An id that was taken in before the request's ending raised is delivered.
             delivered = [sequence for sequence, _ in outcome.tokens]
             raised = [ended.sequence for ended in outcome.ended if ended.message.startswith("internal error: ")]
             faulty = [sequence for sequence in raised if sequence not in delivered]
@@ -684,8 +684,8 @@ class House:
             assert over_pages or over_places, f"{tier.name} was preempted within its floor"
 
     def _check_first_requests(self, before: list[Sequence], victims: list[Sequence]) -> None:
-        """A request made way for another share of its tier only if that share had nothing that ran, and its own share
-        several; its own keeps one at least, and no request makes way so more often than its tier allows."""
+        """A request is preempted for another share's first request only if that share runs nothing and its own share
+        runs several. Its own share keeps at least one, and no request is preempted more often than its tier allows."""
         for sequence in victims:
             entry = self.scheduler._entries.get((sequence.gateway, sequence.handle))
             if not entry or not entry.made_way_for:
@@ -742,11 +742,11 @@ class House:
         tiers hold above their floors would not be enough for all of them."""
         top, lower = self.tiers[0], self.tiers[1:]
         waiting = [s for s in self.live() if s.tier == top.name and not s.pages]
-        # Nobody overtakes one that is owed its run, which waits for pages of its own tier: see _check_owed.
+        # A request that is owed its run waits for pages of its own tier, and is not overtaken: see _check_owed.
         if any(self.scheduler._entries[s.gateway, s.handle].owed for s in waiting):
             return
         waiting = [s for s in waiting if s.model == step.model and not self._crowds(s)]
-        # One that was preempted joins again once the step in flight is done, and those behind it after it.
+        # A preempted request joins again only after the step in flight; the requests behind it wait for it.
         if any(self._in_flight(s) for s in waiting):
             return
         waiting = [s for s in waiting if s.adapter is None or self.table.where(s.adapter) != "disk"]
@@ -756,7 +756,7 @@ class House:
             or tokens >= self.step_tokens_max
             or 0 in self.scheduler._plan.hungry  # it waits for tokens: a longer step would break a target
             or len({s.model for s in self.live()}) > 1
-            or self.scheduler._firsts.kept(0)  # it may wait for a place that is kept
+            or self.scheduler._firsts.kept(0)  # it may wait for a reserved place
         ):
             return
         if len(self.running()) >= self.sequences_max - sum(self.floor(t, self.sequences_max) for t in lower):
@@ -766,7 +766,7 @@ class House:
             over = self.held_by(tier.name) - self.floor(tier, self.arena.pages)
             reach += over if tier.preemptible or over < 0 else 0
         needs = [-(-s.token_count() // self.page_tokens) + self._adapter_pages(s) for s in waiting]
-        # What it holds in common with lower tiers they have to have elsewhere one day: beyond that it takes nothing.
+        # Floors of lower tiers may later need other pages than those held in common: the tier leaves them free.
         limit = self.arena.pages - sum(self.floor(t, self.arena.pages) for t in lower) - self.held_by(top.name)
         if any(need + len(self.pages_held(s)) > limit for need, s in zip(needs, waiting, strict=True)):
             return
@@ -776,8 +776,8 @@ class House:
         )
 
     def _check_owed(self, step: Step) -> None:
-        """The oldest request of a tier that is owed its run, while the tier holds nothing, has joined after a step was
-        planned that had tokens left: the tier's floor is enough for it."""
+        """After planning a step with tokens left, no tier that holds nothing has a waiting request that is owed its
+        run: the tier's floor is enough for the oldest of them."""
         scheduler = self.scheduler
         if sum(chunk.count for chunk in step.chunks) >= self.step_tokens_max:
             return
@@ -793,8 +793,7 @@ class House:
                 raise AssertionError(f"{own.request_id} is owed its run, and waits though its tier holds nothing")
 
     def _shared_pages(self) -> int:
-        """Pages that several tiers hold are freed only when the last of them leaves: those of adapters, and of prefixes
-        that several tiers found."""
+        """Pages of adapters and prefixes that several tiers hold: they are freed only by the last of these tiers."""
         tiers: dict[int, set[str]] = {}
         for sequence in self.running():
             for page in sequence.pages:

@@ -1,11 +1,11 @@
-"""A search for schedules that break the scheduler: random tiers, floors, pins, adapters and models under random
-requests, each held to all that scheduler_auditor.House audits. pytest runs it small; alone it runs until time is up:
+"""Searches for schedules that break the scheduler: random tiers, floors, pins, adapters and models with random
+requests, each audited by scheduler_auditor.House. pytest runs a short search; alone it runs until its time is over:
 
     python tests/engine/scheduler_search.py [--seconds CPU_SECONDS] [--seed-from N] [--cases N] [--log FILE]
 
 Each seed is printed with its number of cases and CPU-seconds. It stops at the first failure, prints the shrunk schedule
-that reproduces it, and exits with 1. Slices of one search: start each at the seed that the last one printed, or name a
-`--log` file, which is appended to, continued from and summed up. Give each of several processes its own seeds and log.
+that reproduces it, and exits with 1. To continue a search, start at the seed that was printed last, or name a `--log`
+file, which is continued and summed up. Parallel processes need seeds and logs of their own.
 
 An exception that the scheduler caught and charged to one request (engine.faults) is a failure here, unless the schedule
 itself planted it.
@@ -33,9 +33,9 @@ from engine.tiers import Tier
 
 MODELS = ("base", "other")
 WEIGHTS = {"base": 2, "other": 2, "late": 3}
-NAMES = ("a", "b", "c", "d")  # tiers, high to low; the adapters have the same
-CASES = 60  # of one seed
-# Where the scheduling of one request can raise: a part of the scheduler, and one of its methods.
+NAMES = ("a", "b", "c", "d")  # names of tiers, high to low, and of adapters
+CASES = 60  # per seed
+# Where the scheduling of one request can raise: an attribute of the scheduler, and a method.
 PLACES: dict[str, Callable[[House], tuple[Any, str]]] = {
     "allocate": lambda house: (house.arena, "allocate"),
     "match": lambda house: (house.scheduler.prefix, "match"),
@@ -83,21 +83,21 @@ class Trap:
 
 @dataclass(frozen=True)
 class Ask:
-    tokens: int  # of the prompt; with max_tokens no more than the tier could have of the arena
-    shared: int  # of them, the first that all prompts of a namespace have in common
+    tokens: int  # of the prompt; together with max_tokens at most what the tier can have of the arena
+    shared: int  # leading tokens that all prompts of a namespace have in common
     max_tokens: int
     tier: int
     share: str
     namespace: str
-    adapter: int  # by number; one that there is not: none
+    adapter: int  # by number; without an adapter of that number: none
     model: str
     stops: bool
-    penalty: float  # not 0: an id is drawn only when all before it are known
+    penalty: float  # not 0: an id can be drawn only when all earlier ids are known
 
 
 @dataclass(frozen=True)
 class Do:
-    """Something else than asking; `which` says on what, as far as there is any."""
+    """Any action other than a request; `which` selects its object, if there is one."""
 
     what: str
     which: int
@@ -109,7 +109,7 @@ class Schedule:
     pages: int
     sequences_max: int
     prefill: int
-    step_tokens: int  # beside those
+    step_tokens: int  # in addition to sequences_max and prefill
     steps_ahead: int
     host_slots: int
     adapters: tuple[tuple[str, int], ...]  # model, tiles
@@ -117,7 +117,7 @@ class Schedule:
     adapter_places: int
     weights_max: int  # 0: all models stay on the device
     residence_s: float
-    trap: tuple[str, int] | None  # one request's scheduling raises at this place, at this call
+    trap: tuple[str, int] | None  # place and call at which one request's scheduling raises
     actions: tuple[Ask | Do, ...]
 
 
@@ -181,13 +181,13 @@ schedules = st.builds(
     weights_max=st.sampled_from([0, 0, 0, 2, 3, 4, 5]),
     residence_s=st.sampled_from([0.0, 0.05, 1.0]),
     trap=st.none() | st.none() | st.tuples(st.sampled_from([*PLACES]), st.integers(1, 30)),
-    # Of any length alike: by itself hypothesis prefers short lists, in which nobody is preempted twice.
+    # All lengths equally likely: hypothesis prefers short lists, in which no request is preempted twice.
     actions=st.integers(1, 60).flatmap(lambda n: st.lists(asks | asks | does, min_size=n, max_size=n)).map(tuple),
 )
 
 
 def play(schedule: Schedule) -> House:
-    """Run a schedule to its end and audit it. AssertionError, or whatever the scheduler raised, says what is wrong."""
+    """Run a schedule to its end and audit it. Raises AssertionError, or what the scheduler raised."""
     adapters = {f"adapter{number}": adapter for number, adapter in enumerate(schedule.adapters)}
     house = House(
         tiers=schedule.tiers,
@@ -222,10 +222,10 @@ def play(schedule: Schedule) -> House:
 
 
 def _finish(house: House, schedule: Schedule, trap: Trap | None) -> None:
-    """All requests come to their ends, and then nothing of them, their adapters and their models is left."""
+    """Run all requests to their ends, then check that nothing of them, their adapters and models is left."""
     tokens = sum(s.token_count() + s.max_tokens for s in house.live())
     begun = len(house.flights)
-    # Every step computes something; preempted work is computed again, but the oldest always gets on.
+    # Bounded: every step computes something, and the oldest request always progresses.
     steps = house.run(steps=20 * tokens + begun + 1)
     assert steps <= 10 * tokens + begun, f"{steps} steps for {tokens} tokens"
     planted = bool(trap and trap.sprung)
@@ -288,10 +288,10 @@ def _do(house: House, do: Do, adapters: list[str]) -> None:
                 _change(house, adapters[do.which], do.what)
         case "idles":
             house.idle(0.1)
-        case "squeeze":  # all that the highest tier can take now, or a little less: lower ones are preempted
+        case "squeeze":  # about all that the highest tier can take now, so that lower tiers are preempted
             pages = house.scheduler._room.pages.spare(0, reclaim=True) - do.which % 4
             _offer(house, house.sequence(max(1, pages * 4), 1 + do.which, tier=house.tiers[0].name, namespace="s"))
-        case "wanted":  # the highest tier waits for adapters that are in the arena
+        case "wanted":  # requests of the highest tier wait for resident adapters
             for adapter in house.table.resident()[: 1 + do.which // 2]:
                 model = house.table.adapters[adapter][0]
                 _offer(house, house.sequence(8, 1, tier=house.tiers[0].name, model=model, adapter=adapter))
@@ -348,12 +348,12 @@ def _host(house: House, model: str, what: str) -> None:
             failing.discard(model)
 
 
-# ---- for as long as it is told
+# ---- the long search
 
 
 def search(number: int, cases: int) -> int:
-    """One seed; how many schedules were played. Raises what the first failing one raised, shrunk, with the schedule in
-    its notes."""
+    """Search one seed. Returns how many schedules were played. Raises the error of the first failure, shrunk, with the
+    schedule in its notes."""
     played, failed = 0, False
 
     @seed(number)

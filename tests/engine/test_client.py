@@ -269,14 +269,14 @@ async def test_a_frozen_engine_is_lost_after_the_silence(start_engine: Start) ->
 
 
 def test_a_stall_of_the_gateway_is_no_silence_of_the_engine(start_engine: Start) -> None:
-    """What came meanwhile is read before the silence is judged, also on uvloop, which gateways run."""
+    """Frames that arrived during the stall are read before the silence is judged, also on uvloop, as in gateways."""
     engine = start_engine({"step_ms": 5.0})
 
     async def run() -> None:
         async with client_of(engine.socket, silence_s=1.5) as client:
             generation = submit(client, max_tokens=300)
             await until(lambda: generation.received > 0)
-            time.sleep(2.0)  # noqa: ASYNC251 - the loop stands still
+            time.sleep(2.0)  # noqa: ASYNC251 - stalls the loop
             _, ending = await collect(generation)
             assert isinstance(ending, Finished)
             assert client.connections == 1

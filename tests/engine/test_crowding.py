@@ -57,8 +57,8 @@ def test_many_requests_do_not_make_a_share_look_served() -> None:
 
 
 def test_shares_that_only_ask_do_not_make_others_crowd_heavily() -> None:
-    """Beside shares of under a hundredth the places that others lose are few: a tenant cannot take most of them from a
-    larger one by asking for next to nothing."""
+    """Beside shares of under a hundredth a crowding share loses few places: a tenant cannot take most places of a
+    larger one with tiny requests."""
     light = served({"a": 700, "b": 295, "c": 5})
     assert light.shares(1.0) == {"a"}
     assert not light.heavy(1.0)
@@ -206,7 +206,7 @@ def fill(house: House) -> None:
 
 
 def filled(crowd_part: float = 0.25, **changes: object) -> House:
-    """A tier whose eight places are all a tenant's, with requests that go on for long, and as many wait."""
+    """A tier whose eight places are all taken by long requests of one tenant, which has eight more waiting."""
     house = eight_places(crowd_part, **changes)
     fill(house)
     return house
@@ -248,7 +248,7 @@ def test_a_client_that_sends_one_short_request_after_the_other_preempts_once(cro
 
 
 def test_a_request_is_preempted_for_first_ones_at_most_so_often() -> None:
-    """Tenants come one after the other, each with one request and after the place of the last was given back."""
+    """Each tenant sends one request, after the last tenant's reserved place has expired."""
     house = filled(1.0)
     for index in range(60):
         house.submit(8, 2, share=f"quiet-{index}")
@@ -260,8 +260,8 @@ def test_a_request_is_preempted_for_first_ones_at_most_so_often() -> None:
 @pytest.mark.parametrize("crowd_part", [0.25, 1.0])
 @pytest.mark.parametrize("gone", ["ended", "aborted"])
 def test_the_next_request_of_a_share_that_runs_none_any_more_does_not_wait(crowd_part: float, gone: str) -> None:
-    """The share's first request had a free place, or was aborted while it waited. The next were queued beside it, and
-    a request that was preempted for another share waits before them."""
+    """The share's first request had a free place, or was aborted while it waited. Its next requests were queued beside
+    it, behind a request that was preempted for another share."""
     house = eight_places(crowd_part)
     if gone == "ended":
         first = house.submit(8, 6, share="quiet")

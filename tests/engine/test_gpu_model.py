@@ -120,7 +120,7 @@ class Served:
 
 
 def test_a_row_that_the_packed_step_cannot_take_is_found_alone() -> None:
-    """An engine refuses such values at its protocol; this is the net behind it."""
+    """An engine refuses such values in its protocol; this is the safety net behind it."""
     vocab, good = 50, Draw(Sampling(temperature=0.7, top_k=4, seed=-1), 3, [1, 2], [3], frozenset())
     draws = [
         good,

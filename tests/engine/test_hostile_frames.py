@@ -1,4 +1,4 @@
-"""Hostile frames, few of them. `make long` sends 4,700."""
+"""A short run of hostile_frames.py. `make long` sends 4,700 frames."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ async def test_hostile_frames_end_no_engine_and_no_other_request(kind: str, sock
     finally:
         status = process.stop()
     assert status == 0
-    # Frames that are all refused before they are read would prove little.
+    # The run proves little if all frames are refused before they are decoded.
     assert {"stream closed", "bad_request", "length"} <= set(seen), seen

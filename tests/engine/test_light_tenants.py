@@ -1,4 +1,4 @@
-"""First tokens of light tenants beside one that fills their tier with long answers, simulated with an H200's costs."""
+"""First tokens of light tenants beside a tenant that fills the tier with long answers, with an H200's costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARRIVALS_S = 8.0
 # More requests outstanding than an H200 has places; each holds its place for about 20 s.
 OUTSTANDING, FLOOD_PROMPT, FLOOD_NEW = 400, 128, 1500
 PROMPT, NEW = 256, 16
-# Of each light tenant, for half a hundredth of the device's tokens.
+# Each light tenant uses half a hundredth of the device's tokens.
 PER_S = 2.0
 
 

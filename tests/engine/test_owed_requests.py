@@ -1,5 +1,5 @@
-"""Requests that are owed their run, having been preempted as often as their tier allows: whatever adapters, pins and
-other tiers take meanwhile, such a request can join inside its tier's floor and grow there."""
+"""Requests that are owed their run, because they were preempted as often as their tier allows: such a request can join
+and grow inside its tier's floor, whatever adapters, pins and other tiers hold."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def three(*floors: float) -> tuple[Tier, ...]:
 def test_an_owed_request_runs_although_its_adapter_takes_more_pages_than_before(
     prompt: int, made: int, other: int, first: int
 ) -> None:
-    """Its adapter lay in a page of another one's; both are evicted, and alone it needs a page of its own."""
+    """Its adapter shared a page with another one; both are evicted, and alone it needs its own page."""
     adapters = {"big": ("base", 3), "small": ("base", 1)}
     house = House(tiers=pair(0.25), pages=40, step_tokens_max=200, prefill_tokens_min=16, adapters=adapters)
     house.submit(8, 2, tier="b", adapter="big")
@@ -56,7 +56,7 @@ def test_pinned_adapters_leave_what_the_floors_promise() -> None:
 
 def test_a_pinned_adapter_does_not_come_into_pages_that_a_floor_lacks() -> None:
     house = House(tiers=three(0.0, 0.4, 0.4), pages=40, adapters={"p": ("base", 32)}, step_tokens_max=200)
-    house.submit(29, 4, tier="a")  # the 8 pages that no floor promises
+    house.submit(29, 4, tier="a")  # takes the 8 pages that no floor promises
     house.run(1)
     house.pin("p", True)
     house.run(2)
@@ -111,8 +111,8 @@ def test_an_owed_request_takes_pages_of_adapters_that_higher_tiers_wait_for(wait
 
 
 def test_an_owed_request_waits_once_more_for_pages_that_a_higher_tier_shared_with_its_own() -> None:
-    """Tier b's floor counted pages of a prefix as its own, which a, that cannot be preempted, holds too: when b's other
-    request has ended they are a's alone."""
+    """Tier b's floor counted pages of a prefix that tier a, which cannot be preempted, holds too. When b's other
+    request has ended, only a holds them."""
     house = House(tiers=three(0.0, 0.5, 0.0), pages=20, step_tokens_max=200, prefill_tokens_min=16)
     prefix = list(range(20))  # 5 pages
 
@@ -134,7 +134,7 @@ def test_an_owed_request_waits_once_more_for_pages_that_a_higher_tier_shared_wit
 
 
 def test_a_tier_that_could_never_run_takes_no_requests() -> None:
-    """Floors of all places, and a tier without a floor that cannot be preempted to get them back."""
+    """The floors take all places, so a tier without a floor that cannot be preempted gets none."""
     rigid = Tier(name="c", service_tier="flex", preemptible=False)
     house = House(tiers=(*three(0.2, 0.8, 0.0)[:2], rigid), pages=8, sequences_max=5)
     refusal = house.offer(house.sequence(1, 1, tier="c"))

@@ -1,4 +1,4 @@
-"""A target below the shortest step is a warning; one that no idle machine could keep refuses the start."""
+"""A target below the shortest step causes a warning; a target below a twentieth of it refuses the start."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_target_below_a_steps_cost_is_named_with_what_to_do() -> None:
 
 
 def test_a_target_out_of_reach_is_a_warning_and_refuses_no_start(caplog: pytest.LogCaptureFixture) -> None:
-    """A start on a busy machine: the step is 104.8 ms for a target of 100."""
+    """As on a busy machine: the step takes 104.8 ms, the target is 100 ms."""
     runner = fake(step_ms=104.8)
     tiers = (Tier(name="premium", service_tier="priority", inter_token_ms=100.0),)
     config = EngineConfig(models=(ModelConfig(name="one"),), tiers=tiers)

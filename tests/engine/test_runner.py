@@ -296,7 +296,7 @@ def test_logits_that_are_no_numbers_fail_alone_and_leave_nothing_behind(
 def test_a_row_that_cannot_be_drawn_fails_alone(
     runner: TorchRunner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever drawing raises for one row, and however its neighbours are drawn."""
+    """For every error of one row, and every way to draw its neighbours."""
     books = Books(runner)
     kinds = [GREEDY, Sampling(seed=5, logprobs=2), Sampling(top_p=0.9, seed=5, presence_penalty=1.0)]
     expected = [books.generate([books.sequence(random_ids(9, n), kind)], 3)[0] for n, kind in enumerate(kinds)]

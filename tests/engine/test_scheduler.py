@@ -695,10 +695,10 @@ def test_remove_adapter_frees_its_pages_and_never_one_in_use() -> None:
 
 
 def test_what_turns_out_never_to_fit_beside_its_adapter_ends_alone() -> None:
-    """When it came, no adapter was pinned; later one takes a page of the arena for good."""
+    """No adapter was pinned when it was queued; later a pinned one takes a page of the arena for good."""
     tiers = (msgspec.structs.replace(SHIPPED_TIERS[2], floor=0.0),)
     house = House(pages=8, adapters={"a": ("base", 4), "b": ("base", 2)}, tiers=tiers)
-    large = house.submit(24, 5, adapter="b")  # 8 pages at last, of 8
+    large = house.submit(24, 5, adapter="b")  # needs all 8 pages at its end
     other = house.submit(8, 2)
     house.pin("a", True)
     house.run()

@@ -1,5 +1,5 @@
-"""An exception in one request's scheduling ends that request: it is counted and logged, the books stay right, and the
-others run to their ends as if nothing had happened."""
+"""An exception in one request's scheduling ends that request: it is counted and logged, ownership stays consistent, and
+the other requests run to their ends unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.step import DeviceLost, Sequence
 from engine.tiers import Tier
 
 ADAPTERS = {"a": ("base", 3), "b": ("base", 6)}
-# Where one request's scheduling can raise: a part of the scheduler, and one of its methods.
+# Where one request's scheduling can raise: an attribute of the scheduler, and a method.
 PLACES: dict[str, Callable[[House], tuple[Any, str]]] = {
     "pages for a join or a growth": lambda house: (house.arena, "allocate"),
     "prefix cache, match": lambda house: (house.scheduler.prefix, "match"),
@@ -41,7 +41,7 @@ PLACES: dict[str, Callable[[House], tuple[Any, str]]] = {
 
 
 def busy_house(steps_ahead: int = 0) -> House:
-    """Two tiers that preempt each other, adapters that evict each other, slots that pages are copied to."""
+    """Two tiers that preempt each other, adapters that evict each other, and host slots for swapped pages."""
     tiers = (
         Tier(name="a", service_tier="priority", preemptible=False),
         Tier(name="b", service_tier="default", floor=0.2, preemptions_max=2),
@@ -53,7 +53,7 @@ def busy_house(steps_ahead: int = 0) -> House:
 
 
 def crowd(house: House) -> list[Sequence]:
-    """Three waves of requests, each while those before it run."""
+    """Three waves of requests, each queued while the previous ones run."""
     asked = []
     for wave in range(3):
         adapters = ("a", None, "b")
@@ -133,7 +133,7 @@ def test_an_id_that_cannot_be_taken_in_is_nobody_s() -> None:
 
 
 def test_where_pages_are_owned_wrongly_the_engine_ends() -> None:
-    """A page that two requests own would show the one's text to the other."""
+    """A page with two owners would show one request's text to the other."""
     house = busy_house()
     house.faults_made = True
     house.submit(8, 8, tier="b")

@@ -249,7 +249,7 @@ def test_any_schedule_keeps_the_books(
 @settings(max_examples=EXAMPLES // 2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schedule=schedules)
 def test_any_tiers_and_adapters_keep_the_books(schedule: Schedule) -> None:
-    """scheduler_search.py runs for as long as it is told; this is a moment of it."""
+    """A short run of scheduler_search.py."""
     play(schedule)
 
 

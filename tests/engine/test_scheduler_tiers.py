@@ -292,7 +292,7 @@ def test_who_is_owed_a_run_waits_for_the_floor_and_others_go_on() -> None:
     most=st.integers(1, 3),
     together=st.booleans(),
 )
-# A share's first request, preempted, joined again while a step in flight still wrote its old pages.
+# Regression: a preempted first request joined again while a step in flight still wrote its old pages.
 @example(
     low=[(14, 19), (13, 1), (17, 20), (19, 18)],
     flood=[(53, 36), (86, 1), (86, 38), (1, 1), (30, 16), (89, 1), (61, 13), (1, 1)],

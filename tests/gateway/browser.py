@@ -16,7 +16,7 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read the host's certifica
 
 
 def cookie_name(url: str) -> str:
-    """Of a session's cookie at this address."""
+    """The name of the session cookie at this address."""
     return f"laneway_session_{httpx.URL(url).port}"
 
 
@@ -39,7 +39,7 @@ class Browser:
         return answer
 
     def take_session(self, other: Browser) -> None:
-        """As if both gateways were behind one address, where the cookie has one name."""
+        """Take over a session, as if both gateways were behind one address and used one cookie name."""
         self.cookies = {cookie_name(self.url): other.cookies[cookie_name(other.url)]}
 
     def cookie(self) -> str:

@@ -67,7 +67,7 @@ def test_an_admin_key_makes_no_tokens(stack: Stack) -> None:
 
 
 def test_options_of_every_route_names_its_methods(stack: Stack) -> None:
-    """Whoever asks: the description of the API, which is public, says the same."""
+    """Without a key too: the public description of the API has the same methods."""
     live = stack.headers("acme")
     admin = stack.write(lambda c: keys.create(c, tenant_id=None, name="r", kind="admin", role="read_only"))
     methods: dict[str, set[str]] = {}
@@ -223,7 +223,7 @@ def test_rate_limits(make_stack: Callable[..., Stack]) -> None:
     stack.budget(made.key, "tokens", 10)
     assert [post(stack, made.secret).status_code for _ in range(5)] == [429] * 5
     budget = post(stack, made.secret)
-    assert budget.json()["error"]["type"] == "rate_limit_error"  # each refusal kept its request
+    assert budget.json()["error"]["type"] == "rate_limit_error"  # each refusal counted as a request
     answers = [stack.chat("globex") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert [int(answer.headers["x-ratelimit-remaining-requests"]) for answer in answers] == [2, 1, 0, 0]
@@ -231,7 +231,7 @@ def test_rate_limits(make_stack: Callable[..., Stack]) -> None:
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
     assert "limit 3, used 3, requested 1" in error["message"]
     assert answers[-1].headers["x-should-retry"] == "true"
-    assert 1 <= int(answers[-1].headers["retry-after"]) <= 25  # spread
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 25  # with jitter
     for name in ("limit", "remaining", "reset"):
         for what in ("requests", "tokens"):
             assert f"x-ratelimit-{name}-{what}" in answers[0].headers

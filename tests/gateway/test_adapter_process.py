@@ -1,4 +1,4 @@
-"""The process that looks at tenants' files: it gets no secret of ours, and ends when it takes too long."""
+"""The process that reads tenants' files: it gets no secret of the gateway, and is killed after its time limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def commands_of_children() -> list[str]:
 async def test_it_gets_none_of_our_environment_but_what_python_needs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Seen from within: a stand-in for `python -m adapters` prints its environment."""
+    """A stand-in for `python -m adapters` prints its environment."""
     package = tmp_path / "adapters"
     package.mkdir()
     (package / "__init__.py").touch()

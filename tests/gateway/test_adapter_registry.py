@@ -249,12 +249,12 @@ def test_a_slab_comes_with_each_and_is_made_where_it_lacks(
 def test_what_was_stored_before_is_resolved_by_the_gateway_and_served(
     own: Stack, operator: AdapterOperator, made: Callable[[int], Path]
 ) -> None:
-    """Without slabs being made, and without a word from the operator; one that stalls delays nobody else."""
+    """Also without making slabs, and without an operator's action. An adapter that stalls does not delay others."""
     names = {name: operator.upload(made(2300 + n), name, tenant="acme")["digest"] for n, name in enumerate("xy")}
     for name, digest in names.items():
         directory = own.config.adapters_dir / digest
         (directory / RESOLVED_FILE).unlink()
-        (directory / slab_name("float32")).touch()  # so that only the loader has a reason to
+        (directory / slab_name("float32")).touch()  # so that only the loader resolves it, not the slab maker
         config = json.loads((directory / CONFIG_FILE).read_bytes())
         config["alpha_pattern"] = {"(?=m)" + ".?" * 28 + "X": 1} if name == "x" else {"(?=m)model.*": 16}
         (directory / CONFIG_FILE).write_text(json.dumps(config))

@@ -204,7 +204,7 @@ def test_the_cheapest_that_can(stack: Stack, operator: httpx.Client) -> None:
 
 
 def test_who_has_no_room_is_told_before_every_model_counts_the_prompt(stack: Stack, operator: httpx.Client) -> None:
-    """As soon as the limits could not bear it, whatever it is. What no model can do keeps its request and no token."""
+    """If its least tokens exceed the limits. A request that no model can serve takes no tokens from them."""
     made = stack.new_key("globex")
     change = LimitsChange(requests_per_minute=6, tokens_per_minute=1000)
     tenant_id = stack.tenants["globex"]

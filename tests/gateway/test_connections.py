@@ -1,4 +1,4 @@
-"""Clients that open connections and send no request, half of one, or a body that nobody waits for."""
+"""Clients that open connections and send no request, half a request, or a body after its answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 
 
 class Open:
-    """A connection as `Connections` sees it."""
+    """A stand-in for an Evictable connection."""
 
     def __init__(self) -> None:
         self.evicted = False
@@ -119,7 +119,7 @@ def half_heads(stack: Stack, count: int) -> Iterator[list[socket.socket]]:
         made = []
         for _ in range(count):
             connection = closing.enter_context(socket.create_connection(("127.0.0.1", stack.port), PATIENCE_S))
-            with contextlib.suppress(OSError):  # it was refused
+            with contextlib.suppress(OSError):  # the connection was refused
                 connection.sendall(HALF)
             made.append(connection)
         yield made
@@ -132,7 +132,7 @@ def metric(stack: Stack, name: str) -> float:
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """For the test's own end of the connections."""
+    """Raise the descriptor limit for the test's own ends of the connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
     yield
@@ -155,7 +155,7 @@ def test_1300_half_heads_at_1024_descriptors_refuse_nobody(
 def test_descriptors_that_ran_out_stop_nobody_for_good(
     make_stack: Callable[..., Stack], many_descriptors: None
 ) -> None:
-    """Not by connections: everything else may take descriptors too."""
+    """Descriptors may run out through other things than connections."""
     stack = make_stack()
     assert stack.gateway is not None
     limit_descriptors(stack, len(os.listdir(f"/proc/{stack.gateway.pid}/fd")))
@@ -187,7 +187,7 @@ def test_an_address_with_only_running_requests_is_refused(make_stack: Callable[.
 
 
 def stack_refusal(stack: Stack) -> bytes:
-    """All that a connection says to a client that waits."""
+    """All bytes that a connection sends to a client that sends nothing."""
     with socket.create_connection(("127.0.0.1", stack.port), PATIENCE_S) as connection:
         return read_all(connection)
 
@@ -202,7 +202,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 ANSWERED = b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
-# What a client sends first, and then every half second.
+# The client's first bytes, and the bytes that it then sends every half second.
 UNDONE: dict[str, tuple[bytes, bytes]] = {
     "silence": (b"", b""),
     "blank lines": (b"", b"\r\n"),
@@ -237,7 +237,7 @@ def test_what_is_left_undone_has_a_deadline(stack: Stack) -> None:
 
 
 def drip(connection: socket.socket, data: bytes, said: dict[str, bytes], name: str) -> bool:
-    """Send it, and read what has come; whether the connection is over."""
+    """Send `data` and read what has arrived. Returns whether the connection is closed."""
     try:
         connection.sendall(data)
         while part := connection.recv(65536):

@@ -1,5 +1,5 @@
-"""Control characters, line ends and changes of the writing direction are refused wherever a name is written, and what
-is stored of them already does nothing to a terminal."""
+"""Control characters, line ends and direction marks are refused in every name, and names stored earlier with them are
+escaped for a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BAD = {
     "separator": "a\u2028b",
     "delete": "a\x7f",
 }
-# Where a text is written, and the field that the refusal names.
+# Writes of texts, and the field that the refusal names.
 WRITES: dict[str, tuple[str, str, Callable[[str], dict[str, Any]], str]] = {
     "tenant": ("POST", "tenants", lambda bad: {"slug": "evil", "name": bad, "tier": "premium"}, "name"),
     "slug": ("POST", "tenants", lambda bad: {"slug": bad, "tier": "premium"}, "slug"),
@@ -113,7 +113,7 @@ def test_what_is_stored_already_is_escaped_on_a_terminal(stack: Stack, operator:
                 assert bad in {one.get("name") for one in json.loads(result.output)} | {
                     one.get("notes") for one in json.loads(result.output)
                 }
-    # To rotate it, its name is written again.
+    # A rotation writes the name again.
     url = f"{stack.url}/v1/admin/keys/{made.key.id}/rotate"
     answer = httpx.post(url, json={"overlap_s": 0}, headers=operator)
     assert (answer.status_code, answer.json()["name"]) == (201, "a\\x7f")

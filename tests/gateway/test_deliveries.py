@@ -269,7 +269,7 @@ async def test_nothing_goes_to_a_private_address(
 async def test_errors_tell_neither_addresses_nor_names_of_the_inside(
     database: Database, money: Money, endpoint: Endpoint, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One sentence, whether a name is not found or is at a private address; the log says which."""
+    """The same sentence for an unknown name and for a private address; the log has the difference."""
     money.webhook(url.format(port=endpoint.url.rsplit(":", 1)[1].strip("/")))
     await money.cross()
     await deliverer(database, private_addresses=False).run_once()
@@ -282,7 +282,7 @@ async def test_errors_tell_neither_addresses_nor_names_of_the_inside(
 async def test_a_connection_that_fails_tells_no_address(
     database: Database, money: Money, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where private addresses are allowed."""
+    """With private addresses allowed."""
     money.webhook("http://localhost:1/")
     await money.cross()
     await deliverer(database).run_once()

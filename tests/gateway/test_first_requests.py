@@ -1,5 +1,5 @@
-"""A share's first request over HTTP: a tenant that fills a tier neither delays nor loses the requests of another tenant
-of the same tier, and the requests that were preempted for it complete."""
+"""A share's first request over HTTP: a tenant that fills a tier does not delay another tenant's first request there,
+and the requests that were preempted for it complete."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIER_OF = {"default": "standard", "flex": "batch"}
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
-    """An engine of PLACES sequences, 6 ms a step: a request of the flood holds its place for 1.2 s."""
+    """An engine of PLACES sequences and 6 ms steps: a request of the flood holds its place for 1.2 s."""
     directory = tmp_path_factory.mktemp("filled")
     stack = Stack(
         directory,
@@ -66,7 +66,7 @@ async def test_a_tenant_beside_one_that_fills_its_tier_does_not_wait_for_it(fill
         asking = [asyncio.create_task(one.ask(client, filled, service_tier)) for one in flood]
         await eventually_async(lambda: sum(bool(one.text) for one in flood) >= PLACES)
         answers = []
-        for _ in range(ASKED):  # one after the other
+        for _ in range(ASKED):  # in sequence
             fields = body(service_tier=service_tier, max_tokens=ASKED_TOKENS)
             url, headers = f"{filled.url}/v1/chat/completions", filled.headers("acme")
             answers.append(await client.post(url, headers=headers, json=fields))
@@ -83,7 +83,7 @@ async def test_a_tenant_beside_one_that_fills_its_tier_does_not_wait_for_it(fill
     assert {row.completion_tokens for row in rows[ASKED:]} == {FLOOD_TOKENS}
     assert all(row.made_tokens == row.completion_tokens for row in rows)
 
-    # The second half of the flood waits for a place until one of the first has made all its tokens.
+    # A request of the flood's second half waits until one of the first half has made all its tokens.
     waited = sorted(row.queue_s for row in rows[ASKED:])[PLACES:]
     assert max(row.queue_s for row in rows[:ASKED]) < min(waited) / 4
     assert 1 <= sum(row.preemptions for row in rows[ASKED:]) <= ASKED
@@ -93,7 +93,7 @@ async def test_a_tenant_beside_one_that_fills_its_tier_does_not_wait_for_it(fill
 
 
 def recomputed_by(stack: Stack, requests: list[str]) -> set[str]:
-    """The tiers that the recompute of these requests is on the account of."""
+    """The tiers to which the recompute of these requests is charged."""
     recompute = tables.usage_recompute
     query = sa.select(recompute.c.tier).where(recompute.c.request_id.in_(requests))
     return set(itertools.chain.from_iterable(stack.read(lambda connection: connection.execute(query).all())))

@@ -1,4 +1,4 @@
-"""No admin key makes one that outlives it: by creating, by rotating, by a session of it."""
+"""An admin key cannot make an admin key that outlives it, by creation, rotation or through its session."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_key_that_ends_makes_none_that_does_not(stack: Stack, role: Role) -> N
     assert_outlives(ask(stack, by, f"/{other.key.id}/rotate", overlap_s=0), ends)
     assert stack.read(lambda c: keys.get(c, other.key.id).rotated_to) is None  # type: ignore[union-attr]
     assert ask(stack, by, f"/{made.json()['id']}/rotate", overlap_s=0).status_code == 201
-    # A key for inference may do nothing that an admin key may.
+    # Keys for inference are exempt: they have no administrative rights.
     if role != "operator":
         tenant = {} if role == "tenant_admin" else {"tenant": "acme"}
         assert ask(stack, by, "", name="b", kind="live", **tenant).status_code == 201

@@ -1,4 +1,4 @@
-"""Request heads that say two things, or too little, and bodies that are not what they seem."""
+"""Request heads with repeated or missing fields, and encoded bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway import keys
 
 
 def ask(stack: Stack, *fields: str, version: str = "1.1", path: str = "/health/live") -> tuple[int, Any, str]:
-    """The status, the body and the head of the answer to a request with exactly these header fields."""
+    """Status, body and head of the answer to a request with exactly these header fields."""
     head = "\r\n".join([f"GET {path} HTTP/{version}", *fields, "connection: close", "", ""])
     with socket.create_connection(("127.0.0.1", stack.port), PATIENCE_S) as connection:
         connection.sendall(head.encode())
@@ -83,7 +83,7 @@ def test_a_body_that_says_it_is_as_it_is_is_taken(stack: Stack) -> None:
 
 
 def test_a_top_p_of_0_is_the_likeliest_token_on_every_endpoint(stack: Stack) -> None:
-    """As OpenAI has it, and as the description says; vLLM refuses it."""
+    """As with OpenAI, and as the API's description says; vLLM refuses it."""
     for path, fields in (
         ("/v1/chat/completions", body()),
         ("/v1/messages", body()),

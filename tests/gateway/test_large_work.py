@@ -1,4 +1,4 @@
-"""Processes for large bodies and prompts: what they answer, whose turn it is, and what becomes of one that hangs."""
+"""Processes for large bodies and prompts: results, turns of tenants, and processes that hang."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_process_reads_as_this_one_does(work: LargeWork, kind: str, fiel
     large = reply.read.asked.prompts
     assert isinstance(large, LargeBody)
     assert (large.prompts, reply.read.asked.ids_in) == (len(here.asked.prompts), here.asked.ids_in)  # type: ignore[arg-type]
-    sampling = msgspec.structs.replace(reply.read.asked.sampling, seed=here.asked.sampling.seed)  # a drawn one
+    sampling = msgspec.structs.replace(reply.read.asked.sampling, seed=here.asked.sampling.seed)  # the seed is random
     assert msgspec.structs.replace(reply.read.asked, prompts=here.asked.prompts, sampling=sampling) == here.asked
 
 
@@ -103,7 +103,7 @@ async def test_what_cannot_be_loaded_is_overload_and_ends_no_other(work: LargeWo
 
 async def test_one_tenant_takes_its_part_and_its_excess_names_its_limit(work: LargeWork, model_dir: Path) -> None:
     long = job(model_dir, chat(2000), window=Window(2**20, 49152, 1, "messages"))
-    await work.do("theirs", long)  # a process is there
+    await work.do("theirs", long)  # so that a process runs
     limit = TENANT_PROCESSES + TENANT_WAITING_MAX
     theirs = [asyncio.create_task(work.do("theirs", long)) for _ in range(limit)]
     await asyncio.sleep(0)
@@ -118,7 +118,7 @@ async def test_one_tenant_takes_its_part_and_its_excess_names_its_limit(work: La
 
 
 async def test_tenants_take_turns(work: LargeWork, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_work, "PROCESSES", 1)  # so that they end in the order of their turns
+    monkeypatch.setattr(large_work, "PROCESSES", 1)  # so that jobs end in the order of their turns
     await work.do("first", job(model_dir, "Hello"))
     ended: list[str] = []
 
@@ -181,7 +181,7 @@ async def test_the_processes_end_with_their_gateway(work: LargeWork, model_dir: 
 
 
 class Remembering(LargeWork):
-    """Counts nothing: which jobs came."""
+    """A stand-in for LargeWork that only records its jobs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -96,7 +96,7 @@ async def test_an_adapter_that_returns_is_loaded_after_it_went(engine: Engine) -
 
 
 async def test_loads_that_fail_with_the_engine_leave_no_exception_behind(engine: Engine) -> None:
-    """As when an engine is killed: the first failure ends the wait, and nobody asks the other loads for theirs."""
+    """As when an engine is killed: the first failure ends the wait, and no caller retrieves the other loads' errors."""
     said: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
     gone = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Log probabilities of large answers: bounded before anything is held, kept in arrays, encoded in parts."""
+"""Log probabilities of large answers: bounded before the hold, kept in arrays, encoded in parts."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_no_adapters_digest_is_among_them(stack: Stack) -> None:
 
 @pytest.fixture
 def listening(tmp_path: Path, model_dir: Path) -> Iterator[Stack]:
-    """With a listener for metrics, and a model that is acme's alone."""
+    """A stack with a listener for metrics, and a model that only acme may call."""
     database_url, place = f"sqlite:///{tmp_path}/laneway.db", f'metrics_address = "127.0.0.1:{free_port()}"'
     toml = sections(small='tenants = ["acme"]')
     made = ManyModels(tmp_path / "stack", database_url, model_dir, gateway_toml=place, toml=toml)
@@ -62,7 +62,7 @@ def listening(tmp_path: Path, model_dir: Path) -> Iterator[Stack]:
 
 
 def test_the_listener_for_metrics(listening: Stack) -> None:
-    """It needs no key, does nothing else, and does not say the names of models that are some tenants' alone."""
+    """It needs no key, serves nothing else, and hides the names of models that only some tenants may call."""
     stack = listening
     place = stack.config.gateway.metrics_place
     assert place is not None
@@ -83,7 +83,7 @@ def test_the_listener_for_metrics(listening: Stack) -> None:
     for path in ("/v1/models", "/v1/admin/keys", "/admin", "/schema", "/metrics/", "/"):
         refused = httpx.get(f"{listener}{path}", headers=stack.headers())
         assert (refused.status_code, refused.json()["error"]["type"]) == (404, "invalid_request_error"), path
-    # The port decides, and not what a client says of it.
+    # The socket's port decides, not the client's Host header.
     forged = {"Host": f"127.0.0.1:{port}", "X-Forwarded-Port": str(port)}
     assert httpx.get(f"{stack.url}/metrics", headers=forged).status_code == 401
     assert httpx.get(f"{stack.url}/v1/models", headers=stack.headers()).status_code == 200

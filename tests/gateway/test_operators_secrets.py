@@ -1,4 +1,4 @@
-"""What roles that may not write something are not shown of it: tokens in webhooks' URLs, paths of the host."""
+"""Roles without write access do not see tokens in webhooks' URLs, or paths of the host."""
 
 from __future__ import annotations
 

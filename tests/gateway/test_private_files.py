@@ -1,4 +1,4 @@
-"""What lies in the data directory is its owner's alone, also where others made it readable before."""
+"""Files of the data directory are readable by their owner only, also if they were readable by others before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_to_others(root: Path) -> list[str]:
 
 @pytest.fixture
 def loose_umask() -> Iterator[None]:
-    """A login shell's, for the processes that the test starts."""
+    """The umask of a login shell, for the processes that the test starts."""
     before = os.umask(0o022)
     yield
     os.umask(before)

@@ -1,4 +1,4 @@
-"""What a refused request costs: the limits are asked before its body is read, and a refusal keeps its request."""
+"""The cost of refused requests: limits are checked before the body is read, and a refusal counts as a request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator[
 
 
 def limited(stack: Stack, **limits: int) -> httpx.Client:
-    """A client with a key of its own, which every gateway knows, and these limits."""
+    """A client with a new key and these limits, once every gateway knows the key."""
     made = stack.new_key("acme")
     change = LimitsChange(**limits)
     stack.write(
@@ -50,7 +50,7 @@ def code(answer: httpx.Response) -> tuple[int, str | None]:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_request_over_its_limit_is_refused_before_its_body_is_parsed(stack: Stack, path: str) -> None:
-    """A body that is no JSON: whoever parsed it would say 400."""
+    """The body is no JSON: parsing it would give 400."""
     with limited(stack, requests_per_minute=2) as client:
         assert [client.post(path, content=NOT_JSON).status_code for _ in range(4)] == [400, 400, 429, 429]
         refused = client.post(path, content=NOT_JSON)
@@ -60,7 +60,7 @@ def test_a_request_over_its_limit_is_refused_before_its_body_is_parsed(stack: St
 
 
 def test_a_request_over_its_limit_is_refused_before_its_body_is_read(stack: Stack) -> None:
-    """The answer is there though most of the body is not."""
+    """The answer arrives although most of the body was not sent."""
     with limited(stack, requests_per_minute=1) as client:
         assert client.post(PATHS[0], content=NOT_JSON).status_code == 400
         sent = threading.Event()
@@ -120,7 +120,7 @@ def test_refused_clients_are_told_different_times(stack: Stack) -> None:
 
 @pytest.mark.parametrize("unit", ["tokens", "money"])
 def test_an_empty_budget_is_remembered(stack: Stack, unit: Any) -> None:
-    """The ledger said no; the next request within the moment is not parsed."""
+    """After a refusal by the ledger, the next request within REMEMBER_S is not parsed."""
     made = stack.new_key("acme")
     stack.budget(made.key, unit, 0)
     stack.known()
@@ -132,7 +132,7 @@ def test_an_empty_budget_is_remembered(stack: Stack, unit: Any) -> None:
             first = client.post(PATHS[0], json=body())
             second = client.post(PATHS[0], content=NOT_JSON)
             assert code(first) == (429, "key_budget_exceeded")
-            assert second.status_code in (400, 429)  # a machine that stood still meanwhile forgot
+            assert second.status_code in (400, 429)  # 400: a stall longer than REMEMBER_S
             return code(second) == (429, "key_budget_exceeded") and "retry-after" not in second.headers
 
         eventually(remembered)

@@ -1,4 +1,4 @@
-"""What a gateway forgets and reads anew after an administrative write: what the write concerns, and nothing else."""
+"""After an administrative write a gateway drops and reloads what the write concerns, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.watch import RevisionWatch
 from migrations.upgrade import upgrade
 
 LIMITS: dict[Scope, Allowance] = {"key": Allowance(10, 1000, 2), "tenant": Allowance(30, 3000, 6)}
-OLD_BUMP = "UPDATE revision SET number = number + 1 WHERE id = 1"  # of a process that knows of no log
+OLD_BUMP = "UPDATE revision SET number = number + 1 WHERE id = 1"  # by a process without the log
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def make_tenant(database: Database, slug: str) -> tuple[str, keys.MadeKey]:
 
 
 async def looked(database: Database, seen: int | None) -> Sequence[Change] | None:
-    """What a watch is told that read `seen` last."""
+    """The changes that a watch gets if it read `seen` last."""
     told: list[Sequence[Change] | None] = []
 
     async def changed(changes: Sequence[Change] | None) -> None:
@@ -79,7 +79,7 @@ async def test_a_write_says_what_it_concerns(database: Database) -> None:
 
 
 async def test_what_the_log_lacks_concerns_everything(database: Database) -> None:
-    """A first look, a write of an older process, rows that were pruned, a database that was restored."""
+    """A first look, a write of an older process, pruned rows, a restored database."""
     acme, _ = make_tenant(database, "acme")
     seen = database.read_sync(revision.read)
     assert await looked(database, None) is None
@@ -164,7 +164,7 @@ async def test_many_tenants_that_changed_are_not_remembered_for_ever(
     caller = await callers.identify(f"Bearer {made.secret}")
     database.write_sync(lambda c: keys.revoke(c, made.key.id))
     callers.drop(["ten_1", "ten_2"])
-    await callers.confirm(caller)  # nothing said that it may have changed
+    await callers.confirm(caller)  # nothing indicated a change
     callers.drop(["ten_3"])
     with pytest.raises(InvalidApiKey):
         await callers.confirm(caller)
@@ -202,7 +202,7 @@ def config(tmp_path: Path, model_dir: Path, database_url: str) -> Config:
 
 
 class Memory:
-    """A gateway's services that run nothing, and which of their parts were read anew since the last look."""
+    """A gateway's services without background tasks; records which parts were reloaded since the last look."""
 
     def __init__(self, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
         config.data_dir.mkdir(parents=True, exist_ok=True)
@@ -223,7 +223,7 @@ class Memory:
         monkeypatch.setattr(part, method, counted)
 
     async def after(self, *writes: Any) -> set[str]:
-        """What the next look reads anew."""
+        """The parts that the next look reloads."""
         for write in writes:
             self.services.database.write_sync(write)
         self.read.clear()

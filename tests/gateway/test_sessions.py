@@ -96,7 +96,7 @@ def test_what_a_session_writes_is_in_the_audit_log(stack: Stack) -> None:
 
 
 def test_https_before_us_makes_the_cookie_secure(stack: Stack) -> None:
-    """And this very host's alone: no page of another one below the same domain can set it."""
+    """And bound to this host: no other host of the same domain can set it."""
     browser = Browser(stack.url)
     browser.headers["X-Forwarded-Proto"] = "https"
     answer = browser.post(SESSION, json={"key": admin_key(stack).secret})
@@ -109,7 +109,7 @@ def test_https_before_us_makes_the_cookie_secure(stack: Stack) -> None:
 
 
 def test_the_cookie_has_the_port_that_the_browser_sees(stack: Stack) -> None:
-    """Two on one host keep their cookies apart; gateways behind one address share theirs."""
+    """Two Laneways on one host use different cookies; gateways behind one address share one."""
     key = {"key": admin_key(stack).secret}
     for host, name in (
         ("a.example:8443", "laneway_session_8443"),

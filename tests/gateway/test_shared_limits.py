@@ -250,7 +250,7 @@ async def test_whoever_is_gone_before_the_answer_takes_nothing(redis_url: str, g
 
 
 async def test_an_ending_in_the_moment_of_a_late_answer_gives_back_what_the_answer_took(redis_url: str) -> None:
-    """A reservation is cancelled; its answer is there, and its callbacks have not run yet, when the request ends."""
+    """A cancelled reservation was answered, but the callbacks have not run yet when the request ends."""
     one = subjects(Allowance(1000, 1000, 1))
     async with limiter(redis_url) as first, limiter(redis_url) as second:
         admission = await first.admit(one, 100)

@@ -1,4 +1,4 @@
-"""A gateway that is slow itself waits and admits; it refuses only while the database is away.
+"""A slow gateway lets requests wait and admits them; it refuses only while the database is away.
 
 Every loop here is uvloop's, as in a gateway. A stall is `time.sleep` inside the event loop.
 """
@@ -62,7 +62,7 @@ async def stall_after(turns: int) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 def test_a_stall_while_the_revision_is_read_delays_and_refuses_nobody(database: Database, turns: int) -> None:
-    """The read began before the stall, so what it found is too old after it: another read is needed."""
+    """The read began before the stall, so its result is too old afterwards: another read is needed."""
 
     async def run() -> None:
         async with watching(database) as watch:
@@ -75,7 +75,7 @@ def test_a_stall_while_the_revision_is_read_delays_and_refuses_nobody(database: 
 
 
 def test_requests_that_take_longer_together_than_a_revision_lasts_are_all_admitted(database: Database) -> None:
-    """Each is admitted on a fresh revision, however many times that has to be read meanwhile."""
+    """Each is admitted on a fresh revision, however often the revision must be read meanwhile."""
     ages: list[bool] = []
 
     async def run() -> None:
@@ -94,7 +94,7 @@ def test_requests_that_take_longer_together_than_a_revision_lasts_are_all_admitt
 
 
 def test_a_revision_is_as_old_as_its_read_not_as_the_moment_it_arrived(database: Database) -> None:
-    """The change came after the read: the process must not call itself fresh for a second from the arrival on."""
+    """The change was written after the read: freshness must not be counted from the arrival of the result."""
 
     async def run() -> None:
         async with watching(database) as watch:
@@ -119,7 +119,7 @@ def test_a_database_that_hangs_refuses_within_its_patience_and_then_at_once(post
                 assert not await watch.freshen()
                 began = time.monotonic()
                 assert not any([await watch.freshen() for _ in range(20)])
-                assert time.monotonic() - began < 5.0  # not a wait for each of them
+                assert time.monotonic() - began < 5.0  # the waits are not added up
                 connection.rollback()
             await eventually_async(lambda: watch.fresh)
             assert await watch.freshen()

@@ -1,4 +1,4 @@
-"""Text that is sent from inside the call that adds it: in order, once, and by the exchange's task if `send` waits."""
+"""Text is sent from inside the call that adds it: in order, once, and by the exchange's task if `send` waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.wire import PromptTokensDetails, Usage
 
 
 class Plain:
-    """A shape that says the text alone."""
+    """A Shape that sends only the text."""
 
     keep_alive = b"~"
     reports = False
@@ -42,7 +42,7 @@ class NoLimits:
 
 
 class Exchange:
-    """A server whose `send` waits while `paused`, as uvicorn's does for a caller who does not read."""
+    """A server whose `send` waits while `paused`, as uvicorn's does while a client does not read."""
 
     def __init__(self) -> None:
         self.answer = Answer(2, stream=True)
@@ -115,7 +115,7 @@ async def test_a_caller_who_leaves_while_send_waits_ends_the_exchange() -> None:
     exchange.answer.add(0, "b")
     exchange.gone.set()
     await asyncio.sleep(0)
-    exchange.writable.set()  # uvicorn resumes whoever waits when the connection is lost
+    exchange.writable.set()  # uvicorn resumes all waiters when the connection is lost
     await exchange.task
     assert exchange.answer.left
 
@@ -136,7 +136,7 @@ async def test_what_send_raises_is_the_exchanges_not_the_owners() -> None:
     exchange = Exchange()
     await exchange.begun()
     exchange.failing = RuntimeError("no such connection")
-    exchange.answer.add(0, "b")  # raises nothing here
+    exchange.answer.add(0, "b")  # must not raise in the owner's call
     with pytest.raises(RuntimeError, match="no such connection"):
         await exchange.task
 

@@ -57,7 +57,7 @@ def test_each_counted_id_has_its_logprobs_and_its_place(tokenizer: Tokenizer) ->
     assert [logprobs[0][0] for _, logprobs in drawn] == ids[: text.tokens]
     assert len(text.take_drawn()) == 0
     data = b""
-    for offset, logprobs in drawn:  # a place counts the characters that were whole by then
+    for offset, logprobs in drawn:  # an offset counts the characters that were complete by then
         assert offset == len(data.decode(errors="ignore"))
         data += tokenizer.token_bytes(logprobs[0][0])
     assert data.decode().startswith(shown)

@@ -1,4 +1,4 @@
-"""Uploads that are slow, many or large: bounded for each tenant, in time and on the disk."""
+"""Slow, many or large uploads: bounded per tenant in number, time and disk space."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Begun:
         self.connection.sendall(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def answer(self) -> tuple[int, dict[str, Any]]:
-        """Its status and its error."""
+        """Status and error of its answer."""
         text = b""
         with contextlib.suppress(ConnectionResetError):
             while not text.endswith(b"}}") and (part := self.connection.recv(65536)):
@@ -79,7 +79,7 @@ def incoming(stack: Stack) -> list[Path]:
 
 
 def disk_bytes(stack: Stack) -> int:
-    """Allocated for uploads that run."""
+    """Bytes allocated for running uploads."""
     found = 0
     for folder in incoming(stack):
         with contextlib.suppress(FileNotFoundError):
@@ -148,7 +148,7 @@ def test_an_upload_ends_with_its_key(served: Stack) -> None:
 
 
 def test_space_is_taken_before_the_bytes_come(served: Stack) -> None:
-    """Of the files, and of the slab that is made of them: float32 of float16 at most."""
+    """For the files, and for their slab: at most float32 made from float16."""
     key, announced = admin_key(served, "acme"), 30 * MIB
     with Begun(served, key, announced, 100) as begun:
         eventually(lambda: disk_bytes(served) >= 3 * announced)
@@ -209,7 +209,7 @@ def test_a_tenants_quotas(make_stack: Callable[..., Stack], adapter: Callable[[i
 
         for seed, name in ((1, "a"), (2, "b"), (3, "a")):
             tenant.upload(adapter(seed), name)
-        tenant.upload(adapter(3), "a")  # the same content is no version more
+        tenant.upload(adapter(3), "a")  # the same content adds no version
         status, said = refused(4, "b")
         assert status == 429
         assert "adapters.tenant_versions_max, 3" in said
@@ -225,7 +225,7 @@ def test_a_tenants_quotas(make_stack: Callable[..., Stack], adapter: Callable[[i
 
 
 def test_a_tenants_bytes(make_stack: Callable[..., Stack], adapter: Callable[[int], Path]) -> None:
-    """The slab counts: an adapter takes its files' bytes and at most twice as many."""
+    """Slabs count: an adapter takes the bytes of its files, and at most twice as many for its slab."""
     size = sum((adapter(1) / name).stat().st_size for name in (CONFIG_FILE, WEIGHTS_FILE))
     limit = max(MIB, 4 * size)
     stack = make_stack(toml=f"[adapters]\ntenant_bytes_max = {limit}\n")

@@ -1,4 +1,4 @@
-"""Administrative writes of one tenant do not slow the others: their number is limited, and so is what a tenant has."""
+"""Limits of a tenant's administrative writes and keys, so that its writes do not slow other tenants."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def admin_key(stack: Stack, tenant: str | None) -> keys.MadeKey:
 
 
 def write(stack: Stack, made: keys.MadeKey, name: str, url: str = "", tenant: str = "acme") -> httpx.Response:
-    """A new project of the tenant."""
+    """Create a project of the tenant."""
     headers = {"Authorization": f"Bearer {made.secret}"}
     return httpx.post(f"{url or stack.url}/v1/admin/projects", json={"name": name, "tenant": tenant}, headers=headers)
 
 
 def until_refused(ask: Callable[[int], httpx.Response], most: int = 60) -> tuple[int, httpx.Response]:
-    """How many were answered before the first 429, and that."""
+    """The number of answers before the first 429, and the 429."""
     for number in range(most):
         answer = ask(number)
         if answer.status_code == 429:
@@ -72,7 +72,7 @@ def test_a_session_takes_of_its_keys_limit(make_stack: Callable[..., Stack]) -> 
     until_refused(lambda n: write(stack, made, f"a{n}"))
     answer = browser.post("/v1/admin/projects", json={"name": "b"})
     assert answer.status_code == 429, answer.text
-    for _ in range(12):  # more than wrong keys may be sent of one address
+    for _ in range(12):  # more than the limit of wrong keys from one address
         assert browser.post(SESSION, json={"key": made.secret}).status_code == 429, "to sign in is a write too"
     sign_in(stack, admin_key(stack, "globex"))
 
@@ -90,7 +90,7 @@ def test_gateways_share_the_limit_through_redis(
 
 
 def test_a_tenant_has_so_many_keys(make_stack: Callable[..., Stack]) -> None:
-    """Its admin's and its inference keys together; a revoked one makes room, a rotation with an overlap takes it."""
+    """Admin and inference keys count together. A revocation frees a place, a rotation with an overlap takes one."""
     stack = make_stack(toml=LIMITS.replace("= 12", "= 1200"))
     made = admin_key(stack, "acme")
     headers = {"Authorization": f"Bearer {made.secret}"}

@@ -1,4 +1,4 @@
-"""Requests that no honest client sends, by the ten thousand, against a gateway with a fake engine.
+"""Sends tens of thousands of malformed and hostile requests to a gateway with a fake engine.
 
     python tests/system/hostile_requests.py [--requests 47500] [--seed 1] [--uploads 200] [--postgres]
 
@@ -47,9 +47,9 @@ from gateway import keys
 SHARES = {"bodies": 0.5, "admin": 0.25, "paths": 0.14, "raw": 0.11}
 CLIENTS = 6
 ANSWER_S_MAX = 30.0
-RAW_WAIT_S = 0.5  # a gateway that waits for more bytes of a request answers nothing within it
+RAW_WAIT_S = 0.5  # seconds to wait for an answer: a gateway that expects more bytes sends none
 FAULTS_SHOWN = 12
-REFUSALS = (501, 503, 505, 507)  # server errors that are answers
+REFUSALS = (501, 503, 505, 507)  # server errors that are documented refusals
 ROLES: tuple[keys.Role, ...] = ("owner", "operator", "tenant_admin", "read_only")
 UNLIMITED = "requests_per_minute = 100000000\ntokens_per_minute = 1000000000\nconcurrency = 100000\n"
 TOML = (
@@ -58,7 +58,7 @@ TOML = (
 )
 FAKE = {"step_ms": 0.0, "stop_after": 5}
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "adapters" / "pirate"
-# Streams without an end, a session of a caller, and calls whose only effect is work for a process of its own.
+# Endless streams, sessions of the callers, and calls whose only effect is work for a separate process.
 LEFT_OUT = ("/v1/admin/engine/live", "/v1/admin/session", "/v1/admin/exports")
 
 Request = tuple[str, str, bytes, dict[str, str]]  # method, target, body, headers
@@ -70,7 +70,7 @@ class Broken(AssertionError):
 
 @dataclass
 class Seen:
-    """What the answers were."""
+    """Statistics of the answers."""
 
     statuses: dict[str, Counter[int]] = field(default_factory=dict)  # by group; 0: closed or silent
     slowest_s: float = 0.0
@@ -86,7 +86,7 @@ class Seen:
 
 
 class Fuzzer:
-    """One stack, its callers, and what they must never see. Random choices come from `seed`."""
+    """One stack, its callers, and texts that they must never see. Random choices come from `seed`."""
 
     def __init__(self, stack: Stack, seed: int) -> None:
         self.stack = stack
@@ -96,11 +96,11 @@ class Fuzzer:
         secrets = [*stack.keys.values(), *self.admins.values()]
         others = [stack.tenants["globex"], stack.key_ids["globex"], stack.adapters["globex-style"]]
         host = [str(stack.directory), str(stack.model_dir)]
-        # By caller; the owner and the operator may see whatever exists, but never a secret.
+        # By caller. The owner and the operator may see everything except secrets.
         self.hidden = dict.fromkeys(ROLES, secrets) | {"tenant": [*secrets, *others, *host]}
         self.hidden["tenant_admin"] = self.hidden["tenant"]
         self.hidden["read_only"] = [*secrets, *host]
-        # What may be changed and removed without an effect on the callers.
+        # Objects that may be changed and removed without affecting the callers.
         self.names = self._make_prey()
 
     def _admin(self, role: keys.Role) -> str:
@@ -131,7 +131,7 @@ class Fuzzer:
     # ---- judging
 
     def check(self, group: str, caller: str, told: str, status: int, content: bytes, seconds: float) -> None:
-        """Note what is wrong with an answer among the faults."""
+        """Check an answer; append what is wrong to the faults."""
         self.seen.add(group, status, seconds)
         text = content.decode(errors="replace")
         if status == 500 or (status > 500 and not (status in REFUSALS and _is_error(content))):
@@ -151,7 +151,7 @@ class Fuzzer:
             sent = {"Authorization": f"Bearer {secret}", "content-type": "application/json"} | headers
             answer = client.request(method, target, content=data, headers=sent)
         except httpx.InvalidURL:
-            return  # no client can send it; the raw group has such targets
+            return  # the client library cannot send it; the raw group has such targets
         except httpx.TransportError as error:
             self.seen.faults.append(f"{group}: {told}: {error!r}")
             return
@@ -186,7 +186,7 @@ class Fuzzer:
         return choose.choice(ROLES), (operation.method, target, data, {})
 
     def _value(self, choose: random.Random, schema: Any, operation: Operation, depth: int = 0) -> Any:
-        """A value for a JSON schema, right more often than not."""
+        """A value for a JSON schema, valid more often than not."""
         if choose.random() < 0.06:
             return choose.choice([None, *WRONG])
         schema = operation.resolve(schema)
@@ -241,7 +241,7 @@ class Fuzzer:
         return choose.choice(["tenant", *ROLES]), (method, target, data, {})
 
     def raw(self, choose: random.Random) -> bytes:
-        """Bytes of one connection: a right request that is changed in one to three ways."""
+        """Bytes of one connection: a valid request with one to three changes."""
         sent = json.dumps({"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}]}).encode()
         head = [b"POST /v1/chat/completions HTTP/1.1", b"host: x", b"content-type: application/json"]
         head += [b"authorization: Bearer " + self.stack.keys["acme"].encode(), b"content-length: %d" % len(sent)]
@@ -279,24 +279,24 @@ class Fuzzer:
         return data[: choose.randrange(len(data))] if choose.random() < 0.1 else data
 
     def send_raw(self, data: bytes) -> None:
-        """Send, close the sending half, and read what comes until the end."""
+        """Send, close the sending half, and read until the end."""
         began, received = time.monotonic(), b""
         with socket.create_connection(("127.0.0.1", self.stack.port), timeout=ANSWER_S_MAX) as connection:
             connection.settimeout(RAW_WAIT_S)
-            with contextlib.suppress(OSError):  # refused before all was sent
+            with contextlib.suppress(OSError):  # refused before everything was sent
                 connection.sendall(data)
                 connection.shutdown(socket.SHUT_WR)
             with contextlib.suppress(OSError):
                 while more := connection.recv(65536):
                     received += more
         statuses = [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
-        # Of several answers on one connection each counts; a connection that ends without any is an answer, too.
+        # Each of several answers on one connection counts; a connection without any answer counts too.
         for status in statuses or [0]:
             body = received.partition(b"\r\n\r\n")[2]
             self.check("raw", "tenant", repr(data[:600]), status, body, time.monotonic() - began)
 
     def upload(self, choose: random.Random) -> Request:
-        """A multipart form with an adapter whose files, fields or form were changed."""
+        """Upload an adapter with changed files, fields or multipart form."""
         config = json.loads((EXAMPLE / CONFIG_FILE).read_bytes())
         weights = bytearray((EXAMPLE / WEIGHTS_FILE).read_bytes())
         for _ in range(choose.randrange(1, 3)):
@@ -381,7 +381,7 @@ RAW_CHUNKS = [
 
 @dataclass(frozen=True)
 class Operation:
-    """One of the OpenAPI description."""
+    """One operation of the OpenAPI description."""
 
     method: str
     path: str
@@ -405,7 +405,7 @@ def admin_operations(stack: Stack) -> list[Operation]:
             query = {p["name"]: p["schema"] for p in operation.get("parameters", []) if p["in"] == "query"}
             sent = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
             found.append(Operation(method.upper(), path, query, sent, described["components"]["schemas"]))
-        # A method that no description names.
+        # A method that is not in the description.
         found.append(Operation("OPTIONS", path, {}, None, {}))
     return found
 
@@ -431,7 +431,7 @@ def _is_error(content: bytes) -> bool:
 
 
 def play(stack: Stack, requests: int, uploads: int, seed: int) -> Seen:
-    """Send `requests` in their groups, and `uploads`. Raises Broken."""
+    """Send `requests` in all groups, and `uploads`. Raises Broken."""
     fuzzer = Fuzzer(stack, seed)
     gateway, engine = stack.gateway, stack.engine
     assert gateway is not None

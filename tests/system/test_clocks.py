@@ -133,7 +133,7 @@ def test_a_key_expires_by_the_databases_clock(
 
 @pytest.fixture
 def step_database(postgres_url: str) -> Callable[[int], None]:
-    """Sets the clock that `postgres_url` answers by, so many seconds from the server's own."""
+    """Offsets the clock of the database at `postgres_url` by seconds."""
     database = Database(postgres_url)
     name = database.url.database
 
@@ -160,8 +160,8 @@ def step_database(postgres_url: str) -> Callable[[int], None]:
 def test_the_databases_clock_is_set_back(
     make_stack: MakeStack, postgres_url: str, step_database: Callable[[int], None]
 ) -> None:
-    """By two hours, to before its prices were published: what runs ends, what comes is served, and the holds of a
-    gateway that died before are free again after a lease, not after two hours."""
+    """By two hours, to before its prices were published. Running requests end, new ones are served, and the holds of a
+    gateway that died before are released after a lease's length, not after two hours."""
     stack = make_stack(database_url=postgres_url, fake={"step_ms": 20.0}, toml=LEASE)
     stack.start_more_gateways(1)
     assert stack.chat().status_code == 200
@@ -191,8 +191,8 @@ def test_the_databases_clock_is_set_back(
 
 
 def test_sqlite_under_a_clock_that_steps(make_stack: MakeStack, clock: HostClock) -> None:
-    """There the host's clock is the database's: what runs ends, and what comes is served, wherever it steps to, also
-    to before the prices were published."""
+    """SQLite uses the host's clock. Running requests end and new ones are served wherever it steps to, also to before
+    the prices were published."""
     stack = make_stack(fake={"step_ms": 20.0}, toml=LEASE, environ=clock.environ)
     steps = [lambda: clock.set(2 * STEP_S), lambda: clock.set(STEP_S)]
     row = stack.usage(stream(stack, stack.url, 150, list(steps)))

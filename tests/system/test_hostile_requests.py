@@ -1,4 +1,4 @@
-"""Hostile requests of every group. `make long` sends 47,500."""
+"""A short run of hostile_requests.py. `make long` sends 47,500 requests."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from hostile_requests import FAKE, SHARES, TOML, play
 def test_hostile_requests_cause_no_error_of_the_server(make_stack: Callable[..., Stack]) -> None:
     seen = play(make_stack(fake=FAKE, toml=TOML), requests=1200, uploads=6, seed=2026)
     assert set(seen.statuses) == {*SHARES, "uploads"}
-    # Requests that are all refused at the door would prove little.
+    # The run proves little if all requests are refused at the first step.
     assert seen.statuses["bodies"][200] > 100, seen.statuses
     assert seen.statuses["admin"][200] > 30, seen.statuses
