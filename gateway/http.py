@@ -23,7 +23,7 @@ from gateway.endpoints import method_not_allowed, not_found
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 from gateway.pace import Pace
-from gateway.refusal_pace import RefusalPace
+from gateway.client_pace import ClientPace
 
 BODY_S_MAX = 60.0
 # Browsers must not guess a content type, and so show an error's text as a page.
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 class Front:
     """The outermost ASGI application."""
 
-    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: Pace, refusal_pace: RefusalPace) -> None:
+    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: Pace, refusal_pace: ClientPace) -> None:
         self._inner = inner
         self._metrics = metrics
         self._pace = pace

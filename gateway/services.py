@@ -45,7 +45,7 @@ from gateway.models import Models
 from gateway.overview import Overviews
 from gateway.pace import Pace
 from gateway.plans import Planner
-from gateway.refusal_pace import RefusalPace
+from gateway.client_pace import ClientPace
 from gateway.registry import Registry
 from gateway.reloads import concerned
 from gateway.replays import Replays
@@ -88,7 +88,7 @@ class Services:
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
         self.pace = Pace()
-        self.refusal_pace = RefusalPace(config.gateway.refusals_per_s)
+        self.refusal_pace = ClientPace(config.gateway.refusals_per_s)
         self.siblings = Siblings(config.data_dir, place, self.metrics.text)
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
         self.database = Database(config.database_url)

@@ -7,6 +7,7 @@ slow down others. Arithmetic and sharing through Redis are those of the inferenc
 from __future__ import annotations
 
 from gateway.callers import Caller
+from gateway.client_pace import ClientPace
 from gateway.errors import RateLimited
 from gateway.limiter import Limiter
 from gateway.limits import Allowance, Scope, Subject
@@ -14,6 +15,7 @@ from gateway.sections import AdministrationSection
 
 # One admin key gets 1/KEY_SHARE of its tenant's limit, so that another key can still revoke it.
 KEY_SHARE = 2
+TENANT_WRITES_PER_S, TENANT_WRITES_BURST_S = 50.0, 0.06
 CONCURRENCY = 1_000_000  # not limited: the place is freed before the write runs
 
 
@@ -23,6 +25,7 @@ class WriteLimits:
     def __init__(self, limiter: Limiter, section: AdministrationSection) -> None:
         self._limiter = limiter
         self._section = section
+        self._pace = ClientPace(TENANT_WRITES_PER_S, TENANT_WRITES_BURST_S)
 
     async def take(self, caller: Caller) -> None:
         """Count one write. Raises RateLimited, with the seconds until another write fits."""
@@ -35,6 +38,8 @@ class WriteLimits:
             )
             raise refused from None
         await admission.finish(0)
+        if caller.tenant_id is not None:  # a database has one writer at a time: all tenants' writes wait in one queue
+            await self._pace.wait(caller.tenant_id)
 
     def _subjects(self, caller: Caller) -> list[Subject]:
         if caller.tenant_id is None:

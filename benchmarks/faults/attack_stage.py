@@ -68,6 +68,7 @@ ATTACKING: dict[str, tuple[str, allowances.LimitsChange | None, bool]] = {
 }
 # A gateway that uses less than IDLE_SHARE of its core has finished its work for the attack.
 IDLE_SHARE, IDLE_LOOK_S, IDLE_S_MAX = 0.25, 0.2, 40.0
+REFUSALS_MIN = 50
 MIB = 1024 * 1024
 
 Row = dict[str, Any]
@@ -345,13 +346,15 @@ class Half:
 
 
 def figures(attack: Half, quiet: Half) -> Row:
-    """The figures; without CPU per refusal where more of the attacker's requests were served than refused."""
+    """No CPU of a refusal where most of the attacker's requests were served, or fewer than REFUSALS_MIN were refused: the
+    CPU is known in ticks of 10 ms."""
     report, refused = attack.report, attack.report.refused()
     most_refused = refused > report.statuses.total() - refused
+    counts = most_refused and refused >= REFUSALS_MIN
     own_s = quiet.cpu_s * attack.seen.requests / max(1, quiet.seen.requests)  # the victim's
     return {
         "loop_stall_ms": attack.stall_s * 1000,
-        "cpu_ms_per_refusal": max(0.0, attack.cpu_s - own_s) * 1000 / refused if most_refused else math.nan,
+        "cpu_ms_per_refusal": max(0.0, attack.cpu_s - own_s) * 1000 / refused if counts else math.nan,
         "victim_p99_ms": attack.seen.percentile_ms(99),
         "quiet_p99_ms": quiet.seen.percentile_ms(99),
         "refused": attack.seen.refused.total(),

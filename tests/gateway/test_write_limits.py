@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from gateway_stack import Stack
 
 from gateway import keys
 from gateway.config import ConfigError, parse
+from gateway.write_limits import TENANT_WRITES_BURST_S, TENANT_WRITES_PER_S
 
 LIMITS = "[administration]\ntenant_writes_per_minute = 12\noperator_writes_per_minute = 30\ntenant_keys_max = 8\n"
 
@@ -62,6 +65,17 @@ def test_a_key_its_tenant_and_the_operator_have_limits_of_their_own(make_stack: 
     assert write(stack, other, "x", tenant="globex").status_code == 201, "another tenant's"
     count, _ = until_refused(lambda n: write(stack, ours, f"d{n}"))
     assert count >= 30
+
+
+def test_a_tenants_writes_at_once_go_on_one_after_another(make_stack: Callable[..., Stack]) -> None:
+    stack = make_stack()
+    made = admin_key(stack, "acme")
+    stack.known()
+    began = time.monotonic()
+    with ThreadPoolExecutor(12) as threads:
+        answers = list(threads.map(lambda n: write(stack, made, f"p{n}"), range(12)))
+    assert [answer.status_code for answer in answers] == [201] * 12
+    assert time.monotonic() - began >= 12 / TENANT_WRITES_PER_S - TENANT_WRITES_BURST_S
 
 
 def test_a_session_takes_of_its_keys_limit(make_stack: Callable[..., Stack]) -> None:

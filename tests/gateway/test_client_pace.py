@@ -1,4 +1,4 @@
-"""Refusals above `refusals_per_s` are answered later: for their own client, and for no other."""
+"""A client's further requests of a kind are delayed: refusals, and a tenant's administrative writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gateway_stack import Stack
 
-from gateway.refusal_pace import BURST_S, CLIENTS_MAX, DELAY_S_MAX, RefusalPace
+from gateway.client_pace import BURST_S, CLIENTS_MAX, DELAY_S_MAX, ClientPace
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
 
 def test_a_burst_is_answered_at_once_and_then_one_every_interval() -> None:
     clock = Clock()
-    pace = RefusalPace(10.0, clock)
+    pace = ClientPace(10.0, clock=clock)
     delays = [round(pace.delay_s("a"), 6) for _ in range(8)]
     assert delays == [0.0] * 2 + [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "a burst, then a tenth of a second each"
     assert pace.delay_s("b") == 0.0, "another client's refusals are not delayed"
@@ -30,7 +30,7 @@ def test_a_burst_is_answered_at_once_and_then_one_every_interval() -> None:
 
 def test_no_refusal_waits_for_longer_than_a_second() -> None:
     clock = Clock()
-    pace = RefusalPace(10.0, clock)
+    pace = ClientPace(10.0, clock=clock)
     assert max(pace.delay_s("a") for _ in range(1000)) == DELAY_S_MAX
     clock.now += DELAY_S_MAX + BURST_S
     assert pace.delay_s("a") == 0.0
@@ -38,7 +38,7 @@ def test_no_refusal_waits_for_longer_than_a_second() -> None:
 
 def test_clients_are_forgotten_in_time_and_in_number() -> None:
     clock = Clock()
-    pace = RefusalPace(10.0, clock)
+    pace = ClientPace(10.0, clock=clock)
     for number in range(CLIENTS_MAX):
         pace.delay_s(str(number))
     clock.now += 2 * BURST_S
@@ -50,12 +50,12 @@ def test_clients_are_forgotten_in_time_and_in_number() -> None:
 
 
 async def test_nothing_is_delayed_without_a_limit() -> None:
-    pace = RefusalPace(0.0)
+    pace = ClientPace(0.0)
     assert not any([await pace.wait("a") for _ in range(1000)])
 
 
 def test_a_slow_pace_answers_the_first_refusal_at_once() -> None:
-    pace = RefusalPace(0.1, Clock())
+    pace = ClientPace(0.1, clock=Clock())
     assert [pace.delay_s("a") for _ in range(2)] == [0.0, DELAY_S_MAX]
 
 
