@@ -27,14 +27,9 @@ class LargeBody(msgspec.Struct, frozen=True):
 
     kind: str  # a key of `bodies.READERS`
     body: bytes
-<<<<<<< HEAD
-    prompts: int
-    ids: bool  # the prompts are lists of ids
-    words: int = 0  # a lower bound of the longest prompt's
-=======
     prompts: int  # how many
     ids: bool  # at least one prompt is a list of ids
->>>>>>> wt-text
+    words: int = 0  # a lower bound of the longest prompt's
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -18,12 +18,12 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from billing.database import DatabaseUnavailable
 from billing.ids import new_id
 from gateway import errors
+from gateway.client_pace import ClientPace
 from gateway.dialects import anthropic_error, speaks_anthropic
 from gateway.endpoints import method_not_allowed, not_found
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 from gateway.pace import Pace
-from gateway.client_pace import ClientPace
 
 BODY_S_MAX = 60.0
 # Browsers must not guess a content type, and so show an error's text as a page.

@@ -137,15 +137,9 @@ def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> li
     return found
 
 
-<<<<<<< HEAD
 def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> None:
-    """Refuse a prompt that cannot fit, whatever its exact number of tokens, before it is rendered or encoded. Raises
-    ContextLengthExceeded."""
-=======
-def check_sizes(prompts: Sequence[Prompt], window: Window) -> None:
-    """Refuse a prompt that cannot fit by its number of characters, messages or ids, before it is rendered or encoded.
+    """Refuse a prompt that cannot fit by its characters, messages, words or ids, before it is rendered or encoded.
     Raises ContextLengthExceeded."""
->>>>>>> wt-text
     for prompt in prompts:
         if isinstance(prompt, list):
             check_window(len(prompt), window)

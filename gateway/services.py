@@ -26,6 +26,7 @@ from engine.client import EngineClient, EngineUnavailable
 from engine.protocol import Hello, ModelInfo
 from gateway.bookkeeper import Bookkeeper
 from gateway.callers import USED_FLUSH_S, Callers, unusable
+from gateway.client_pace import ClientPace
 from gateway.config import Config
 from gateway.console_files import ConsoleFiles
 from gateway.deliveries import Deliverer
@@ -45,7 +46,6 @@ from gateway.models import Models
 from gateway.overview import Overviews
 from gateway.pace import Pace
 from gateway.plans import Planner
-from gateway.client_pace import ClientPace
 from gateway.registry import Registry
 from gateway.reloads import concerned
 from gateway.replays import Replays

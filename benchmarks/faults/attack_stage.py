@@ -346,8 +346,8 @@ class Half:
 
 
 def figures(attack: Half, quiet: Half) -> Row:
-    """No CPU of a refusal where most of the attacker's requests were served, or fewer than REFUSALS_MIN were refused: the
-    CPU is known in ticks of 10 ms."""
+    """The figures; without CPU per refusal where most of the attacker's requests were served, or fewer than
+    REFUSALS_MIN were refused: CPU is known in ticks of 10 ms."""
     report, refused = attack.report, attack.report.refused()
     most_refused = refused > report.statuses.total() - refused
     counts = most_refused and refused >= REFUSALS_MIN

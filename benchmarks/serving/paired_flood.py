@@ -1,10 +1,10 @@
-"""Two trees of Laneway under the flood of flood.py, in turn on one device: what a change costs, whatever the device's heat.
+"""Two trees of Laneway under the flood of flood.py, in turn on one device: what a change costs.
 
-    python -m benchmarks.serving.paired_flood --other DIR [--names NEW,OLD] [--turns 4] [--seconds 15] [--lead-s 10] [--cpu]
+    python -m benchmarks.serving.paired_flood --other DIR [--names NEW,OLD] [--turns 4] [--seconds 15] [--cpu]
 
 A device that has just started is up to 2 % faster than minutes later, as much as a change may cost. So both trees load
 at once, each in a process of its own, and one floods while the other is idle: new, old, old, new, and so on. `--other`
-is the root of the old tree (`git worktree add DIR COMMIT`). Premium's requests are due at the same moments in each turn.
+is the root of the old tree (`git worktree add DIR COMMIT`). Premium's requests are due at the same times in each turn.
 
 Appends a row for each turn to benchmarks/results/serving_paired_flood.csv, and prints the ratios of the means.
 """
