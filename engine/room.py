@@ -181,7 +181,9 @@ class Room:
         adapters; 0 or less: nothing is lacking. Counts neither headroom nor cached pages."""
         pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
         reach = self.pages.spare(entry.tier, reclaim=True) + self._residency.evictable_pages(entry.tier)
-        return 1 - self.spare_places(entry.tier), pages - reach
+        joined = self._residency.pages_joined(entry.sequence.adapter, self._tiers[entry.tier].name)
+        over_capacity = pages + joined - self.pages.below_capacity(entry.tier)
+        return 1 - self.spare_places(entry.tier), max(pages - reach, over_capacity)
 
     def pages_of(self, entry: Entry, tokens: int) -> int:
         return -(-tokens // entry.chain.tokens_per_page)
