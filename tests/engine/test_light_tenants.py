@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+from scheduler_search import Ask, Do, Schedule, play
 
 from engine.simulate.devices import DEVICES
 from engine.simulate.traffic import Flood, Poisson, Population, Traffic
@@ -40,3 +43,42 @@ def test_light_tenants_meet_the_target_beside_one_that_floods_their_tier(tier: T
     assert all(ending.preemptions <= tier.preemptions_max for ending in flooded)
     made_by_flood, made_by_light = (sum(ending.made for ending in endings) for endings in (flooded, light))
     assert made_by_flood > 9 * made_by_light
+
+
+def test_no_request_is_preempted_for_a_first_request_that_cannot_join() -> None:
+    """Tier b holds the adapter's pages in common with tier a: evicting idle adapters would make room, but not within
+    what the floors of b and c leave tier a. The auditor finds a preemption in vain."""
+    tiers = (
+        Tier(
+            name="a", service_tier="a", floor=0.3, preemptible=False, preemptions_max=1, crowd_part=0.25, ageing_s=0.05
+        ),
+        Tier(name="b", service_tier="b", floor=0.5, preemptions_max=1, crowd_part=1.0, ageing_s=60.0),
+        Tier(name="c", service_tier="c", floor=0.2, preemptions_max=1, crowd_part=1.0, ageing_s=60.0),
+    )
+    light = partial(Ask, shared=0, namespace="n1", stops=False, penalty=0.0)
+    run = Do("run", 0)
+    actions = (
+        light(tokens=20, max_tokens=22, tier=3, share="z", adapter=9, model="base"),
+        run,
+        light(tokens=70, max_tokens=1, tier=0, share="x", adapter=1, model="base"),
+        light(tokens=22, max_tokens=1, tier=1, share="y", adapter=1, model="base"),
+        run,
+        light(tokens=15, max_tokens=51, tier=0, share="z", adapter=9, model="other"),
+    )
+    schedule = Schedule(
+        tiers=tiers,
+        pages=45,
+        sequences_max=8,
+        prefill=1,
+        step_tokens=0,
+        steps_ahead=0,
+        host_slots=0,
+        adapters=(("base", 17), ("base", 25), ("other", 13)),
+        adapter_polls=0,
+        adapter_places=1000,
+        weights_max=0,
+        residence_s=1.0,
+        trap=None,
+        actions=actions,
+    )
+    play(schedule)
