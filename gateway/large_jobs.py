@@ -157,7 +157,8 @@ def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window)
                 f"{window.context_tokens} tokens.",
                 param=window.param,
             )
-        check_words(tokenizer, _words_at_least(prompt), window)
+        if chars > window.context_tokens:  # fewer characters have fewer words
+            check_words(tokenizer, _words_at_least(prompt), window)
 
 
 def check_words(tokenizer: Tokenizer, words: int, window: Window) -> None:
