@@ -62,6 +62,8 @@ class BulkUpdate:
             f"WHERE {table.name}.{key} = given.column{len(names)}"
             for rows in SQLITE_ROWS
         }
+        # A table of one row is made and searched as one of many is; this needs none.
+        self._sqlite[1] = f"UPDATE {table.name} SET {', '.join(f'{name} = ?' for name in columns)} WHERE {key} = ?"
         self._postgres = (
             f"UPDATE {table.name} SET {', '.join(f'{name} = given.{name}' for name in columns)} "
             f"FROM unnest({_arrays(table, names)}) AS given ({', '.join(names)}) WHERE {table.name}.{key} = given.{key}"

@@ -21,6 +21,7 @@ T = TypeVar("T")
 READERS = 4
 REPORTERS = 2  # long sums: they must not keep look-ups and the revision waiting
 WRITERS = 3  # the writer thread, the keeper's, and a command line's thread in the same process
+CACHE_KIB = 16 * 1024  # pages of the file that each connection of SQLite remembers
 BUSY_TIMEOUT_S = 10  # how long SQLite waits for another process's write, the CLI's for instance
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 10
@@ -154,7 +155,9 @@ def _sqlite_engine(url: sa.URL, writes: bool) -> sa.Engine:
     @event.listens_for(engine, "connect")
     def connect(dbapi_connection: Any, _record: object) -> None:
         dbapi_connection.isolation_level = None  # the driver begins nothing by itself: `begin` below does
-        pragmas = ["journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"]
+        # A statement of several rows keeps what undoes it in memory, and pages that were read stay: no system calls.
+        pragmas = ["journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "temp_store = MEMORY"]
+        pragmas.append(f"cache_size = -{CACHE_KIB}")
         for pragma in pragmas if writes else [*pragmas, "query_only = ON"]:
             dbapi_connection.execute(f"PRAGMA {pragma}").close()
 
