@@ -88,12 +88,18 @@ class Resolver:
     async def _run(self, digests: Sequence[str]) -> None:
         try:
             ran = await run_adapters(["resolve", str(self._store), *digests], self._within_s)
-            refused = json.loads(ran.out)["refused"]
+            refused, problem = json.loads(ran.out)["refused"], ""
         except TimeoutError:
-            refused = dict.fromkeys(digests, f"its configuration was not resolved within {self._within_s:g} s")
+            refused, problem = None, f"its configuration was not resolved within {self._within_s:g} s"
         except (ValueError, KeyError):
-            refused = dict.fromkeys(digests, "its configuration could not be resolved")
+            refused, problem = None, "its configuration could not be resolved"
             _log.error("resolve.failed", extra={"fields": {"status": ran.status, "stderr": ran.problems[-2000:]}})
+        if refused is None and len(digests) > 1:  # only the adapter that stops or breaks a process is refused
+            for digest in digests:
+                await self._run([digest])
+            return
+        if refused is None:
+            refused = dict.fromkeys(digests, problem)
         for digest, reason in refused.items():
             self._refused[digest] = str(reason)[:REASON_CHARS_MAX]
             _log.error("adapter.not_resolved", extra={"fields": {"digest": digest, "reason": self._refused[digest]}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,21 @@ async def test_what_cannot_be_resolved_is_tried_once(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(adapter_process, "run_adapters", never)
     assert await resolver.resolve([digest]) == first
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), None])
+async def test_an_adapter_that_stops_the_process_is_refused_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """The process ends without an answer, or has none in time."""
+    digests = [letter * 64 for letter in "abc"]
+
+    async def run(arguments: Sequence[str], _within_s: float) -> adapter_process.Ran:
+        if digests[1] not in arguments:
+            return adapter_process.Ran(0, '{"refused": {}}', "")
+        if error is not None:
+            raise error
+        return adapter_process.Ran(-9, "", "killed")
+
+    monkeypatch.setattr(adapter_process, "run_adapters", run)
+    assert list(await Resolver(tmp_path).resolve(digests)) == [digests[1]]
