@@ -12,8 +12,8 @@ from adapters.header import AdapterRefused
 from adapters.store import AdapterStore
 from gateway import adapter_process
 from gateway.adapter_process import Resolver, environment, run_adapters
+from gateway.config import parse
 from gateway.metrics import Metrics
-from gateway.sections import AdaptersSection
 from gateway.staging import Base
 from gateway.uploads import Uploads
 
@@ -54,7 +54,8 @@ async def test_one_that_takes_too_long_is_ended() -> None:
 
 async def test_a_check_that_takes_too_long_refuses_the_upload(tmp_path: Path) -> None:
     store = AdapterStore(tmp_path / "store")
-    uploads = Uploads(store, AdaptersSection(check_s_max=0.001), Metrics())
+    config = parse(b"[adapters]\ncheck_s_max = 0.001\n", tmp_path, "test", {})
+    uploads = Uploads(store, config, Metrics())
     with store.begin() as incoming, pytest.raises(AdapterRefused, match=r"checking it took over 0\.001 s"):
         await uploads.check(incoming, Base("m", REPO, "float32", 64))
 
