@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from adapters.header import AdapterRefused
@@ -54,7 +55,8 @@ async def test_one_that_takes_too_long_is_ended() -> None:
 
 async def test_a_check_that_takes_too_long_refuses_the_upload(tmp_path: Path) -> None:
     store = AdapterStore(tmp_path / "store")
-    config = parse(b"[adapters]\ncheck_s_max = 0.001\n", tmp_path, "test", {})
+    config = parse(b"", tmp_path, "test", {})
+    config = msgspec.structs.replace(config, adapters=msgspec.structs.replace(config.adapters, check_s_max=0.001))
     uploads = Uploads(store, config, Metrics())
     with store.begin() as incoming, pytest.raises(AdapterRefused, match=r"checking it took over 0\.001 s"):
         await uploads.check(incoming, Base("m", REPO, "float32", 64))
