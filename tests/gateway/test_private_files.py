@@ -50,7 +50,7 @@ def test_all_that_a_gateway_keeps_is_its_own(make_stack: Callable[..., Stack], m
     operator.close()
     assert stack.chat().status_code == 200
     folder = stack.config.adapters_dir / digest
-    eventually(lambda: len(list(folder.iterdir())) == 3)  # the slab too
+    eventually(lambda: len(list(folder.iterdir())) == 4)  # its two files, what was resolved of them, and the slab
     data_dir = stack.config.data_dir
     assert {"laneway.db", "laneway.db-wal", "laneway.db-shm"} <= {path.name for path in data_dir.iterdir()}
     assert open_to_others(data_dir) == []
