@@ -1,4 +1,4 @@
-"""Structured JSON lines on stderr, for every logger below `engine`.
+"""Structured JSON lines on stderr, for every logger of the engine's process that is ours.
 
 A record's `extra={"fields": {...}}` becomes fields of the line. Prompts, ids and adapters' weights are never logged.
 """
@@ -9,6 +9,8 @@ import logging
 import sys
 
 import msgspec
+
+LOGGERS = ("engine", "adapters", "kernels")
 
 
 class JsonFormatter(logging.Formatter):
@@ -29,7 +31,7 @@ def configure(level: int = logging.INFO) -> None:
     """Send the engine's log to stderr. Called once, by `__main__`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    logger = logging.getLogger("engine")
-    logger.handlers[:] = [handler]
-    logger.setLevel(level)
-    logger.propagate = False
+    for logger in map(logging.getLogger, LOGGERS):
+        logger.handlers[:] = [handler]
+        logger.setLevel(level)
+        logger.propagate = False

@@ -165,7 +165,10 @@ async def play(process: EngineProcess, frames: int, seed: int) -> Counter[str]:
     finally:
         await beside.close()
     new = process.log()[logged:]
-    if errors := [line for line in new.splitlines() if json.loads(line)["level"] == "error"]:
+    lines = [line for line in new.split("\n") if line]  # not `splitlines`: quoted text may have other line separators
+    if other := [line for line in lines if not line.startswith("{")]:
+        raise Broken("the engine printed what is no line of its log:\n" + "\n".join(other)[:3000])
+    if errors := [line for line in lines if json.loads(line)["level"] == "error"]:
         raise Broken(f"{len(errors)} errors in the log, the first: {errors[0][:2000]}")
     return seen
 
