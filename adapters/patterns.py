@@ -24,7 +24,7 @@ MATCHER_BYTES_MAX = 1024 * 1024
 
 Value = TypeVar("Value", int, float)
 
-# A module's full name, or the end of one that begins at a component. Such a pattern is compared as text, although `.`
+# A module's full name, or the last components of a full name. Such a pattern is compared as text, although `.`
 # matches any character: no module name has the same letters with another character in place of a dot.
 DOTTED_NAME = re.compile(r"(?:(?:(?:(?:model\.)?layers\.)?[0-9]{1,5}\.)?(?:self_attn|mlp)\.)?[A-Za-z0-9_]+")
 # Syntax that Python and RE2 interpret alike in patterns of printable ASCII. `refused`: all other syntax.

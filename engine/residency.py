@@ -333,7 +333,7 @@ class Residency:
     def check_integrity(self, waiting: Counter[tuple[str, int]], running: Counter[str] | None = None) -> None:
         """Raises AssertionError. `waiting`: (digest, rank) of all waiting requests that use an adapter; `running`:
         digests of the running ones."""
-        assert running is None or +self._pins == running, "an adapter is held for other requests than those that run"
+        assert running is None or +self._pins == running, "the pins differ from the adapters of the running requests"
         found = Counter({(digest, rank): n for digest, ranks in self._waiting.items() for rank, n in ranks.items()})
         assert found == waiting, "it knows of other waiting requests than there are"
         assert set(self._deferred) <= set(self._waiting)

@@ -93,7 +93,7 @@ class Room:
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
         while self.places.spare(entry.tier) < 1:
             victim = self._place_victim(entry.tier)
-            assert victim is not None, "no place, and nobody to preempt for one"
+            assert victim is not None, "no free place, and no request that may be preempted for one"
             self._preempt(victim, entry.tier)
         self._residency.give_way(missing + self._adapter_pages(entry), sequence.adapter, entry.tier)
         self._residency.join(sequence.adapter, holder)

@@ -43,7 +43,7 @@ def side(seconds: float, lead_s: float, turns: int, *, cpu: bool) -> None:
                 return super()._run(measured)
             print("ready", flush=True)
             if not sys.stdin.readline():
-                sys.exit("nobody waits for this process any more")
+                sys.exit("the process that started this one has ended")
             cpu_s, first = time.process_time(), {line: len(frames) for line, frames in self._frames.items()}
             super()._run(measured)
             row = {"cpu_s": round(time.process_time() - cpu_s, 2), **_figures(self, measured, first)}
