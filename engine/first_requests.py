@@ -50,7 +50,8 @@ class FirstRequests:
         self._preempt = preempt
         self._kept_max = int(KEPT_PART * sequences_max)
         self._kept: list[deque[float]] = [deque() for _ in tiers]  # by tier: until when each place is reserved
-        self._vain = [(0, 0, -math.inf)] * len(tiers)  # by tier: the last failed attempt; see `next`
+        # By tier: the last failed attempt. See `next`.
+        self._vain: list[tuple[int | None, int, float]] = [(0, 0, -math.inf)] * len(tiers)
 
     # ---- reserved places
 
@@ -85,23 +86,29 @@ class FirstRequests:
 
     def next(self, model: str, tier: int, ready: Ready) -> Entry | None:
         """The first request for which others may be preempted. After a failed attempt it is None until the set of
-        running requests has changed, another request has become first, or VAIN_S have passed."""
+        running requests has changed, another request has become first, or VAIN_S have passed. If lower tiers were
+        preempted for the failed attempt, a change of the running requests does not shorten VAIN_S."""
         queue = self._queues[tier]
         changes, newest, at = self._vain[tier]
-        if (changes, newest) == (self._room.changes, queue.newest_first) and self._clock() < at + VAIN_S:
+        same = changes in (None, self._room.changes) and newest == queue.newest_first
+        if same and self._clock() < at + VAIN_S:
             return None
         return queue.first(model, ready)
 
     def make_room(self, entry: Entry) -> bool:
-        """Preempt requests until a first request has a place and its pages. False: there are not enough victims, and
-        nothing was preempted."""
+        """Preempt requests until a first request has a place and its pages. False: its tier has too few victims, and
+        none of them was preempted. Lower tiers may have been."""
         places, pages = self._room.lacks(entry)
         victims: list[Entry] = []
-        if places > 0 or pages > 0:
+        changes: int | None = self._room.changes
+        if (places > 0 or pages > 0) and self._victims(entry, places, pages):
+            self._room.reclaim(entry)
+            places, pages = self._room.lacks(entry, reclaimed=True)
             victims = self._victims(entry, places, pages)
-            if not victims:
-                self._vain[entry.tier] = self._room.changes, self._queues[entry.tier].newest_first, self._clock()
-                return False
+            changes = None
+        if (places > 0 or pages > 0) and not victims:
+            self._vain[entry.tier] = changes, self._queues[entry.tier].newest_first, self._clock()
+            return False
         entry.preempts_share = True
         entry.keeps_place = places > 0
         for victim in victims:

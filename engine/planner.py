@@ -6,7 +6,7 @@ It chooses chunks and lets waiting requests join. It must never begin a step, no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 
 from engine.cost_model import CostModels
@@ -40,7 +40,6 @@ class Planner:
         clock: Callable[[], float],
         fail: Callable[[Entry, str], None],
         fault: Callable[[Entry, Exception], None],
-        in_flight: Sized,
         firsts: FirstRequests,
         *,
         step_tokens_max: int,
@@ -48,8 +47,7 @@ class Planner:
         sequences_max: int,
         steps_ahead: int,
     ) -> None:
-        """`fail(entry, why)` ends a request that can never run, `fault(entry, error)` a request whose planning raised.
-        `in_flight`: the steps in flight."""
+        """`fail(entry, why)` ends a request that can never run, `fault(entry, error)` one whose planning raised."""
         self.tiers = tiers
         self.residency = residency
         self.prefix = prefix
@@ -63,7 +61,6 @@ class Planner:
         self._fail = fail
         self._fault = fault
         self._faulty: dict[Entry, Exception] = {}  # raised while a queue was searched: ended after that
-        self._in_flight = in_flight
         self._firsts = firsts
         self._step_tokens_max = step_tokens_max
         self._prefill_tokens_min = prefill_tokens_min
@@ -277,11 +274,17 @@ class Planner:
             self._plan_prefill(plan, entry)
         elif first := self._join_first(plan, entry.tier):
             self._plan_prefill(plan, first)
-        elif self._room.count() or self._in_flight or not self._ready(entry):
+        elif entry.ended:  # it raised as a first request
+            pass
+        elif self._room.count() or entry.in_flight:
             self._claims.setdefault(plan.model, entry)
             return False
-        else:
+        elif self._ready(entry):
+            # Nothing runs, and steps in flight hold no pages: what the request lacks belongs to pinned adapters or to
+            # other tiers' floors.
             self._fail(entry, "the request does not fit beside its adapter and the pinned ones")
+        # Otherwise the request's own adapter was evicted, to be loaded again into fewer pages. Others may join until
+        # then.
         return True
 
     def _next(self, model: str, tier: int) -> Entry | None:

@@ -176,11 +176,15 @@ class Room:
         """Places that the tier could take after preempting all that lower tiers borrow."""
         return self.places.spare(tier, reclaim=True)
 
-    def lacks(self, entry: Entry) -> tuple[int, int]:
+    def lacks(self, entry: Entry, *, reclaimed: bool = False) -> tuple[int, int]:
         """Places and pages that a waiting request lacks to join even after preempting lower tiers and evicting idle
-        adapters; 0 or less: nothing is lacking. Counts neither headroom nor cached pages."""
+        adapters; 0 or less: nothing is lacking. Counts neither headroom nor cached pages.
+
+        The number of lacking pages is a lower bound: a page that lower tiers or idle adapters hold in common with
+        others is not freed. With `reclaimed` it is exact, if `reclaim` was called before."""
         pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
-        reach = self.pages.spare(entry.tier, reclaim=True) + self._residency.evictable_pages(entry.tier)
+        reach = self.pages.spare(entry.tier, reclaim=not reclaimed)
+        reach += 0 if reclaimed else self._residency.evictable_pages(entry.tier)
         joined = self._residency.pages_joined(entry.sequence.adapter, self._tiers[entry.tier].name)
         over_capacity = pages + joined - self.pages.below_capacity(entry.tier)
         return 1 - self.spare_places(entry.tier), max(pages - reach, over_capacity)
@@ -214,8 +218,7 @@ class Room:
         adapter = entry.sequence.adapter
         headroom = self._headroom(entry, missing)
         wanted = missing + self._adapter_pages(entry) + headroom
-        # Alone, or within its tier's floor, a request may evict adapters for which others only wait.
-        rank = entry.tier if self.count() and not self.within_floor(entry) else 0
+        rank = self._rank_for_eviction(entry)
         idle = self._residency.evictable_pages(rank)
         taken = missing + self._adapter_pages(entry)
         taken += self._residency.pages_joined(adapter, self._tiers[entry.tier].name)
@@ -223,6 +226,17 @@ class Room:
             return False
         if self.pages.spare(entry.tier, reclaim=True) + idle < wanted:
             return False
+        return self._evict_and_preempt(entry, missing, headroom, rank)
+
+    def reclaim(self, entry: Entry) -> None:
+        """Evict idle adapters, then preempt lower tiers, as far as a waiting request needs it for its pages."""
+        missing = self.pages_of(entry, entry.sequence.token_count())
+        self._evict_and_preempt(entry, missing, 0, self._rank_for_eviction(entry))
+
+    def _evict_and_preempt(self, entry: Entry, missing: int, headroom: int, rank: int) -> bool:
+        """Evict adapters for which no tier above `rank` waits, then preempt lower tiers, until `missing` pages, those
+        of the adapter and `headroom` are available. False: they are not."""
+        adapter = entry.sequence.adapter
         # Evicting an adapter may change what the own one needs: they share pages.
         while self.pages.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
             if self._residency.evict(adapter, rank):
@@ -233,6 +247,11 @@ class Room:
             elif self.count() or not self._residency.evict(keep=None):
                 return False
         return True
+
+    def _rank_for_eviction(self, entry: Entry) -> int:
+        """The `rank` for Residency.evict: adapters for which higher tiers wait are spared, unless nothing runs or the
+        request joins within its tier's floor."""
+        return entry.tier if self.count() and not self.within_floor(entry) else 0
 
     def _headroom(self, entry: Entry, missing: int) -> int:
         """One page for each running request that could preempt the newcomer when it grows: within the floor only those

@@ -142,7 +142,6 @@ class Scheduler:
             clock,
             self._fail,
             self._fault,
-            self._in_flight,
             self._firsts,
             step_tokens_max=step_tokens_max,
             prefill_tokens_min=prefill_tokens_min,

@@ -103,21 +103,21 @@ class Do:
     which: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     tiers: tuple[Tier, ...]
     pages: int
-    sequences_max: int
-    prefill: int
-    step_tokens: int  # in addition to sequences_max and prefill
-    steps_ahead: int
-    host_slots: int
-    adapters: tuple[tuple[str, int], ...]  # model, tiles
-    adapter_polls: int
-    adapter_places: int
-    weights_max: int  # 0: all models stay on the device
-    residence_s: float
-    trap: tuple[str, int] | None  # place and call at which one request's scheduling raises
+    sequences_max: int = 8
+    prefill: int = 1
+    step_tokens: int = 0  # in addition to sequences_max and prefill
+    steps_ahead: int = 0
+    host_slots: int = 0
+    adapters: tuple[tuple[str, int], ...] = ()  # model, tiles
+    adapter_polls: int = 0
+    adapter_places: int = 1000
+    weights_max: int = 0  # 0: all models stay on the device
+    residence_s: float = 1.0
+    trap: tuple[str, int] | None = None  # place and call at which one request's scheduling raises
     actions: tuple[Ask | Do, ...]
 
 

@@ -45,6 +45,10 @@ def test_light_tenants_meet_the_target_beside_one_that_floods_their_tier(tier: T
     assert made_by_flood > 9 * made_by_light
 
 
+light = partial(Ask, shared=0, namespace="n1", stops=False, penalty=0.0)
+NO_ADAPTER = 9
+
+
 def test_no_request_is_preempted_for_a_first_request_that_cannot_join() -> None:
     """Tier b holds the adapter's pages in common with tier a: evicting idle adapters would make room, but not within
     what the floors of b and c leave tier a. The auditor finds a preemption in vain."""
@@ -55,30 +59,36 @@ def test_no_request_is_preempted_for_a_first_request_that_cannot_join() -> None:
         Tier(name="b", service_tier="b", floor=0.5, preemptions_max=1, crowd_part=1.0, ageing_s=60.0),
         Tier(name="c", service_tier="c", floor=0.2, preemptions_max=1, crowd_part=1.0, ageing_s=60.0),
     )
-    light = partial(Ask, shared=0, namespace="n1", stops=False, penalty=0.0)
-    run = Do("run", 0)
     actions = (
-        light(tokens=20, max_tokens=22, tier=3, share="z", adapter=9, model="base"),
-        run,
+        light(tokens=20, max_tokens=22, tier=3, share="z", adapter=NO_ADAPTER, model="base"),
+        Do("run", 0),
         light(tokens=70, max_tokens=1, tier=0, share="x", adapter=1, model="base"),
         light(tokens=22, max_tokens=1, tier=1, share="y", adapter=1, model="base"),
-        run,
-        light(tokens=15, max_tokens=51, tier=0, share="z", adapter=9, model="other"),
+        Do("run", 0),
+        light(tokens=15, max_tokens=51, tier=0, share="z", adapter=NO_ADAPTER, model="other"),
     )
-    schedule = Schedule(
-        tiers=tiers,
-        pages=45,
-        sequences_max=8,
-        prefill=1,
-        step_tokens=0,
-        steps_ahead=0,
-        host_slots=0,
-        adapters=(("base", 17), ("base", 25), ("other", 13)),
-        adapter_polls=0,
-        adapter_places=1000,
-        weights_max=0,
-        residence_s=1.0,
-        trap=None,
-        actions=actions,
+    adapters = (("base", 17), ("base", 25), ("other", 13))
+    play(Schedule(tiers=tiers, actions=actions, pages=45, adapters=adapters))
+
+
+def test_pages_that_two_lower_tiers_hold_in_common_are_not_counted_twice_for_a_first_request() -> None:
+    """Tiers b and c run adapters that share a page. Preempting c frees only the page that c alone holds."""
+    tiers = (
+        Tier(name="a", service_tier="a", preemptible=False, preemptions_max=1, ageing_s=60.0, inter_token_ms=100_000.0),
+        Tier(name="b", service_tier="b", preemptible=False, preemptions_max=1, ageing_s=60.0, inter_token_ms=10.0),
+        Tier(name="c", service_tier="c", preemptions_max=1, ageing_s=60.0, inter_token_ms=100_000.0),
     )
-    play(schedule)
+    actions = (
+        light(tokens=1, max_tokens=3, tier=2, share="x", adapter=2, model="base"),
+        light(tokens=4, max_tokens=11, tier=0, share="x", adapter=NO_ADAPTER, model="base"),
+        Do("run", 0),
+        light(tokens=5, max_tokens=10, tier=0, share="x", adapter=NO_ADAPTER, model="base"),
+        Do("run", 0),
+        light(tokens=1, max_tokens=3, tier=0, share="x", adapter=2, model="base"),
+        Do("run", 0),
+        light(tokens=69, max_tokens=9, tier=1, share="x", adapter=0, model="base"),
+        Do("run", 8),
+        Do("squeeze", 0),
+    )
+    adapters = (("base", 1), ("base", 1), ("other", 1), ("base", 1))
+    play(Schedule(tiers=tiers, actions=actions, pages=36, sequences_max=5, step_tokens=160, adapters=adapters))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scheduler_auditor import STOP_ID, VOCAB, House, uninterrupted
+from scheduler_search import Ask, Do, Schedule, play
 
 from engine.arena import Arena
+from engine.protocol import Sampling
 from engine.scheduler import MODEL_WAIT_STEPS_MAX, ModelLimits, Scheduler
 from engine.step import Sequence
 from engine.tiers import SHIPPED_TIERS, Tier
@@ -901,3 +905,70 @@ def test_the_same_requests_give_the_same_steps() -> None:
         return seen
 
     assert steps() == steps()
+
+
+def test_a_request_that_pinned_adapters_leave_no_room_for_ends_although_its_adapter_is_seldom_near() -> None:
+    """The host has a place for one adapter. The adapter of the first request is near only while another request runs
+    or has steps in flight. The first request preempted the other requests again and again, and never joined."""
+    tiers = (
+        Tier(name="a", service_tier="priority", preemptible=False, preemptions_max=1, crowd_part=0.25, ageing_s=0.05),
+        Tier(name="b", service_tier="default", floor=0.3, preemptions_max=1, crowd_part=0.25, ageing_s=0.05),
+    )
+    house = House(
+        tiers=tiers,
+        models=("base", "other"),
+        pages=41,
+        adapters={"own": ("base", 6), "pinned": ("base", 11), "third": ("other", 39)},
+        adapter_places=1,
+        sequences_max=1,
+        prefill_tokens_min=18,
+        step_tokens_max=19,
+        steps_ahead=2,
+    )
+    never = house.submit(54, 55, tier="a", adapter="own", share="x", namespace="n1")
+    house.pin("pinned", True)
+    others = [
+        house.submit(76, 13, tier="b", adapter="pinned", share="z", sampling=Sampling(presence_penalty=0.5)),
+        house.submit(12, 23, tier="b", adapter="third", model="other", share="x"),
+    ]
+    assert house.run(steps=1000) < 1000
+    house.check_the_end()
+    assert house.books[never.handle].ending.message == "the request does not fit beside its adapter and the pinned ones"
+    assert [len(other.output_ids) for other in others] == [13, 23]
+
+
+def test_others_join_while_an_adapter_is_loaded_again_into_fewer_pages() -> None:
+    """Alone, a request evicts its own adapter, which lay in more pages than it needs, and waits until it is loaded
+    again. The next request of its tier joins in the same step: the auditor finds a request that waits for what a lower
+    tier borrows."""
+    tiers = (
+        Tier(name="a", service_tier="a", floor=0.3, preemptible=False, preemptions_max=1, ageing_s=0.05),
+        Tier(name="b", service_tier="b", floor=0.4, preemptions_max=1),
+        Tier(name="c", service_tier="c", floor=0.3, preemptions_max=1),
+    )
+    tiers = tuple(msgspec.structs.replace(tier, inter_token_ms=100_000.0, crowd_part=1.0) for tier in tiers)
+    ask = partial(Ask, shared=0, share="x", namespace="n1", stops=False, penalty=0.0)
+    actions = (
+        ask(tokens=13, max_tokens=18, tier=0, adapter=5, model="base"),
+        ask(tokens=21, max_tokens=9, tier=2, adapter=1, model="base"),
+        Do("run", 4),
+        ask(tokens=7, max_tokens=15, tier=2, adapter=7, model="base", penalty=0.5),
+        ask(tokens=27, max_tokens=10, tier=0, adapter=7, model="base"),
+        ask(tokens=1, max_tokens=21, tier=0, adapter=2, model="base"),
+        ask(tokens=11, max_tokens=39, tier=0, adapter=0, model="base", share="z"),
+        ask(tokens=1, max_tokens=29, tier=0, adapter=7, model="other"),
+    )
+    adapters = (("other", 2), ("other", 3), ("base", 3), ("base", 1), ("base", 1), ("other", 3))
+    schedule = Schedule(
+        tiers=tiers,
+        actions=actions,
+        pages=45,
+        sequences_max=2,
+        prefill=14,
+        step_tokens=8,
+        steps_ahead=2,
+        adapters=adapters,
+        adapter_polls=3,
+        residence_s=0.0,
+    )
+    play(schedule)

@@ -161,3 +161,22 @@ def test_a_pinned_adapter_that_cannot_be_placed_fails_those_that_wait_for_it() -
     assert len(other.output_ids) == 4
     assert house.scheduler.residency.counts().failures == 1
     house.check_the_end()
+
+
+def test_a_first_request_whose_room_raises_is_no_claim() -> None:
+    """The request that could not join is also the first request for which others are preempted. It has ended, so it
+    must not block others from taking room."""
+    house = House(tiers=(Tier(name="a", service_tier="default", ageing_s=0.05),), sequences_max=2)
+    for _ in range(2):
+        house.submit(4, 30, tier="a", share="x")
+    house.run(3)
+    first = house.submit(4, 4, tier="a", share="y")
+    house.faults_made = True
+    trap = Trap(house.scheduler._firsts, "make_room", 1)
+    while not trap.sprung:
+        house.run(1)
+    assert house.books[first.handle].ending is not None
+    assert house.scheduler._planner.claims() == []
+    house.run()
+    house.check_the_end()
+    assert [ended.sequence for ended in house.faulty] == [first]
