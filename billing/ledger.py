@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -36,9 +37,11 @@ __all__ = [
 ]
 
 GROUP_MAX = 256
-# Minimum time between the starts of two transactions under load: a transaction of one request costs nearly as much CPU
-# as one of eight, so the next one collects more requests. After an idle moment the first request does not wait.
-GROUP_EVERY_S = 0.008
+# Under load, transactions start INTERVAL_S apart: a transaction of one request costs nearly as much CPU as one of
+# eight, so fewer of them collect more requests. A burst of BURST_TRANSACTIONS starts without delay. Endings alone wait
+# for the next hold, or for the interval: that delays the end of an answer, never its first streamed token.
+INTERVAL_S = 1 / 80
+BURST_TRANSACTIONS = 8
 HOLDS_WAITING_MAX = 10_000
 SETTLE_PATIENCE_S = 30.0
 CLOSE_PATIENCE_S = 3.0
@@ -102,6 +105,10 @@ class Ledger:
         self._holds: deque[_HoldItem] = deque()
         self._endings: deque[_EndItem] = deque()
         self._drain_task: asyncio.Task[None] | None = None
+        self._endings_timer: asyncio.TimerHandle | None = None  # armed while endings wait and nothing drains
+        self._closing = False
+        # By the loop's clock: when the next transaction may start, and when one without holds.
+        self._next_at = self._endings_at = -math.inf
         self.away: str | None = None  # why the last commit failed, while the database is away
         self.commits = 0
         self.requests = 0
@@ -135,7 +142,7 @@ class Ledger:
             if _answered(waiter) and waiter.exception() is None and isinstance(waiter.result(), Held):
                 # Cancelled in the moment between the commit and its answer: `_commit` saw a caller who was there.
                 self._endings.append(_EndItem(Void(asked.request_id, "caller_gone"), None))
-                self._start()
+                self._start_for_endings()
             raise
 
     async def settle(self, settlement: Settlement) -> Ended:
@@ -151,12 +158,18 @@ class Ledger:
 
     async def close(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
         """Wait until everything asked has been answered; after `patience_s` the rest is told LedgerUnavailable."""
+        self._closing = True
+        if self._endings:
+            self._start()
         if self._drain_task is None:
             return
         _done, late = await asyncio.wait([self._drain_task], timeout=patience_s)
         for task in late:
             task.cancel()
             await asyncio.wait([task])
+        if self._endings_timer is not None:
+            self._endings_timer.cancel()
+            self._endings_timer = None
         closed = LedgerUnavailable("the ledger is closed")
         while self._holds:
             _answer(self._holds.popleft().waiter, closed)
@@ -166,12 +179,24 @@ class Ledger:
     async def _end(self, ending: Ending) -> Ended:
         waiter: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
         self._endings.append(_EndItem(ending, waiter))
-        self._start()
+        self._start_for_endings()
         return await waiter
 
     def _start(self) -> None:
+        if self._endings_timer is not None:
+            self._endings_timer.cancel()
+            self._endings_timer = None
         if self._drain_task is None:
             self._drain_task = asyncio.get_running_loop().create_task(self._drain(), name="ledger")
+
+    def _start_for_endings(self) -> None:
+        """Start at once if the last transaction started INTERVAL_S ago; otherwise set a timer for that moment."""
+        if self._drain_task is None and self._endings_timer is None:
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._endings_at:
+                self._start()
+            else:
+                self._endings_timer = loop.call_at(self._endings_at, self._start)
 
     async def _drain(self) -> None:
         backoff_s = BACKOFF_MIN_S
@@ -179,12 +204,13 @@ class Ledger:
         endings: list[_EndItem] = []
         try:
             loop = asyncio.get_running_loop()
-            next_at = 0.0
             while self._holds or self._endings:
-                if (wait_s := next_at - loop.time()) > 0:
+                if (wait_s := self._next_at - loop.time()) > 0:
                     holds, endings = [], []  # answered already: a cancellation must not queue them again
                     await asyncio.sleep(wait_s)
-                next_at = loop.time() + GROUP_EVERY_S
+                now = loop.time()
+                self._next_at = max(self._next_at, now - (BURST_TRANSACTIONS - 1) * INTERVAL_S) + INTERVAL_S
+                self._endings_at = now + INTERVAL_S
                 endings = [self._endings.popleft() for _ in range(min(GROUP_MAX, len(self._endings)))]
                 holds = [self._holds.popleft() for _ in range(min(GROUP_MAX, len(self._holds)))]
                 holds = [item for item in holds if not item.waiter.cancelled()]
@@ -195,6 +221,11 @@ class Ledger:
                     self._unavailable(holds, endings, error)
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+                written = self.away is None
+                if written and not self._holds and not self._closing and loop.time() < self._endings_at:
+                    break
+            if self._endings:
+                self._endings_timer = loop.call_at(self._endings_at, self._start)
         except asyncio.CancelledError:  # `close` lost its patience: it answers them
             self._holds.extendleft(reversed(holds))
             self._endings.extendleft(reversed(endings))

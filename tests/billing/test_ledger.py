@@ -367,6 +367,39 @@ async def test_endings_free_what_holds_of_their_group_need(books: Books, ledger:
     books.assert_sound(open_holds=1)
 
 
+async def test_endings_under_load_share_the_next_hold_s_commit(
+    books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.ledger.INTERVAL_S", 30.0)
+    first, second = books.request(), books.request()
+    await ledger.hold(first)
+    settled = asyncio.create_task(ledger.settle(settlement(first, 7)))
+    await asyncio.sleep(0.05)
+    assert (ledger.commits, settled.done()) == (1, False)
+    await ledger.hold(second)
+    assert (await settled).outcome == "settled"
+    assert ledger.commits == 2
+    voided = asyncio.create_task(ledger.void(second.request_id, "test"))
+    await asyncio.sleep(0)
+    await ledger.close()  # waits for no interval
+    assert (await voided).outcome == "voided"
+    assert ledger.commits == 3
+    books.assert_sound()
+
+
+async def test_endings_alone_wait_for_the_interval(
+    books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("billing.ledger.INTERVAL_S", 0.3)
+    requests = [books.request() for _ in range(8)]
+    began = asyncio.get_running_loop().time()
+    await asyncio.gather(*map(ledger.hold, requests))
+    await asyncio.gather(*(ledger.settle(settlement(request, 7)) for request in requests))
+    assert asyncio.get_running_loop().time() - began >= 0.3
+    assert ledger.commits == 2
+    books.assert_sound()
+
+
 async def test_a_caller_that_leaves_while_its_hold_commits_holds_nothing(books: Books, ledger: Ledger) -> None:
     budget = books.budget(1_000)
     callers = [asyncio.create_task(ledger.hold(books.request())) for _ in range(8)]
