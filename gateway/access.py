@@ -10,6 +10,7 @@ from litestar import Request
 
 from gateway import errors, roles
 from gateway.callers import Caller
+from gateway.dialects import speaks_anthropic
 from gateway.endpoints import not_found
 from gateway.http import line_of
 from gateway.keys import ADMIN, INFERENCE
@@ -25,16 +26,12 @@ PORT_CHARS_MAX = 5
 READING = ("GET", "HEAD")
 
 
-async def admit(
-    services: Services, request: Request[Any, Any, Any], scope: str = INFERENCE, *, api_key: str | None = None
-) -> Caller:
-    """The caller, with `scope`: by `api_key` where one came, else by the bearer. On a path below /t/<tenant>/ the key
-    must be that tenant's, else the path does not exist. Raises LedgerAway while revocations cannot be seen,
-    InvalidApiKey, InsufficientScope, NotFound."""
+async def admit(services: Services, request: Request[Any, Any, Any], scope: str = INFERENCE) -> Caller:
+    """The caller, with `scope`. On a path below /t/<tenant>/ the key must be that tenant's, else the path does not
+    exist. Raises LedgerAway while revocations cannot be seen, InvalidApiKey, InsufficientScope, NotFound."""
     line = line_of(request)
     await check_fresh(services)
-    authorization = request.headers.get("authorization") if api_key is None else f"Bearer {api_key}"
-    caller = await services.callers.identify(authorization)
+    caller = await services.callers.identify(_authorization(request))
     line.record.tenant, line.record.key = caller.tenant_id, caller.key_id
     tenant = request.path_params.get("tenant")
     if tenant is not None and (caller.tenant_id is None or tenant not in (caller.tenant_id, caller.tenant_slug)):
@@ -44,12 +41,20 @@ async def admit(
     return caller
 
 
+def _authorization(request: Request[Any, Any, Any]) -> str | None:
+    """The field Authorization, or `x-api-key` as a bearer: without Authorization, and on Anthropic's paths always."""
+    authorization, api_key = request.headers.get("authorization"), request.headers.get("x-api-key")
+    if api_key is not None and (authorization is None or speaks_anthropic(request.scope["path"])):
+        return f"Bearer {api_key}"
+    return authorization
+
+
 async def admit_operator(services: Services, request: Request[Any, Any, Any], opt: Mapping[str, Any]) -> Actor:
-    """The actor of an admin request: by its bearer, or without a bearer by its session cookie. `opt` of the route: its
+    """The actor of an admin request: by its key, or without a key by its session cookie. `opt` of the route: its
     `area`, its `access` if the method does not imply it, and `everyones` if the route concerns all tenants. A write is
     counted in the write limits. Raises as `admit`; SessionExpired, CsrfTokenInvalid, InsufficientRole, RateLimited."""
     cookie = session_cookie(request)
-    if cookie is None or "authorization" in request.headers:
+    if cookie is None or _authorization(request) is not None:
         caller = await admit(services, request, ADMIN)
     else:
         caller, _ = await admit_session(services, request, cookie)

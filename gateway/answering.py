@@ -34,12 +34,9 @@ class Endpoint:
     shape_of: Callable[[InFlight, bool], Shape]
 
 
-async def answer(
-    services: Services, request: Request[Any, Any, Any], endpoint: Endpoint, *, api_key: str | None = None
-) -> ASGIApp:
-    """`api_key`: see `access.admit`. Raises ApiError for refusals before the hold; later errors are raised by the
-    returned application."""
-    caller = await admit(services, request, api_key=api_key)
+async def answer(services: Services, request: Request[Any, Any, Any], endpoint: Endpoint) -> ASGIApp:
+    """Raises ApiError for refusals before the hold; later errors are raised by the returned application."""
+    caller = await admit(services, request)
     try:
         admission = await services.generator.admit(caller)
     except (RateLimited, BudgetExceeded):

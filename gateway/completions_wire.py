@@ -9,8 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.asked import Asked, Prompt
 from gateway.errors import InvalidRequest
-from gateway.parsing import check_neutral, decode
-from gateway.sampling import LOGPROBS_MAX, NEUTRAL_SAMPLING, SamplingFields, TokenId, check_stream_options
+from gateway.parsing import check_neutral, decode, json_decoder
+from gateway.sampling import LOGPROBS_MAX, NEUTRAL_SAMPLING, SamplingFields, TokenId, check_sampling
 from gateway.wire import FinishReason, Usage
 
 PROMPTS_MAX = 16
@@ -71,14 +71,14 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
 
 NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_SAMPLING | {"add_special_tokens": (True,), "suffix": ("",)}
 
-_decoder = msgspec.json.Decoder(CompletionRequest)
+_decoder = json_decoder(CompletionRequest)
 
 
 def parse_completion(body: bytes) -> CompletionRequest:
     """The request in a body of JSON. Raises InvalidRequest that names the field."""
     request = decode(_decoder, body)
     check_neutral(request, NEUTRAL)
-    check_stream_options(request)
+    check_sampling(request)
     n = request.n or 1
     if request.best_of not in (None, n):
         raise InvalidRequest(f"'best_of' is not supported beyond its neutral value, as 'n' ({n}).", param="best_of")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from http import HTTPStatus
 from typing import Any
@@ -27,6 +28,13 @@ UNSENT_BYTES_MAX = 64 * 1024
 
 # Fields that may occur once: a proxy and this server could each act on a different one of two.
 SINGLE_FIELDS = (b"host", b"authorization", b"x-api-key", b"content-type", b"content-encoding", b"idempotency-key")
+
+# The parser skips the body of a request that offers another protocol, as JDK clients and `curl --http2` do. A server
+# may ignore the offer (RFC 9110 7.8), so the parser sees the field under another name of the same length.
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_NOT_UPGRADE = b"\r\noffered:"
+_BEGINNING_OF_UPGRADE = re.compile(rb"\r(\n(u(p(g(r(a(d(e)?)?)?)?)?)?)?)?\Z", re.IGNORECASE)
+_END_OF_HEAD = b"\r\n\r\n"
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +81,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._messages = 0  # heads that were begun
         self._unparsed_bytes = 0  # of a head that is not complete
         self._field_bytes = 0  # of its complete fields
+        self._held = b""  # bytes of a head that the parser has not seen
+        self._head_tail = b""  # the last bytes of an unfinished head that it has seen
         self._refused = False
         self._refusal: errors.ApiError | None = None  # decided when a head was complete
         self._reader_patience_s = reader_patience_s
@@ -143,7 +153,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         between, messages = not (self._in_head or self._in_body), self._messages
+        if not self._in_body:
+            data = self._without_upgrade(data)
         super().data_received(data)
+        self._head_tail = (self._head_tail + data)[1 - len(_END_OF_HEAD) :] if self._in_head else b""
         if self._in_head:
             self._unparsed_bytes += len(data)
         if self._refusal is None and self._in_head and self._unparsed_bytes > HEAD_BYTES_MAX:
@@ -157,6 +170,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
+
+    def _without_upgrade(self, data: bytes) -> bytes:
+        """Rename the field Upgrade in the head that begins or continues with `data`. The end of `data` is held back if
+        it may be the beginning of that field."""
+        head, self._held = self._held + data, b""
+        end = (self._head_tail + head).find(_END_OF_HEAD)
+        if end >= 0:
+            end += len(_END_OF_HEAD) - len(self._head_tail)
+            return _UPGRADE.sub(_NOT_UPGRADE, head[:end]) + head[end:]
+        if beginning := _BEGINNING_OF_UPGRADE.search(head):
+            head, self._held = head[: beginning.start()], beginning[0]
+        return _UPGRADE.sub(_NOT_UPGRADE, head)
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is refused in our shape too."""

@@ -91,7 +91,9 @@ class InvalidApiKey(ApiError):
     code = "invalid_api_key"
 
     def __init__(self) -> None:
-        super().__init__("Incorrect API key provided. Send a valid key as 'Authorization: Bearer <key>'.")
+        super().__init__(
+            "Incorrect API key provided. Send a valid key as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
+        )
 
 
 class AccessEnded(ApiError):

@@ -157,7 +157,7 @@ def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window)
                 f"{window.context_tokens} tokens.",
                 param=window.param,
             )
-        if chars > window.context_tokens:  # fewer characters have fewer words
+        if tokenizer.ends_at_words and chars > window.context_tokens:  # fewer characters have fewer words
             check_words(tokenizer, _words_at_least(prompt), window)
 
 

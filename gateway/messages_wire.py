@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.asked import Asked, ChatPrompt
-from gateway.parsing import check_neutral, decode
+from gateway.parsing import check_neutral, decode, json_decoder
 from gateway.sampling import ID_MAX, MODEL_CHARS_MAX, Stop, TextRules, Tokens, make_sampling
 from gateway.wire import MESSAGES_MAX, PART_SEPARATOR, PARTS_MAX
 
@@ -139,8 +139,8 @@ NEUTRAL_PROMPT: dict[str, tuple[Any, ...]] = {
 }
 NEUTRAL = NEUTRAL_PROMPT | {"container": (), "inference_geo": ("global",)}
 
-_messages_decoder = msgspec.json.Decoder(MessagesRequest)
-_count_decoder = msgspec.json.Decoder(CountRequest)
+_messages_decoder = json_decoder(MessagesRequest)
+_count_decoder = json_decoder(CountRequest)
 
 
 def parse_messages(body: bytes) -> MessagesRequest:
@@ -167,8 +167,9 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence"]
 
 
 class TextContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    """Without `citations`: @ai-sdk/anthropic accepts a list or no field."""
+
     text: str
-    citations: None = None
 
 
 class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,29 +13,35 @@ AT_ONCE = 32
 
 
 class Pace:
-    """For one event loop: AT_ONCE requests per turn, in the order of their calls of `turn`."""
+    """For one event loop: `at_once` requests per turn, in the order of their calls of `turn`."""
 
-    def __init__(self) -> None:
-        self._left = AT_ONCE
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._at_once = self._left = at_once
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
-        """Wait for a place; returns at once while fewer than AT_ONCE requests began in this turn."""
-        if self._left and not self._waiting:
-            self._take()
+        """Wait for a place; returns at once while fewer than `at_once` requests began in this turn."""
+        if self.try_turn():
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         await waiter
 
+    def try_turn(self) -> bool:
+        """Take a place in this turn; False if there is none."""
+        if not self._left or self._waiting:
+            return False
+        self._take()
+        return True
+
     def _take(self) -> None:
-        if self._left == AT_ONCE:  # the first of this turn
+        if self._left == self._at_once:  # the first of this turn
             asyncio.get_running_loop().call_soon(self._next)
         self._left -= 1
 
     def _next(self) -> None:
         """The next turn has begun."""
-        self._left = AT_ONCE
+        self._left = self._at_once
         while self._left and self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():  # else it was cancelled

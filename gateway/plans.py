@@ -14,11 +14,12 @@ from engine import protocol
 from engine.client import EngineClient
 from gateway import errors
 from gateway.asked import Asked, LargeBody
-from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, Read, check_id_count, check_message_count
+from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, Read, check_id_count, check_message_count, has_few_values
 from gateway.callers import Caller
 from gateway.inflight import Plan, ServedModel
 from gateway.large_jobs import HasRead, ReadJob, Window, check_window
 from gateway.large_work import LargeWork
+from gateway.pace import Pace
 from gateway.prompts import Counted, PromptCounter
 from gateway.registry import Registry, Target
 from gateway.sampling import MAX_TOKENS_MAX, check_ids
@@ -41,6 +42,7 @@ class Planner:
         self._engine = engine
         self._large_work = large_work
         self._counter = PromptCounter(large_work)
+        self._text_pace = Pace(at_once=1)  # one large text per turn of the event loop; further ones go to processes
 
     def served(self) -> frozenset[str]:
         """Names of the base models that could be served now."""
@@ -56,9 +58,11 @@ class Planner:
         return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
 
     async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
-        """Parse a body; `kind` is a key of `bodies.READERS`. A large body is parsed by a process; its prompts stay in
-        the body (LargeBody). Raises InvalidRequest, ContextLengthExceeded, RateLimited, Overloaded."""
-        if len(body) <= PARSE_IN_LOOP_BYTES_MAX:
+        """Parse a body; `kind` is a key of `bodies.READERS`. Unless it has few values, a large body is parsed by a
+        process, and its prompts stay in the body (LargeBody). Raises InvalidRequest, ContextLengthExceeded,
+        RateLimited, Overloaded."""
+        small = len(body) <= PARSE_IN_LOOP_BYTES_MAX
+        if small or (has_few_values(body) and self._text_pace.try_turn()):
             return READERS[kind](body)
         if self._engine.models:
             longest = max([info.context_tokens for info in self._engine.models.values()])

@@ -31,7 +31,9 @@ Stop = Annotated[str, Meta(min_length=1, max_length=STOP_CHARS_MAX)]
 TokenId = Annotated[int, Meta(ge=0, le=ID_MAX)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS_MAX)]
 Penalty = Annotated[float, Meta(ge=-PENALTY_MAX, le=PENALTY_MAX)]
-Bias = Annotated[float, Meta(ge=-BIAS_MAX, le=BIAS_MAX)]
+# msgspec parses a typed float of an extreme exponent or many digits in 13 µs, and a body may contain thousands. Untyped
+# floats are parsed by Python, in 0.2 µs; `check_sampling` checks them.
+Bias = Annotated[Any, Meta(extra_json_schema={"type": "number", "minimum": -BIAS_MAX, "maximum": BIAS_MAX})]
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +98,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            logit_bias=self.logit_bias or {},
+            logit_bias={id_: float(bias) for id_, bias in (self.logit_bias or {}).items()},
             min_tokens=self.min_tokens or 0,
             logprobs=-1 if logprobs is None else logprobs,
         )
@@ -156,8 +158,12 @@ def check_ids(rules: TextRules, sampling: protocol.Sampling, vocab_size: int) ->
                 raise InvalidRequest(message, param=field)
 
 
-def check_stream_options(request: SamplingFields) -> None:
-    """Raises InvalidRequest."""
+def check_sampling(request: SamplingFields) -> None:
+    """Check the values of `logit_bias`, and the stream options. Raises InvalidRequest."""
+    for bias in (request.logit_bias or {}).values():
+        if type(bias) not in (int, float) or not -BIAS_MAX <= bias <= BIAS_MAX:
+            message = f"'logit_bias' is wrong: each value must be a number from {-BIAS_MAX} to {BIAS_MAX}."
+            raise InvalidRequest(message, param="logit_bias")
     options = request.stream_options
     if options is None:
         return

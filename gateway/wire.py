@@ -13,8 +13,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.asked import Asked, ChatPrompt
 from gateway.errors import InvalidRequest
-from gateway.parsing import check_neutral, decode
-from gateway.sampling import LOGPROBS_MAX, NEUTRAL_SAMPLING, SamplingFields, Tokens, check_stream_options
+from gateway.parsing import check_neutral, decode, json_decoder
+from gateway.sampling import LOGPROBS_MAX, NEUTRAL_SAMPLING, SamplingFields, Tokens, check_sampling
 
 MESSAGES_MAX = 4096
 PARTS_MAX = 4096  # of one message
@@ -136,14 +136,14 @@ NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_SAMPLING | {
     "web_search_options": (),
 }
 
-_decoder = msgspec.json.Decoder(ChatRequest)
+_decoder = json_decoder(ChatRequest)
 
 
 def parse_chat(body: bytes) -> ChatRequest:
     """The request in a body of JSON. Raises InvalidRequest that names the field."""
     request = decode(_decoder, body)
     check_neutral(request, NEUTRAL)
-    check_stream_options(request)
+    check_sampling(request)
     if None not in (request.max_tokens, request.max_completion_tokens) and (
         request.max_tokens != request.max_completion_tokens
     ):

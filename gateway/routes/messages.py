@@ -18,7 +18,7 @@ from gateway.services import Services
 @post(["/v1/messages", "/t/{tenant:str}/v1/messages"], status_code=200, opt={"route": "/v1/messages"})
 async def messages(request: Request[Any, Any, Any], services: Services) -> ASGIApp:
     """Create a message."""
-    return await answer(services, request, MESSAGES, api_key=request.headers.get("x-api-key"))
+    return await answer(services, request, MESSAGES)
 
 
 @post(
@@ -28,7 +28,7 @@ async def messages(request: Request[Any, Any, Any], services: Services) -> ASGIA
 )
 async def count_tokens(request: Request[Any, Any, Any], services: Services) -> TokenCount:
     """Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free."""
-    caller = await admit(services, request, api_key=request.headers.get("x-api-key"))
+    caller = await admit(services, request)
     admission = await services.generator.admit(caller)
     async with refunded(admission):
         body = await read_body(request, services.config.gateway.body_bytes_max)

@@ -126,7 +126,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     keys["session"] = {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": _SESSION}
     return schema | {
         "paths": paths,
-        "security": [{"key": []}],
+        "security": [{"key": []}, {"x-api-key": []}],
         "components": known | {"schemas": known.get("schemas", {}) | components, "securitySchemes": keys},
     }
 
@@ -154,11 +154,11 @@ def _operation(path: str, method: str, operation: dict[str, Any], error: dict[st
     if path.startswith("/health"):
         described["security"] = []
     elif path == "/metrics":
-        described["security"] = [{"key": []}, {"session": []}]
+        described["security"] = [{"key": []}, {"x-api-key": []}, {"session": []}]
     elif path == "/v1/admin/session":
         described["security"] = [] if method == "post" else [{"session": []}]
     elif path.startswith(("/v1/admin", "/v1/organization")):
-        described["security"] = [{"key": []}, {"session": []}]
+        described["security"] = [{"key": []}, {"x-api-key": []}, {"session": []}]
     elif speaks_anthropic(path):
         described["security"] = [{"x-api-key": []}, {"key": []}]
     return described

@@ -43,6 +43,26 @@ def test_every_unusable_key_gets_one_and_the_same_answer(stack: Stack) -> None:
     assert answers[0].json()["error"]["code"] == "invalid_api_key"
 
 
+def test_every_path_takes_a_key_in_either_field(stack: Stack) -> None:
+    key, other = stack.keys["acme"], stack.keys["globex"]
+    ours, theirs = {"x-api-key": key}, {"Authorization": f"Bearer {other}"}
+    for path, asked in (("/v1/models", None), ("/v1/chat/completions", body()), ("/t/acme/v1/models", None)):
+        method = "GET" if asked is None else "POST"
+        assert httpx.request(method, stack.url + path, headers=ours, json=asked, timeout=30).status_code == 200
+    # Both: Authorization counts, but on Anthropic's paths.
+    assert httpx.get(f"{stack.url}/t/globex/v1/models", headers=ours | theirs).status_code == 200
+    asked = body(max_tokens=1)
+    assert httpx.post(f"{stack.url}/t/acme/v1/messages", headers=ours | theirs, json=asked).status_code == 200
+    # A key counts, and not the session cookie beside it.
+    cookie = {"Cookie": f"laneway_session_{stack.port}=nonsense"}
+    with_key = httpx.get(f"{stack.url}/v1/admin/tenants", headers=ours | cookie)
+    assert with_key.json()["error"]["code"] == "insufficient_scope"
+    refused = httpx.get(f"{stack.url}/v1/models", headers={"x-api-key": "nonsense"})
+    assert refused.status_code == 401
+    for field in ("'Authorization: Bearer <key>'", "'x-api-key: <key>'"):
+        assert field in refused.json()["error"]["message"]
+
+
 def test_a_key_expires_by_itself(stack: Stack) -> None:
     made = stack.new_key("acme", expires_at=int(time.time()) + 2)
     assert post(stack, made.secret).status_code == 200

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import http.client
+import itertools
 import json
 import socket
+import time
 from typing import Any
 
 import httpx
@@ -109,3 +112,32 @@ def test_no_browser_guesses_what_an_answer_is(stack: Stack) -> None:
     for answer in answers:
         assert answer.headers.get_list("x-content-type-options") == ["nosniff"], answer.url
     assert "x-content-type-options: nosniff" in ask(stack)[2]
+
+
+H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("offer", [H2C, "connection: upgrade\r\nUPGRADE: websocket\r\n"])
+@pytest.mark.parametrize("cuts", [[], [-1], [-2], ["body"], ["field"], ["name"], ["end"], ["body", "name"], "all"])
+def test_an_offered_upgrade_is_ignored_and_the_body_read(stack: Stack, offer: str, cuts: Any) -> None:
+    """JDK clients and `curl --http2` offer h2c; the parser would skip the body. The head may arrive in parts."""
+    content = json.dumps(body(max_tokens=1)) + "\r\n"  # which could be the beginning of a field, too
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n{offer}"
+    key = stack.headers()["Authorization"]
+    head += f"Authorization: {key}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    text = (head + content).encode()
+    name = head.lower().index("\r\nupgrade:")
+    places = {"body": len(head), "end": len(head) - 1, "name": name + 5, "field": name + 1}
+    if cuts == "all":
+        at = list(range(1, len(text)))
+    else:
+        at = sorted(places[cut] if isinstance(cut, str) else len(text) + cut for cut in cuts)
+    with socket.create_connection(("127.0.0.1", stack.port), PATIENCE_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(2):  # the connection is kept
+            for first, last in itertools.pairwise([0, *at, len(text)]):
+                connection.sendall(text[first:last])
+                time.sleep(0.02 if len(at) < 5 else 0.0002)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert (answer.status, json.loads(answer.read())["object"]) == (200, "chat.completion")

@@ -17,7 +17,14 @@ from gateway_stack import eventually_async
 from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway import large_work, prompts
 from gateway.asked import ChatPrompt, LargeBody, Prompt
-from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, check_id_count, check_message_count
+from gateway.bodies import (
+    PARSE_IN_LOOP_BYTES_MAX,
+    PARSE_TEXT_IN_LOOP_BYTES_MAX,
+    READERS,
+    check_id_count,
+    check_message_count,
+    has_few_values,
+)
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Overloaded, RateLimited
 from gateway.large_jobs import CountJob, Counts, HasRead, ReadJob, Window, count
 from gateway.large_work import PROCESSES, TENANT_PROCESSES, TENANT_WAITING_MAX, LargeWork
@@ -238,6 +245,22 @@ def test_too_many_ids_are_found_before_the_body_is_parsed() -> None:
         'x"prompt": ,,,' * 9999,
     ):
         check_id_count(msgspec.json.encode({"user": '"prompt"', "model": "m", "prompt": fine}), 8192)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "few"),
+    [
+        ("word " * 60_000, True),
+        ("one, two " * 4000, True),
+        ("one, two " * 4200, False),
+        ([[]] * 4000, False),
+        ([42] * 11_000, False),
+        (["a"] * 9000, False),
+        ("x" * PARSE_TEXT_IN_LOOP_BYTES_MAX, False),
+    ],
+)
+def test_bodies_with_few_values(prompt: Any, few: bool) -> None:
+    assert has_few_values(msgspec.json.encode({"model": "m", "prompt": prompt})) is few
 
 
 def test_too_many_messages_are_found_before_the_body_is_parsed() -> None:

@@ -160,6 +160,16 @@ def test_refusals_are_said_in_its_words(stack: Stack, client: anthropic.Anthropi
     assert unknown.value.type == "authentication_error"
 
 
+def test_a_text_block_has_no_citations(stack: Stack) -> None:
+    """@ai-sdk/anthropic refuses `"citations": null`."""
+    headers = {"x-api-key": stack.keys["acme"]}
+    answer = httpx.post(f"{stack.url}/v1/messages", headers=headers, json=ASKED)
+    assert [set(block) for block in answer.json()["content"]] == [{"type", "text"}]
+    stream = httpx.post(f"{stack.url}/v1/messages", headers=headers, json=ASKED | {"stream": True}).text
+    assert '"content_block_start"' in stream
+    assert "citations" not in stream
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "kind"),
     [

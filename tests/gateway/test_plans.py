@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from test_registry import model
 
@@ -12,7 +14,8 @@ from billing.database import Database
 from engine.client import EngineClient
 from engine.protocol import ModelInfo
 from engine.tokenizer import Tokenizer
-from gateway.asked import Asked, Prompt
+from gateway.asked import Asked, LargeBody, Prompt
+from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX
 from gateway.callers import Caller
 from gateway.errors import InvalidRequest
 from gateway.inflight import ServedModel
@@ -90,3 +93,20 @@ def test_whose_ids_are_the_same_words(model_dir: Path, tiny_dir: Path) -> None:
     assert not plans.one_vocabulary([targets["one"], targets["tiny"]])
     assert not plans.one_vocabulary([targets["one"], targets["unread"]])
     assert plans.one_vocabulary([targets["unread"]]), "it says itself that it is not there"
+
+
+async def test_one_large_text_is_parsed_per_turn_of_the_loop(model_dir: Path) -> None:
+    plans, _ = planner({"one": model_dir}, one=49152)
+    body = msgspec.json.encode({"model": "one", "prompt": "word " * 20_000})
+    values = msgspec.json.encode({"model": "one", "prompt": ["w"] * 20_000})
+    assert min(len(body), len(values)) > PARSE_IN_LOOP_BYTES_MAX
+    try:
+        first, second = await asyncio.gather(*[plans.read(CALLER, "completions", body) for _ in range(2)])
+        assert first.asked.prompts == ["word " * 20_000]
+        assert isinstance(second.asked.prompts, LargeBody)
+        third = await plans.read(CALLER, "completions", body)
+        assert third.asked.prompts == first.asked.prompts
+        with pytest.raises(InvalidRequest):  # too many prompts
+            await plans.read(CALLER, "completions", values)
+    finally:
+        await plans._large_work.close()

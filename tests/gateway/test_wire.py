@@ -9,6 +9,7 @@ import pytest
 
 from gateway import wire
 from gateway.errors import InvalidRequest
+from gateway.parsing import MESSAGE_PART_CHARS
 
 USER = {"role": "user", "content": "Hi"}
 RETURNED = {
@@ -248,3 +249,22 @@ def test_what_the_template_gets() -> None:
         {"role": "user", "content": "a\nb"},
         {"role": "assistant", "content": "Hello."},
     ]
+
+
+def test_a_long_name_or_value_is_cut_in_the_refusal() -> None:
+    """Matched whole, the second and third take minutes."""
+    nested = "unknown field `" * 33_000 + "x - at `$"
+    for fields in ({"messages": [USER | {"x" * 200_000: 1}]}, {nested: 1}, {"messages": [USER | {"role": nested}]}):
+        with pytest.raises(InvalidRequest) as refused:
+            parse(**fields)
+        assert len(refused.value.message) < 2 * MESSAGE_PART_CHARS + 100
+        assert "…" in refused.value.message
+
+
+def test_biases_are_numbers_in_their_bounds() -> None:
+    biases = parse(logit_bias={"1": 1, "2": -100, "3": 1e-320}).asked().sampling.logit_bias
+    assert biases == {1: 1.0, 2: -100.0, 3: 1e-320}
+    for wrong in (True, "1", None, [1], 100.5, 10**30):
+        with pytest.raises(InvalidRequest) as refused:
+            parse(logit_bias={"5": 1, "6": wrong})
+        assert refused.value.param == "logit_bias"
