@@ -3451,10 +3451,11 @@ export interface components {
             /** @enum {unknown} */
             type: "text";
         };
-        /** TextContent */
+        /**
+         * TextContent
+         * @description Without `citations`: @ai-sdk/anthropic accepts a list or no field.
+         */
         TextContent: {
-            /** @default null */
-            citations: null;
             text: string;
             /** @enum {unknown} */
             type: "text";
