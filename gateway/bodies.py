@@ -59,7 +59,16 @@ def has_few_values(body: bytes) -> bool:
     the number of its values; the rest is text, which the parser copies."""
     if len(body) > PARSE_TEXT_IN_LOOP_BYTES_MAX:
         return False
-    return sum([body.count(mark) for mark in (b'"', b",", b"[")]) <= PARSE_TEXT_IN_LOOP_MARKS_MAX
+    found = 0
+    for mark in (b'"', b",", b"["):
+        # `count` looks at each byte, and takes five times as long where marks are few.
+        at = body.find(mark)
+        while at >= 0:
+            found += 1
+            if found > PARSE_TEXT_IN_LOOP_MARKS_MAX:
+                return False
+            at = body.find(mark, at + 1)
+    return True
 
 
 def check_message_count(body: bytes, context_tokens: int) -> None:

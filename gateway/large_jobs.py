@@ -158,7 +158,7 @@ def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window)
                 param=window.param,
             )
         if tokenizer.ends_at_words and chars > window.context_tokens:  # fewer characters have fewer words
-            check_words(tokenizer, _words_at_least(prompt), window)
+            check_words(tokenizer, _words_at_least(prompt, window.context_tokens), window)
 
 
 def check_words(tokenizer: Tokenizer, words: int, window: Window) -> None:
@@ -170,14 +170,18 @@ def check_words(tokenizer: Tokenizer, words: int, window: Window) -> None:
         )
 
 
-def _words_at_least(prompt: Prompt) -> int:
-    """A template leaves the user's words as they are; of the assistant's it may leave out what was thought."""
+def _words_at_least(prompt: Prompt, enough: int | None = None) -> int:
+    """See `words_at_least`. A template renders the user's words unchanged, but may omit the assistant's reasoning."""
     match prompt:
         case ChatPrompt():
-            contents = [message["content"] for message in prompt.messages if message["role"] == "user"]
-            return sum([max(0, words_at_least(content) - 1) for content in contents])  # the first blank may be stripped
+            words = 0
+            for message in prompt.messages:
+                if message["role"] == "user" and (enough is None or words <= enough):
+                    # The template may strip the first blank.
+                    words += max(0, words_at_least(message["content"], enough) - 1)
+            return words
         case str():
-            return words_at_least(prompt)
+            return words_at_least(prompt, enough)
     return 0
 
 

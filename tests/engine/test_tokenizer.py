@@ -18,8 +18,16 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import engine.tokenizer
 from engine.small_files import SMALL_BYTES_MAX, TOKENIZER_BYTES_MAX
-from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, HELD_IDS_MAX, TemplateError, Tokenizer
+from engine.tokenizer import (
+    ENCODE_IN_LOOP_CHARS_MAX,
+    HELD_IDS_MAX,
+    WORDS_PIECE_CHARS,
+    TemplateError,
+    Tokenizer,
+    words_at_least,
+)
 
 TEXTS = [
     "Hello, world!",
@@ -206,6 +214,20 @@ WORDS = st.sampled_from(
 def test_a_text_has_no_fewer_tokens_than_the_bound_says(tokenizer: Tokenizer, words: list[str]) -> None:
     text = "".join(words)
     assert tokenizer.tokens_at_least(text) <= len(tokenizer.encode(text))
+
+
+@given(text=st.text(" \n\t\rab", max_size=60), piece=st.integers(1, 20))
+@settings(deadline=None)
+def test_a_bound_taken_in_pieces_is_no_larger_than_that_of_the_whole_text(text: str, piece: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.tokenizer, "WORDS_PIECE_CHARS", piece)
+        assert words_at_least(text, enough=len(text)) <= words_at_least(text)
+
+
+def test_a_bound_is_not_taken_beyond_what_is_enough(tokenizer: Tokenizer) -> None:
+    whole, enough = words_at_least("word " * 60_000), words_at_least("word " * 60_000, enough=8192)
+    assert whole == 60_000
+    assert 8192 < enough < 8192 + WORDS_PIECE_CHARS
 
 
 def test_the_bound_counts_words(tokenizer: Tokenizer, byte_fallback: Tokenizer) -> None:
