@@ -218,7 +218,7 @@ class Room:
         adapter = entry.sequence.adapter
         headroom = self._headroom(entry, missing)
         wanted = missing + self._adapter_pages(entry) + headroom
-        rank = self._rank_for_eviction(entry)
+        rank = self._rank_for_eviction(entry, missing)
         idle = self._residency.evictable_pages(rank)
         taken = missing + self._adapter_pages(entry)
         taken += self._residency.pages_joined(adapter, self._tiers[entry.tier].name)
@@ -231,7 +231,7 @@ class Room:
     def reclaim(self, entry: Entry) -> None:
         """Evict idle adapters, then preempt lower tiers, as far as a waiting request needs it for its pages."""
         missing = self.pages_of(entry, entry.sequence.token_count())
-        self._evict_and_preempt(entry, missing, 0, self._rank_for_eviction(entry))
+        self._evict_and_preempt(entry, missing, 0, self._rank_for_eviction(entry, missing))
 
     def _evict_and_preempt(self, entry: Entry, missing: int, headroom: int, rank: int) -> bool:
         """Evict adapters for which no tier above `rank` waits, then preempt lower tiers, until `missing` pages, those
@@ -248,10 +248,11 @@ class Room:
                 return False
         return True
 
-    def _rank_for_eviction(self, entry: Entry) -> int:
+    def _rank_for_eviction(self, entry: Entry, missing: int) -> int:
         """The `rank` for Residency.evict: adapters for which higher tiers wait are spared, unless nothing runs or the
-        request joins within its tier's floor."""
-        return entry.tier if self.count() and not self.within_floor(entry) else 0
+        request joins within its tier's floor. `missing`: its pages that the tier does not hold yet."""
+        within_floor = self.pages.over(entry.tier) + missing + self._adapter_pages(entry) <= 0
+        return entry.tier if self.count() and not within_floor else 0
 
     def _headroom(self, entry: Entry, missing: int) -> int:
         """One page for each running request that could preempt the newcomer when it grows: within the floor only those

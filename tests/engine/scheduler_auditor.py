@@ -524,11 +524,13 @@ class House:
     def schedule(self) -> Step | None:
         """Schedule, audit what was planned, and begin it."""
         before = [(sequence, sequence.preemptions) for sequence in self.running()]
-        pinned = self.pinned & set(self.table.resident())
+        resident = set(self.table.resident())
+        pinned = self.pinned & resident
         waited = {books.sequence.adapter: books.sequence.tier for books in self.books.values() if not books.ending}
         faults = self.scheduler.faults.count
         step = self.scheduler.schedule()
-        assert pinned <= set(self.table.resident()), "a pinned adapter was evicted"
+        evicted = resident - set(self.table.resident())
+        assert not pinned & evicted, "a pinned adapter was evicted"
         self._check_adapters(waited)
         for ended in self.scheduler.take_failed():
             self._end(ended)
@@ -551,7 +553,7 @@ class House:
         self._check_left_out(step, left_out, excused=excused)
         if not excused:
             self._check_first_requests([s for s, _ in before], victims)
-            self._check_nobody_waits_for_borrowed_pages(step)
+            self._check_nobody_waits_for_borrowed_pages(step, evicted)
             self._check_owed(step)
         if self.vault:
             self.vault.begins(step)
@@ -749,7 +751,7 @@ class House:
     def _prefills(self, chunk: Chunk) -> bool:
         return chunk.count > 1 or chunk.start < len(chunk.sequence.prompt_ids) or bool(chunk.sequence.preemptions)
 
-    def _check_nobody_waits_for_borrowed_pages(self, step: Step) -> None:
+    def _check_nobody_waits_for_borrowed_pages(self, step: Step, evicted: set[str]) -> None:
         """If requests of the highest tier wait after a step was planned that had tokens left, the pages that lower
         tiers hold above their floors would not be enough for all of them."""
         top, lower = self.tiers[0], self.tiers[1:]
@@ -760,6 +762,10 @@ class House:
         waiting = [s for s in waiting if s.model == step.model and not self._crowds(s)]
         # A preempted request joins again only after the step in flight; the requests behind it wait for it.
         if any(self._in_flight(s) for s in waiting):
+            return
+        # A request lacked room, and then lost its adapter to a lower tier that joined within its floor. From the next
+        # step on the requests behind it may join before it.
+        if any(s.adapter in evicted for s in waiting):
             return
         waiting = [s for s in waiting if s.adapter is None or self.table.where(s.adapter) != "disk"]
         tokens = sum(chunk.count for chunk in step.chunks)
