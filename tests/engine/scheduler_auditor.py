@@ -826,20 +826,23 @@ class House:
         return reach
 
     def _common_pages(self) -> int:
-        """Pages that requests of several tiers hold, their adapters' among them."""
+        """Pages that requests of several tiers hold, their adapters' among them: each once per tier after the first, as
+        it counts in the floors of all these tiers."""
+        return sum(len(tiers) - 1 for tiers in self._holders().values())
+
+    def _shared_pages(self) -> int:
+        """As `_common_pages`, and each page of an adapter at least once: it is freed only by its last holder."""
+        holders = self._holders()
+        pages = holders.keys() | self.memory.tiles.keys()
+        return sum(max(len(holders.get(page, ())) - 1, page in self.memory.tiles) for page in pages)
+
+    def _holders(self) -> dict[int, set[str]]:
+        """Page → tiers whose running requests hold it."""
         tiers: dict[int, set[str]] = {}
         for sequence in self.running():
             for page in self.pages_held(sequence):
                 tiers.setdefault(page, set()).add(sequence.tier)
-        return sum(len(holders) > 1 for holders in tiers.values())
-
-    def _shared_pages(self) -> int:
-        """Pages of adapters and prefixes that several tiers hold: they are freed only by the last of these tiers."""
-        tiers: dict[int, set[str]] = {}
-        for sequence in self.running():
-            for page in sequence.pages:
-                tiers.setdefault(page, set()).add(sequence.tier)
-        return len(self.memory.tiles) + sum(len(holders) > 1 for holders in tiers.values())
+        return tiers
 
     def _adapter_pages(self, sequence: Sequence) -> int:
         return self.table.pages_needed(sequence.adapter) if sequence.adapter is not None else 0
