@@ -972,3 +972,29 @@ def test_others_join_while_an_adapter_is_loaded_again_into_fewer_pages() -> None
         residence_s=0.0,
     )
     play(schedule)
+
+
+def test_a_tier_evicts_a_waited_adapter_for_pages_within_its_floor_though_it_has_some_of_them_cached() -> None:
+    """Pages that the joining request found in the prefix cache were counted twice. Its tier then seemed to exceed its
+    floor, and an idle adapter was spared for a request of a higher tier that lacked room."""
+    tiers = (
+        Tier(name="a", service_tier="default", floor=0.4),
+        Tier(name="b", service_tier="flex", floor=0.5, preemptible=False),
+    )
+    house = House(tiers=tiers, pages=20, adapters={"large": ("base", 16)}, namespace_quota=1.0)
+    prompt = list(range(1, 29))
+    house.submit(prompt, 1, tier="b")
+    house.run()
+    house.submit(12, 12, tier="a")
+    house.submit(4, 1, tier="a", adapter="large")
+    house.run(4)
+    waits = house.submit(13, 1, tier="a", adapter="large")
+    house.run(1)
+    assert not waits.pages
+    assert house.table.where("large") == "device"
+    joins = house.submit([*prompt, *range(40, 51)], 2, tier="b")
+    house.run(1)
+    assert joins.cached_tokens == 28
+    assert house.table.where("large") != "device"
+    house.run()
+    house.check_the_end()
