@@ -39,12 +39,13 @@ class Asked(msgspec.Struct, frozen=True):
     prompts: list[Prompt] | LargeBody
     param: str  # the field of the prompts, for what is said about them
     n: int
-    max_tokens: int | None  # of each text
+    max_tokens: int | None  # of each text; None: the default of the caller, else of the endpoint, else of the model
     sampling: Sampling
     rules: TextRules
     service_tier: str | None
     stream: bool
     echo: bool = False  # each text begins with its prompt
+    max_tokens_default: int | None = None  # of the endpoint
     sticky: str | None = None  # requests that are alike in it are one user's, or one conversation's
 
     @property

@@ -16,6 +16,7 @@ from gateway.wire import FinishReason, Usage
 PROMPTS_MAX = 16
 TEXTS_MAX = 64  # of one request: prompts × n
 PROMPT_IDS_MAX = 2**20  # of one prompt; no window is larger
+MAX_TOKENS_DEFAULT = 16  # OpenAI's and vLLM's default for this endpoint
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +61,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
             param="prompt",
             n=self.n or 1,
             max_tokens=self.max_tokens,
+            max_tokens_default=MAX_TOKENS_DEFAULT,
             sampling=self.sampling(self.logprobs),
             rules=self.rules(),
             service_tier=self.service_tier,

@@ -146,17 +146,9 @@ def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window)
             continue
         chars = chars_of(prompt)
         if chars > window.context_tokens * CHARS_PER_TOKEN_MAX:
-            raise ContextLengthExceeded(
-                f"{window.param!r} has {chars} characters; no prompt of that length fits this model's context of "
-                f"{window.context_tokens} tokens.",
-                param=window.param,
-            )
+            raise _too_long(window, f"{window.param!r} has {chars} characters, too many for any prompt that fits.")
         if isinstance(prompt, ChatPrompt) and len(prompt.messages) > window.context_tokens:
-            raise ContextLengthExceeded(
-                f"{window.param!r} has {len(prompt.messages)} messages; they do not fit this model's context of "
-                f"{window.context_tokens} tokens.",
-                param=window.param,
-            )
+            raise _too_long(window, f"{window.param!r} has {len(prompt.messages)} messages.")
         if tokenizer.ends_at_words and chars > window.context_tokens:  # fewer characters have fewer words
             check_words(tokenizer, _words_at_least(prompt, window.context_tokens), window)
 
@@ -164,10 +156,7 @@ def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window)
 def check_words(tokenizer: Tokenizer, words: int, window: Window) -> None:
     """`words`: a lower bound of a prompt's. Raises ContextLengthExceeded."""
     if tokenizer.ends_at_words and words > window.context_tokens:
-        raise ContextLengthExceeded(
-            f"{window.param!r} takes at least {words} tokens; this model's context is {window.context_tokens}.",
-            param=window.param,
-        )
+        raise _too_long(window, f"{window.param!r} takes at least {words} tokens.")
 
 
 def _words_at_least(prompt: Prompt, enough: int | None = None) -> int:
@@ -189,11 +178,17 @@ def check_window(tokens: int, window: Window) -> None:
     """Check that a prompt of `tokens` leaves room for the answer. Raises ContextLengthExceeded."""
     room = window.context_tokens - tokens
     if room < window.least:
-        raise ContextLengthExceeded(
-            f"This model's context is {window.context_tokens} tokens; {window.param!r} takes {tokens} and the answer "
-            f"may take {window.least}. Send less, or ask for less.",
+        raise _too_long(
+            window,
+            f"{window.param!r} takes {tokens} and the answer may take {window.least}. Send less, or ask for less.",
             param=window.param if room < 1 else "max_tokens",
         )
+
+
+def _too_long(window: Window, why: str, param: str | None = None) -> ContextLengthExceeded:
+    """Begins with OpenAI's sentence, by which LiteLLM and others recognise that the context was exceeded."""
+    message = f"This model's maximum context length is {window.context_tokens} tokens. However, {why}"
+    return ContextLengthExceeded(message, param=param or window.param)
 
 
 def chars_of(prompt: Prompt) -> int:

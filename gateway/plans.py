@@ -159,7 +159,8 @@ def _bound(caller: Caller, model: ServedModel, info: protocol.ModelInfo, request
     # Checked again: the count may stem from another model with the same encoding and another context.
     check_window(longest, Window(info.context_tokens, info.vocab_size, asked or 1, request.param))
     room = info.context_tokens - longest
-    bound = asked or min(room, caller.default_max_tokens or model.default_max_tokens, _alternatives_room(request))
+    default = caller.default_max_tokens or request.max_tokens_default or model.default_max_tokens
+    bound = asked or min(room, default, _alternatives_room(request))
     if request.rules.min_tokens > bound:
         message = f"'min_tokens' is {request.rules.min_tokens}, and the answer may have {bound} tokens at most."
         raise errors.InvalidRequest(message, param="min_tokens")

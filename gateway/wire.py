@@ -18,6 +18,7 @@ from gateway.sampling import LOGPROBS_MAX, NEUTRAL_SAMPLING, SamplingFields, Tok
 
 MESSAGES_MAX = 4096
 PARTS_MAX = 4096  # of one message
+NAME_CHARS_MAX = 256
 PART_SEPARATOR = "\n"  # between the text parts of one message, as vLLM joins them
 
 
@@ -30,10 +31,11 @@ EmptyList = Annotated[list[Any], Meta(max_length=0)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role"):
-    """Base of all messages. A participant's name would have to change the prompt, and no template here reads it."""
+    """Base of all messages. `name` is a hint: AutoGen, Semantic Kernel and LangGraph send it, and no template that is
+    served here reads it."""
 
     content: Content
-    name: None = None
+    name: Annotated[str, Meta(max_length=NAME_CHARS_MAX)] | None = None
 
 
 class SystemMessage(Message, frozen=True, kw_only=True, tag="system"):

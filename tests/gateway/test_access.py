@@ -196,6 +196,8 @@ def test_the_default_and_the_most_of_max_tokens(stack: Stack) -> None:
     long = stack.chat(messages=[{"role": "user", "content": "word " * 9000}], max_tokens=None)
     assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
     assert long.json()["error"]["param"] == "messages"
+    for refusal in (over, long):  # LiteLLM recognises the sentence, not the code
+        assert "this model's maximum context length is" in refusal.json()["error"]["message"].lower()
 
 
 def test_a_budget_of_tokens_clamps_and_then_refuses(stack: Stack) -> None:

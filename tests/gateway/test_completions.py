@@ -45,6 +45,15 @@ def test_one_text(client: openai.OpenAI, stack: Stack) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks][-2:] == [None, "length"]
 
 
+def test_without_max_tokens_a_text_has_sixteen_tokens_unless_the_key_has_a_default(stack: Stack) -> None:
+    """As OpenAI and vLLM have it. The default of the model, 2,048 tokens, would be 128 times the bill."""
+    assert post(stack, max_tokens=None, ignore_eos=True).json()["usage"]["completion_tokens"] == 16
+    headers = {"Authorization": f"Bearer {stack.new_key('acme', default_max_tokens=3).secret}"}
+    asked = {"model": MODEL, "prompt": "Once upon a time"}
+    shorter = httpx.post(f"{stack.url}/v1/completions", headers=headers, json=asked, timeout=30)
+    assert shorter.json()["usage"]["completion_tokens"] == 3
+
+
 def test_ids_are_their_text(client: openai.OpenAI, tokenizer: Tokenizer) -> None:
     text = "The ships in the harbour"
     ids = tokenizer.encode(text)

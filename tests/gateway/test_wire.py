@@ -81,6 +81,12 @@ ACCEPTED: list[dict[str, Any]] = [
     {"moderation": None, "prompt_cache_options": {}},
     {"messages": [{"role": "system", "content": "S"}, USER]},
     {"messages": [{"role": "developer", "content": "S", "name": None}, USER]},
+    {
+        "messages": [
+            {"role": "user", "content": "x", "name": "Bob"},
+            {"role": "assistant", "content": "y", "name": "Al"},
+        ]
+    },
     {"messages": [USER, RETURNED, USER]},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]},
     {"messages": [{"role": "user", "content": ""}]},
@@ -104,7 +110,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": "x", "name": "Bob"}]}, "messages[0].name"),
+    ({"messages": [{"role": "user", "content": "x", "name": "B" * 257}]}, "messages[0].name"),
     ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "messages[0].foo"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
     (
