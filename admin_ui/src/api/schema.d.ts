@@ -1435,7 +1435,7 @@ export interface components {
             /** @default null */
             function_call: null;
             /** @default null */
-            name: null;
+            name: string | null;
             /** @default null */
             provider_specific_fields: {
                 [key: string]: null;
@@ -2192,7 +2192,7 @@ export interface components {
         DeveloperMessage: {
             content: string | components["schemas"]["TextPart"][];
             /** @default null */
-            name: null;
+            name: string | null;
             /** @enum {unknown} */
             role: "developer";
         };
@@ -3395,7 +3395,7 @@ export interface components {
         SystemMessage: {
             content: string | components["schemas"]["TextPart"][];
             /** @default null */
-            name: null;
+            name: string | null;
             /** @enum {unknown} */
             role: "system";
         };
@@ -3683,7 +3683,7 @@ export interface components {
         UserMessage: {
             content: string | components["schemas"]["TextPart"][];
             /** @default null */
-            name: null;
+            name: string | null;
             /** @enum {unknown} */
             role: "user";
         };
