@@ -238,7 +238,7 @@ def test_a_budget_bears_the_fallback_or_the_first_ones_refusal_stands(stack: Scr
 
 def test_a_limit_that_the_fallback_would_pass(stack: ScriptedModels) -> None:
     """It was admitted for less: the first one's refusal stands, and it takes nothing."""
-    made = stack.new_key("initech")
+    made = stack.new_key("initech", default_max_tokens=2048)
     change = LimitsChange(tokens_per_minute=200)
     tenant_id = stack.tenants["initech"]
     stack.write(lambda c: allowances.change(c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change))
