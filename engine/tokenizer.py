@@ -179,9 +179,9 @@ def words_at_least(text: str, enough: int | None = None) -> int:
     """A lower bound on the words that a space follows: runs of an odd number of spaces, less those after another blank.
     With `enough`, the rest of a text is not read once the bound exceeds it. A whole text takes about 5 ns a character.
     """
-    size = len(text) if enough is None else WORDS_PIECE_CHARS
+    size = WORDS_PIECE_CHARS if enough is not None else max(1, len(text))
     bound = 0
-    for start in range(0, len(text), max(1, size)):
+    for start in range(0, len(text), size):
         end = start + size
         runs = text.count(" ", start, end) - 2 * text.count("  ", start, end)
         runs -= sum([text.count(blank, start, end) for blank in ("\n ", "\t ", "\r ")])

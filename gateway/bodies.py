@@ -61,7 +61,7 @@ def has_few_values(body: bytes) -> bool:
     if len(body) > PARSE_TEXT_IN_LOOP_BYTES_MAX:
         return False
     found = 0
-    for start in range(0, len(body), MARKS_PIECE_BYTES):  # a body with many values is found out at its beginning
+    for start in range(0, len(body), MARKS_PIECE_BYTES):  # stops early in a body with many values
         found += sum([body.count(mark, start, start + MARKS_PIECE_BYTES) for mark in (b'"', b",", b"[")])
         if found > PARSE_TEXT_IN_LOOP_MARKS_MAX:
             return False
