@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import jinja2
+import jinja2.meta
 import tokenizers
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -36,6 +37,16 @@ MARK = "\ufdd1"
 
 class TemplateError(ValueError):
     """The chat template refused the messages: the caller's mistake. The message is fit to be shown to the caller."""
+
+
+class UnknownTemplateArgument(TemplateError):
+    """An argument that the chat template does not read."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        others = ", ".join(sorted(known))
+        reads = f"it reads {others}" if others else "it reads no arguments"
+        super().__init__(f"This model's chat template does not read {name!r}; {reads}")
+        self.name = name
 
 
 class Detokenizer(Protocol):
@@ -67,7 +78,9 @@ class Tokenizer:
         self._special = frozenset(self._special_ids.values())
         self._control = _any_of(self._special_ids)
         self._names = {name: _token_text(config[name]) for name in _NAMED_TOKENS if config.get(name) is not None}
-        self._template = _compile_template(directory, config)
+        self._template, arguments = _compile_template(directory, config)
+        # The template's arguments that a caller may set.
+        self.template_arguments = arguments - RESERVED_ARGUMENTS - self._names.keys()
         self._byte_level = isinstance(self._encoder.decoder, tokenizers.decoders.ByteLevel)
         self.ends_at_words = self._byte_level and _ends_at_words(self._encoder)
         self._bytes_of: dict[int, bytes] = {}  # of a byte-level vocabulary, as they are asked for; no larger than it is
@@ -95,29 +108,42 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Ids of a conversation under the model's chat template. Raises TemplateError.
+        """Ids of a conversation under the model's chat template. `arguments`: values of `template_arguments`. Raises
+        TemplateError.
 
-        Only the template makes control tokens: where a message spells one, its characters are encoded as text.
+        Only the template makes control tokens: where a message or an argument spells one, its characters are encoded
+        as text.
         `continue_final_message` ends the prompt with the last character of the last message, for the model to go on.
         """
-        forged = _contains(messages, self._control)
+        arguments = arguments or {}
+        forged = _contains(messages, self._control) or _contains(arguments, self._control)
         if forged:
-            messages = _break_up(messages, self._control)
+            messages, arguments = _break_up(messages, self._control), _break_up(arguments, self._control)
         if continue_final_message:
             *before, last = messages
             marked = [*before, {**last, "content": last["content"] + MARK}]
-            text, found, _ = self.render_chat(marked, add_generation_prompt=False).rpartition(MARK)
+            text, found, _ = self.render_chat(marked, add_generation_prompt=False, arguments=arguments).rpartition(MARK)
             if not found:
                 raise TemplateError("this model's chat template does not let its last message be continued")
         else:
-            text = self.render_chat(messages, add_generation_prompt=add_generation_prompt)
+            text = self.render_chat(messages, add_generation_prompt=add_generation_prompt, arguments=arguments)
         return self._encode_rendered(text) if forged else _encode(self._encoder, text, False)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
         """The conversation as the text that the model reads. Raises TemplateError."""
         if self._template is None:
             raise TemplateError("this model has no chat template")
+        for name in arguments or ():
+            if name not in self.template_arguments:
+                raise UnknownTemplateArgument(name, self.template_arguments)
         try:
             text = self._template.render(
                 messages=messages,
@@ -125,6 +151,7 @@ class Tokenizer:
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._names,
+                **(arguments or {}),
             )
             text.encode()  # a lone surrogate is no text: UnicodeEncodeError, a ValueError
         except jinja2.TemplateError as error:
@@ -316,20 +343,26 @@ def _token_text(value: Any) -> str:
     return str(value["content"]) if isinstance(value, dict) else str(value)
 
 
-def _compile_template(directory: Path, config: Mapping[str, Any]) -> jinja2.Template | None:
-    """The template in chat_template.jinja, else in tokenizer_config.json, else None. Same dialect as transformers."""
+# Set by `render_chat` itself.
+RESERVED_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
+
+def _compile_template(directory: Path, config: Mapping[str, Any]) -> tuple[jinja2.Template | None, frozenset[str]]:
+    """The template in chat_template.jinja, else in tokenizer_config.json, else None, and the names that it reads. Same
+    dialect as transformers."""
     path = directory / "chat_template.jinja"
     source = read_small(path).decode() if path.exists() else config.get("chat_template")
     if isinstance(source, list):  # several, by name
         source = {entry["name"]: entry["template"] for entry in source}.get("default")
     if source is None:
-        return None
+        return None, frozenset()
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     try:
-        return environment.from_string(source)
+        names = jinja2.meta.find_undeclared_variables(environment.parse(source))
+        return environment.from_string(source), frozenset(names - environment.globals.keys())
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"{directory}: the chat template does not compile: {error}") from error
 

@@ -27,8 +27,8 @@ from gateway.sse import ReplayedAnswer, Shape, StreamedAnswer, Waits, WholeAnswe
 
 @dataclass(slots=True, frozen=True)
 class Endpoint:
-    """What differs among endpoints. `kind`: a key of `bodies.READERS`. `shape_of`: makes the answer's Shape; its second
-    argument says whether a stream ends with the usage."""
+    """What differs among endpoints. `kind`: that of `bodies.read_request`. `shape_of`: makes the answer's Shape; its
+    second argument says whether a stream ends with the usage."""
 
     kind: str
     shape_of: Callable[[InFlight, bool], Shape]
@@ -66,6 +66,7 @@ async def _answer(
     line = line_of(request)
     body = await read_body(request, services.config.gateway.body_bytes_max)
     read = await services.generator.read(caller, endpoint.kind, body)
+    line.record.ignored = read.ignored
     asked = read.asked
     call = _call(services, request, caller, body, streams=asked.stream)
     begun: InFlight | Replayed | None = None if call is None else await call.look()

@@ -10,6 +10,7 @@ from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.types import ASGIApp, ControllerRouterHandler
 
+from gateway.cors import CrossOrigin
 from gateway.http import Front
 from gateway.routes.chat import chat_completions
 from gateway.routes.completions import completions
@@ -44,7 +45,9 @@ def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = (
     inner: ASGIApp = framework(services, routes)
     if (place := services.config.gateway.metrics_place) is not None:
         inner = MetricsListener(inner, place[1])
-    return Front(inner, services.metrics, services.pace, services.refusal_pace)
+    front: ASGIApp = Front(inner, services.metrics, services.pace, services.refusal_pace)
+    origins = services.config.gateway.cors_origins
+    return CrossOrigin(front, origins) if origins else front
 
 
 def framework(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> Litestar:

@@ -5,6 +5,8 @@ Plain data between the wire modules, which make it, and the generator, which ser
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from engine.protocol import Sampling
@@ -17,6 +19,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     messages: list[dict[str, str]]
     add_generation_prompt: bool = True  # the template opens the answer
     continue_final: bool = False  # the last message is the beginning of the answer
+    template_kwargs: dict[str, Any] = {}  # further arguments of the template: booleans, numbers, texts and null
 
 
 Prompt = ChatPrompt | str | list[int]
@@ -25,11 +28,12 @@ Prompt = ChatPrompt | str | list[int]
 class LargeBody(msgspec.Struct, frozen=True):
     """Prompts of a body too large to be parsed in the event loop; a process of `large_work` reads them from `body`."""
 
-    kind: str  # a key of `bodies.READERS`
+    kind: str  # that of `bodies.read_request`
     body: bytes
     prompts: int  # how many
     ids: bool  # at least one prompt is a list of ids
     words: int = 0  # a lower bound of the longest prompt's
+    ignore_unknown: bool = False  # unknown fields of `body` are ignored
 
 
 class Asked(msgspec.Struct, frozen=True):

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from gateway.asked import Asked
-from gateway.completions_wire import PROMPTS_MAX, parse_completion
+from gateway.completions_wire import parse_completion
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.messages_wire import parse_count, parse_messages
+from gateway.unknown_fields import UnknownFields
 from gateway.wire import parse_chat
 
 # A body up to this size is parsed in the event loop, in at most two milliseconds whatever it contains.
@@ -27,32 +28,41 @@ OTHER_NUMBERS_MAX = 4096
 MESSAGES_MAX = 2048
 MESSAGE_TOKENS_MIN = 3
 COUNT_BYTES = 64 * 1024
+# Prompts of ids may have this many contexts of ids in all; further ones would take too long to parse.
+IDS_CONTEXTS_MAX = 16
 
 
 class Read(msgspec.Struct, frozen=True):
-    """A parsed body. `wants_usage`: its stream ends with the usage."""
+    """A parsed body. `wants_usage`: its stream ends with the usage. `ignored`: paths of unknown fields."""
 
     asked: Asked
     wants_usage: bool = False
+    ignored: tuple[str, ...] = ()
 
 
-def _read_chat(body: bytes) -> Read:
-    request = parse_chat(body)
+def _read_chat(body: bytes, unknown: UnknownFields) -> Read:
+    request = parse_chat(body, unknown)
     return Read(request.asked(), request.wants_usage())
 
 
-def _read_completion(body: bytes) -> Read:
-    request = parse_completion(body)
+def _read_completion(body: bytes, unknown: UnknownFields) -> Read:
+    request = parse_completion(body, unknown)
     return Read(request.asked(), request.wants_usage())
 
 
-# By endpoint. Each raises InvalidRequest.
-READERS: Mapping[str, Callable[[bytes], Read]] = {
+_READERS: Mapping[str, Callable[[bytes, UnknownFields], Read]] = {
     "chat": _read_chat,
     "completions": _read_completion,
-    "messages": lambda body: Read(parse_messages(body).asked()),
-    "count": lambda body: Read(parse_count(body).asked()),
+    "messages": lambda body, unknown: Read(parse_messages(body, unknown).asked()),
+    "count": lambda body, unknown: Read(parse_count(body, unknown).asked()),
 }
+
+
+def read_request(kind: str, body: bytes, *, ignore_unknown: bool) -> Read:
+    """Parse the body of a request. `kind`: "chat", "completions", "messages" or "count". Raises InvalidRequest."""
+    unknown = UnknownFields(ignore=ignore_unknown)
+    read = _READERS[kind](body, unknown)
+    return msgspec.structs.replace(read, ignored=tuple(unknown.ignored)) if unknown.ignored else read
 
 
 def has_few_values(body: bytes) -> bool:
@@ -93,13 +103,13 @@ def check_id_count(body: bytes, context_tokens: int) -> None:
     at += len(b'"prompt"')
     end = body.find(b'"', at)
     end = len(body) if end < 0 else end
-    limit = PROMPTS_MAX * context_tokens
+    limit = IDS_CONTEXTS_MAX * context_tokens
     found = 0
     for start in range(at, end, COUNT_BYTES):  # stops counting at the limit
         found += body.count(b",", start, min(end, start + COUNT_BYTES))
         if found > limit + OTHER_NUMBERS_MAX:
             raise ContextLengthExceeded(
-                f"'prompt' has over {limit} ids; the longest context served is {context_tokens} tokens, and the limit "
-                f"is {PROMPTS_MAX} prompts.",
+                f"'prompt' has over {limit} ids: {IDS_CONTEXTS_MAX} times the longest context served, {context_tokens} "
+                "tokens.",
                 param="prompt",
             )

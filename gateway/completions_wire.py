@@ -8,19 +8,20 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.asked import Asked, Prompt
-from gateway.errors import InvalidRequest
-from gateway.parsing import check_neutral, decode, json_decoder
-from gateway.sampling import LOGPROBS_MAX, NEUTRAL_SAMPLING, SamplingFields, TokenId, check_sampling
+from gateway.errors import InvalidRequest, UnsupportedValue
+from gateway.parsing import BodyDecoder, Unserved, check_served
+from gateway.sampling import LOGPROBS_MAX, UNSERVED_SAMPLING, SamplingFields, TokenId, check_sampling
+from gateway.unknown_fields import UnknownFields
 from gateway.wire import FinishReason, Usage
 
-PROMPTS_MAX = 16
 TEXTS_MAX = 64  # of one request: prompts × n
+PROMPTS_MAX = TEXTS_MAX
 PROMPT_IDS_MAX = 2**20  # of one prompt; no window is larger
 MAX_TOKENS_DEFAULT = 16  # OpenAI's and vLLM's default for this endpoint
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to go on from, and how. A field typed Any must have one of its NEUTRAL values."""
+    """What to go on from, and how. A field typed Any is in UNSERVED."""
 
     prompt: Annotated[
         str
@@ -33,10 +34,8 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
         None
     )
     logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
-    best_of: Annotated[int, Meta(ge=1, description="Neutral only: as n")] | None = None
-    # Neutral values only.
-    add_special_tokens: Any = None
-    suffix: Any = None
+    best_of: Annotated[int, Meta(ge=1, description="Only as n")] | None = None
+    suffix: Any = None  # in UNSERVED
 
     def prompts(self) -> list[Prompt]:
         """Raises InvalidRequest for a list that mixes kinds."""
@@ -71,22 +70,28 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
         )
 
 
-NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_SAMPLING | {"add_special_tokens": (True,), "suffix": ("",)}
+UNSERVED: dict[str, Unserved] = UNSERVED_SAMPLING | {
+    "add_special_tokens": Unserved("A prompt that is a text begins with the model's special tokens", (True,)),
+    "suffix": Unserved("A text is not filled in before a suffix", ("",)),
+}
 
-_decoder = json_decoder(CompletionRequest)
+_decoder = BodyDecoder(CompletionRequest)
 
 
-def parse_completion(body: bytes) -> CompletionRequest:
+def parse_completion(body: bytes, unknown: UnknownFields) -> CompletionRequest:
     """The request in a body of JSON. Raises InvalidRequest that names the field."""
-    request = decode(_decoder, body)
-    check_neutral(request, NEUTRAL)
+    request = _decoder.decode(body, unknown)
+    check_served(request, UNSERVED)
     check_sampling(request)
     n = request.n or 1
     if request.best_of not in (None, n):
-        raise InvalidRequest(f"'best_of' is not supported beyond its neutral value, as 'n' ({n}).", param="best_of")
+        message = (
+            f"Unsupported value of 'best_of'. All texts that are made are returned; send {n}, as 'n', or leave it out."
+        )
+        raise UnsupportedValue(message, param="best_of")
     if request.echo and request.logprobs is not None:
-        message = "'echo' is not supported together with 'logprobs': prompts have no logprobs here."
-        raise InvalidRequest(message, param="echo")
+        message = "Unsupported value of 'echo'. Prompts have no log probabilities; leave out 'echo' or 'logprobs'."
+        raise UnsupportedValue(message, param="echo")
     prompts = len(request.prompts())
     if prompts * n > TEXTS_MAX:
         message = f"{prompts} prompts and 'n' {n} ask for {prompts * n} texts; the limit is {TEXTS_MAX} a request."

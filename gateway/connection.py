@@ -58,6 +58,24 @@ def _answer(error: errors.ApiError) -> bytes:
     return head.encode() + body
 
 
+def _close_delimited(cycle: RequestResponseCycle, app: Any) -> Any:
+    """`app` for a client of HTTP/1.0, which knows no chunks (RFC 9112 6.1): an answer without Content-Length ends where
+    the connection does. uvicorn sends chunks unless `chunked_encoding` is False, and then expects a length."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        async def send_plain(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                if all(name.lower() != b"content-length" for name, _ in message["headers"]):
+                    cycle.chunked_encoding = False
+            elif cycle.chunked_encoding is False and cycle.expected_content_length == 0:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return answer
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol bounds neither an unfinished head, nor a body after its answer, nor an unread answer. Here a
     head over HEAD_BYTES_MAX is refused with 431, and a head not complete within `head_s` with 408. A client that reads
@@ -265,6 +283,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running_cycle = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = _close_delimited(cycle, app)
         super()._start_asgi_task(cycle, app)
 
     def eof_received(self) -> None:

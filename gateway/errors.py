@@ -71,7 +71,25 @@ def _spread(wait_s: float) -> int:
 
 
 class InvalidRequest(ApiError):
-    """A bad, unknown or unsupported field."""
+    """A field with a wrong value, or a body that is no request."""
+
+
+class UnknownParameter(InvalidRequest):
+    """A field that the endpoint does not have."""
+
+    code = "unknown_parameter"
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A field of the API that has no effect here, with a value that asks for one."""
+
+    code = "unsupported_parameter"
+
+
+class UnsupportedValue(InvalidRequest):
+    """A field of the API of which this value is not served."""
+
+    code = "unsupported_value"
 
 
 class InvalidAdapter(ApiError):

@@ -24,10 +24,12 @@ from gateway.endpoints import method_not_allowed, not_found
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 from gateway.pace import Pace
+from gateway.unknown_fields import header_value
 
 BODY_S_MAX = 60.0
 # Browsers must not guess a content type, and so show an error's text as a page.
 NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+IGNORED_HEADER = b"laneway-ignored"  # names the unknown fields of the body that changed nothing
 LINE = "laneway.line"  # in the ASGI scope: this exchange's RequestLine
 SERVER_SEND = "laneway.send"  # in the ASGI scope: the server's own `send`, which bypasses all middleware
 STATUS_CLIENT_LEFT = 499  # nobody reads it; for the log
@@ -60,7 +62,8 @@ class Front:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 elapsed = (b"openai-processing-ms", b"%d" % round(line.age_s() * 1000))
-                message["headers"] = [*message["headers"], *request_id, elapsed]
+                ignored = [(IGNORED_HEADER, header_value(record.ignored))] if record.ignored else []
+                message["headers"] = [*message["headers"], *request_id, elapsed, *ignored]
             await send(message)
 
         try:

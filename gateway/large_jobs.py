@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from engine.tokenizer import TemplateError, Tokenizer, words_at_least
+from engine.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
 from gateway import errors
 from gateway.asked import ChatPrompt, LargeBody, Prompt
-from gateway.bodies import READERS, Read
-from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest
+from gateway.bodies import Read, read_request
+from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 
 # A text longer than this many characters per token of the window is refused before it is counted.
 CHARS_PER_TOKEN_MAX = 32
@@ -31,10 +31,11 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class ReadJob(msgspec.Struct, frozen=True, tag="read"):
-    """Parse a body. `kind`: a key of `bodies.READERS`."""
+    """Parse a body. `kind`: of `bodies.read_request`."""
 
     kind: str
     body: bytes
+    ignore_unknown: bool
 
 
 class CountJob(msgspec.Struct, frozen=True, tag="count"):
@@ -96,7 +97,7 @@ class Worker:
             tokenizer = self.load(job.directory, job.encoding)
             prompts = job.prompts
             if isinstance(prompts, LargeBody):
-                read = READERS[prompts.kind](prompts.body).asked.prompts
+                read = read_request(prompts.kind, prompts.body, ignore_unknown=prompts.ignore_unknown).asked.prompts
                 assert isinstance(read, list)
                 prompts = read
             ids = count(tokenizer, prompts, job.window)
@@ -108,12 +109,13 @@ class Worker:
 
 def _read(job: ReadJob) -> Read:
     """Raises InvalidRequest."""
-    read = READERS[job.kind](job.body)
+    read = read_request(job.kind, job.body, ignore_unknown=job.ignore_unknown)
     prompts = read.asked.prompts
     assert isinstance(prompts, list)
     ids = any(type(prompt) is list for prompt in prompts)
-    large = LargeBody(job.kind, b"", len(prompts), ids, max(map(_words_at_least, prompts)))
-    return Read(msgspec.structs.replace(read.asked, prompts=large), read.wants_usage)
+    words = max(map(_words_at_least, prompts))
+    large = LargeBody(job.kind, b"", len(prompts), ids, words, job.ignore_unknown)
+    return msgspec.structs.replace(read, asked=msgspec.structs.replace(read.asked, prompts=large))
 
 
 def refuse(refusal: Refusal) -> ApiError:
@@ -132,6 +134,8 @@ def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> li
             ids = _encode(tokenizer, prompt, window)
             check_window(len(ids), window)
             found.append(ids)
+    except UnknownTemplateArgument as error:
+        raise UnsupportedParameter(f"{error}.", param=f"chat_template_kwargs.{error.name}") from None
     except TemplateError as error:
         raise InvalidRequest(f"{window.param!r} do not fit this model: {error}.", param=window.param) from None
     return found
@@ -208,6 +212,7 @@ def _encode(tokenizer: Tokenizer, prompt: Prompt, window: Window) -> list[int]:
                 prompt.messages,
                 add_generation_prompt=prompt.add_generation_prompt,
                 continue_final_message=prompt.continue_final,
+                arguments=prompt.template_kwargs,
             )
         case str():
             ids = tokenizer.encode(prompt, add_special_tokens=True)

@@ -33,6 +33,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     adapter: str | None = None
     tier: str | None = None
     stream: bool = False
+    ignored: tuple[str, ...] = ()  # paths of the body's unknown fields
     texts: int = 1
     prompt_tokens: int = 0
     cached_tokens: int = 0

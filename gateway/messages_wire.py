@@ -8,8 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from gateway.asked import Asked, ChatPrompt
-from gateway.parsing import check_neutral, decode, json_decoder
+from gateway.parsing import BodyDecoder, Explanations, Unserved, check_served
 from gateway.sampling import ID_MAX, MODEL_CHARS_MAX, Stop, TextRules, Tokens, make_sampling
+from gateway.unknown_fields import UnknownFields
 from gateway.wire import MESSAGES_MAX, PART_SEPARATOR, PARTS_MAX
 
 STOPS_MAX = 16
@@ -49,8 +50,8 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A conversation. A last message of the assistant is the beginning of the answer. A field typed Any must have one
-    of its NEUTRAL values."""
+    """A conversation. A last message of the assistant is the beginning of the answer. A field typed Any is in
+    UNSERVED_IN_PROMPTS or UNSERVED."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
     model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
@@ -59,7 +60,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_control: CacheControl | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
-    # Neutral values only.
+    # In UNSERVED_IN_PROMPTS.
     betas: Any = None
     context_management: Any = None
     mcp_servers: Any = None
@@ -106,9 +107,9 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
     service_tier: str | None = None
     # Hints.
     metadata: Metadata | None = None
-    diagnostics: Any = None
-    # Neutral values only.
+    # In UNSERVED.
     container: Any = None
+    diagnostics: Any = None
     inference_geo: Any = None
 
     def asked(self) -> Asked:
@@ -126,34 +127,47 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
         )
 
 
-NEUTRAL_PROMPT: dict[str, tuple[Any, ...]] = {
-    "betas": ([],),
-    "context_management": (),
-    "mcp_servers": ([],),
-    "output_config": ({},),
-    "output_format": (),
-    "speed": ("standard",),
-    "thinking": ({"type": "disabled"},),
-    "tool_choice": ({"type": "auto"}, {"type": "none"}),
-    "tools": ([],),
+_NO_TOOLS = "Tool calling is not served"
+
+UNSERVED_IN_PROMPTS: dict[str, Unserved] = {
+    "tools": Unserved(_NO_TOOLS, ([],)),
+    "tool_choice": Unserved(_NO_TOOLS, ({"type": "auto"}, {"type": "none"})),
+    "mcp_servers": Unserved(_NO_TOOLS, ([],)),
+    "betas": Unserved("No beta feature is served", ([],)),
+    "context_management": Unserved("A conversation is read as it is"),
+    "output_config": Unserved("Structured outputs and an effort are not served", ({},)),
+    "output_format": Unserved("Structured outputs are not served"),
+    "speed": Unserved("Every request has the standard speed", ("standard",)),
+    "thinking": Unserved("Thinking is not separated from the answer", ({"type": "disabled"},)),
 }
-NEUTRAL = NEUTRAL_PROMPT | {"container": (), "inference_geo": ("global",)}
+UNSERVED: dict[str, Unserved] = UNSERVED_IN_PROMPTS | {
+    "container": Unserved("No code is run"),
+    "diagnostics": Unserved("Cache misses are not diagnosed"),
+    "inference_geo": Unserved("A region cannot be chosen", ("global",)),
+}
 
-_messages_decoder = json_decoder(MessagesRequest)
-_count_decoder = json_decoder(CountRequest)
+_EXPLANATIONS: Explanations = (
+    (
+        r"\.(content|system)\[\d+\]\.type' is wrong",
+        "Blocks are of the type 'text'; tools, images and files are not served",
+    ),
+)
+
+_messages_decoder = BodyDecoder(MessagesRequest, _EXPLANATIONS)
+_count_decoder = BodyDecoder(CountRequest, _EXPLANATIONS)
 
 
-def parse_messages(body: bytes) -> MessagesRequest:
+def parse_messages(body: bytes, unknown: UnknownFields) -> MessagesRequest:
     """The request in a body of JSON. Raises InvalidRequest that names the field."""
-    request = decode(_messages_decoder, body)
-    check_neutral(request, NEUTRAL)
+    request = _messages_decoder.decode(body, unknown)
+    check_served(request, UNSERVED)
     return request
 
 
-def parse_count(body: bytes) -> CountRequest:
+def parse_count(body: bytes, unknown: UnknownFields) -> CountRequest:
     """The same, of a request to count."""
-    request = decode(_count_decoder, body)
-    check_neutral(request, NEUTRAL_PROMPT)
+    request = _count_decoder.decode(body, unknown)
+    check_served(request, UNSERVED_IN_PROMPTS)
     return request
 
 

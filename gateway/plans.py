@@ -14,8 +14,16 @@ from engine import protocol
 from engine.client import EngineClient
 from gateway import errors
 from gateway.asked import Asked, LargeBody
-from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX, READERS, Read, check_id_count, check_message_count, has_few_values
+from gateway.bodies import (
+    PARSE_IN_LOOP_BYTES_MAX,
+    Read,
+    check_id_count,
+    check_message_count,
+    has_few_values,
+    read_request,
+)
 from gateway.callers import Caller
+from gateway.config import Config
 from gateway.inflight import Plan, ServedModel
 from gateway.large_jobs import HasRead, ReadJob, Window, check_window
 from gateway.large_work import LargeWork
@@ -35,12 +43,18 @@ class Planner:
     """Of one gateway process."""
 
     def __init__(
-        self, models: Mapping[str, ServedModel], registry: Registry, engine: EngineClient, large_work: LargeWork
+        self,
+        config: Config,
+        models: Mapping[str, ServedModel],
+        registry: Registry,
+        engine: EngineClient,
+        large_work: LargeWork,
     ) -> None:
         self._models = models
         self._registry = registry
         self._engine = engine
         self._large_work = large_work
+        self._ignore_unknown = config.gateway.unknown_fields == "ignore"
         self._counter = PromptCounter(large_work)
         self._text_pace = Pace(at_once=1)  # one large text per turn of the event loop; further ones go to processes
 
@@ -51,6 +65,11 @@ class Planner:
         known = self._models.keys() & self._engine.models.keys()
         return frozenset([name for name in known if not self._registry.is_refused(name)])
 
+    def context_tokens(self, model: str) -> int | None:
+        """The longest context of a base model; None while the engine does not have the model."""
+        info = self._engine.models.get(model)
+        return None if info is None else info.context_tokens
+
     def one_vocabulary(self, targets: Sequence[Target]) -> bool:
         """Whether an id is the same word to all of them. Of one whose files could not be read nobody knows."""
         found = [self._models.get(target.model) for target in targets]
@@ -58,22 +77,22 @@ class Planner:
         return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
 
     async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
-        """Parse a body; `kind` is a key of `bodies.READERS`. Unless it has few values, a large body is parsed by a
+        """Parse a body; `kind` is that of `bodies.read_request`. Unless it has few values, a large body is parsed by a
         process, and its prompts stay in the body (LargeBody). Raises InvalidRequest, ContextLengthExceeded,
         RateLimited, Overloaded."""
         small = len(body) <= PARSE_IN_LOOP_BYTES_MAX
         if small or (has_few_values(body) and self._text_pace.try_turn()):
-            return READERS[kind](body)
+            return read_request(kind, body, ignore_unknown=self._ignore_unknown)
         if self._engine.models:
             longest = max([info.context_tokens for info in self._engine.models.values()])
             check = check_id_count if kind == "completions" else check_message_count
             check(body, longest)
-        reply = await self._large_work.do(_tenant(caller), ReadJob(kind, body))
+        reply = await self._large_work.do(_tenant(caller), ReadJob(kind, body, self._ignore_unknown))
         assert isinstance(reply, HasRead)
         asked = reply.read.asked
         assert isinstance(asked.prompts, LargeBody)
         prompts = msgspec.structs.replace(asked.prompts, body=body)
-        return Read(msgspec.structs.replace(asked, prompts=prompts), reply.read.wants_usage)
+        return msgspec.structs.replace(reply.read, asked=msgspec.structs.replace(asked, prompts=prompts))
 
     async def plan(self, caller: Caller, asked: Asked, target: Target, known: Known | None = None) -> Plan:
         """Counted with the model's own tokenizer, or as one of the same encoding did, and bound by its context. Raises

@@ -49,13 +49,16 @@ class Router:
         registry: Registry,
         served: Callable[[], frozenset[str]],
         now_s: Callable[[], float],
+        context_tokens: Callable[[str], int | None],
     ) -> None:
-        """`served`: names of the base models that the engine serves at this moment. `now_s`: by the database."""
+        """`served`: names of the base models that the engine serves at this moment. `now_s`: by the database.
+        `context_tokens`: the longest context of a base model; None while no engine has told it."""
         self._config = config
         self._database = database
         self._registry = registry
         self._served = served
         self._now_s = now_s
+        self._context_tokens = context_tokens
         self._aliases: Mapping[str, Alias] = alias_rows.configured(config)
         self._prices: Mapping[str, Sequence[PriceVersion]] = {}  # of models of cheapest aliases, latest first
 
@@ -137,7 +140,7 @@ class Router:
 
     def visible(self, caller: Caller) -> list[ModelCard]:
         """Base models and adapters as the registry has them, then aliases by name."""
-        cards = self._registry.visible(caller.tenant_id)
+        cards = [self._with_context(card) for card in self._registry.visible(caller.tenant_id)]
         aliases = [name for name in self._aliases if self._target(caller, name) is None]
         found = [self._alias_card(caller, name) for name in sorted(aliases)]
         return [*cards, *(card for card in found if card is not None)]
@@ -145,7 +148,7 @@ class Router:
     def card(self, caller: Caller, name: str) -> ModelCard:
         """Raises ModelNotFound, ModelUnavailable."""
         if self._target(caller, name) is not None:
-            return self._registry.card(caller.tenant_id, name)
+            return self._with_context(self._registry.card(caller.tenant_id, name))
         card = self._alias_card(caller, name)
         if card is None:
             raise ModelNotFound(name)
@@ -161,7 +164,11 @@ class Router:
         created = alias.created_at
         if created is None:  # the configuration's, which has no date: its first model's
             created = self._registry.created(there[0])
-        return ModelCard(id=name, created=created, owned_by=OWNER)
+        known = [context for model in there if (context := self._context_tokens(model)) is not None]
+        return ModelCard(id=name, created=created, owned_by=OWNER, max_model_len=min(known, default=None))
+
+    def _with_context(self, card: ModelCard) -> ModelCard:
+        return msgspec.structs.replace(card, max_model_len=self._context_tokens(card.parent or card.id))
 
 
 def choose(alias: str, tenant: str, sticky: str, parts: Sequence[TargetSection]) -> str:

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from engine import protocol
 from gateway.errors import InvalidRequest
+from gateway.parsing import Unserved, check_value
 
 MODEL_CHARS_MAX = 256
 MAX_TOKENS_MAX = 2**31 - 1
@@ -38,7 +39,8 @@ Bias = Annotated[Any, Meta(extra_json_schema={"type": "number", "minimum": -BIAS
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
-    include_obfuscation: Any = None
+    continuous_usage_stats: Any = None  # neutral: false
+    include_obfuscation: Any = None  # neutral: OpenAI's default, true, and false
 
 
 class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,13 +70,23 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     service_tier: str | None = None
     # A hint: it may change nothing that the caller gets, but which model of an alias serves.
     user: str | None = None
-    # Neutral values only.
+    # In UNSERVED_SAMPLING.
+    add_special_tokens: Any = None
     allowed_token_ids: Any = None
     bad_words: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
     include_stop_str_in_output: Any = None
     length_penalty: Any = None
+    priority: Any = None
     prompt_logprobs: Any = None
+    response_format: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
     spaces_between_special_tokens: Any = None
+    structured_outputs: Any = None
     truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
 
@@ -107,15 +119,33 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-NEUTRAL_SAMPLING: dict[str, tuple[Any, ...]] = {
-    "allowed_token_ids": (),
-    "bad_words": ([],),
-    "include_stop_str_in_output": (False,),
-    "length_penalty": (1,),
-    "prompt_logprobs": (),
-    "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
+UNSERVED_STREAM_OPTIONS = {
+    "continuous_usage_stats": Unserved("The usage is reported at a stream's end", (False,)),
+    "include_obfuscation": Unserved("Streams are not padded", (False, True)),
+}
+
+_NO_SCHEMA = "Structured outputs are not served"
+_NO_IDS = "Token ids are not returned"
+
+# vLLM's fields, and OpenAI's that both endpoints have.
+UNSERVED_SAMPLING: dict[str, Unserved] = {
+    "response_format": Unserved(_NO_SCHEMA, ({"type": "text"},)),
+    "structured_outputs": Unserved(_NO_SCHEMA, ({},)),
+    "guided_json": Unserved(_NO_SCHEMA),
+    "guided_regex": Unserved(_NO_SCHEMA),
+    "guided_choice": Unserved(_NO_SCHEMA),
+    "guided_grammar": Unserved(_NO_SCHEMA),
+    "allowed_token_ids": Unserved("A list of allowed tokens is not served; 'logit_bias' is"),
+    "bad_words": Unserved("A list of bad words is not served; 'logit_bias' is", ([],)),
+    "include_stop_str_in_output": Unserved("A text ends before its stop sequence", (False,)),
+    "length_penalty": Unserved("Beam search is not served", (1,)),
+    "priority": Unserved("The order of requests is that of their service tiers; 'service_tier' chooses", (0,)),
+    "prompt_logprobs": Unserved("Prompts have no log probabilities"),
+    "return_token_ids": Unserved(_NO_IDS, (False,)),
+    "return_tokens_as_token_ids": Unserved(_NO_IDS, (False,)),
+    "spaces_between_special_tokens": Unserved("Special tokens are separated by spaces", (True,)),
+    "truncate_prompt_tokens": Unserved("Prompts are not truncated"),
+    "use_beam_search": Unserved("Beam search is not served", (False,)),
 }
 
 
@@ -169,6 +199,5 @@ def check_sampling(request: SamplingFields) -> None:
         return
     if not request.stream:
         raise InvalidRequest("'stream_options' needs 'stream': true.", param="stream_options")
-    if options.include_obfuscation is not None and options.include_obfuscation is not False:
-        param = "stream_options.include_obfuscation"
-        raise InvalidRequest(f"{param!r} is not supported beyond its neutral values (null, false).", param=param)
+    for field, entry in UNSERVED_STREAM_OPTIONS.items():
+        check_value(f"stream_options.{field}", getattr(options, field), entry)

@@ -19,6 +19,8 @@ REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 RESERVED_SERVICE_TIERS = ("auto", "standard_only")
 NAME = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,127}$"
 
+ORIGIN = r"^(\*|https?://[a-zA-Z0-9.\[\]:-]{1,253})$"
+Origin = Annotated[str, Meta(pattern=ORIGIN)]
 Name = Annotated[str, Meta(pattern=NAME)]
 Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
 Milliseconds = Annotated[float, Meta(gt=0, le=3_600_000)]
@@ -51,6 +53,8 @@ class GatewaySection(Section, frozen=True, kw_only=True):
     connections_per_address_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0  # 0: ADDRESS_SHARE of the total
     refusals_per_s: Annotated[float, Meta(ge=0, le=1_000_000)] = 100.0  # 0: no refusal is delayed
     max_tokens_default: Annotated[int, Meta(ge=1, le=1_000_000)] = 2048
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"  # of a request body; what is ignored, its answer names
+    cors_origins: Annotated[tuple[Origin, ...], Meta(max_length=64)] = ()  # of web pages that may call /v1; "*": all
     end_streams_on_revoke: bool = True
     console_dir: str = ""  # empty: where the code is
     still_s_max: Annotated[float, Meta(ge=0, le=3600)] = 30.0  # of one of several workers; 0: for ever

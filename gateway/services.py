@@ -129,8 +129,10 @@ class Services:
         self.watch = RevisionWatch(self.database, self._changed, pace=self.pace)
         self.engine = EngineClient(config.socket_path)
         self.large_work = LargeWork(self._tokenizers)
-        planner = Planner(self.models.served, self.registry, self.engine, self.large_work)
-        self.router = Router(config, self.database, self.registry, planner.served, lambda: self.watch.now_s())
+        planner = Planner(config, self.models.served, self.registry, self.engine, self.large_work)
+        self.router = Router(
+            config, self.database, self.registry, planner.served, lambda: self.watch.now_s(), planner.context_tokens
+        )
         self.bookkeeper = Bookkeeper(self.database, self.engine, self.metrics, every_s=config.billing.reconcile_s)
         self.limiter = Limiter(shared=_shared_rates(config), count_gateways=self._count_gateways, metrics=self.metrics)
         self.write_limits = WriteLimits(self.limiter, config.administration)

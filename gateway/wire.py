@@ -1,11 +1,12 @@
 """The bytes of a chat completion, in and out, as types: what a caller may send, and what it gets back.
 
-A field is accepted when it works, when its value is neutral, or when it is a hint; everything else is refused by
-name. It must never know who asks or what happens next.
+A field has an effect, or is a hint, or is in UNSERVED: then only its neutral values are accepted. Every other field is
+unknown. It must never know who asks or what happens next.
 """
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,12 +14,15 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.asked import Asked, ChatPrompt
 from gateway.errors import InvalidRequest
-from gateway.parsing import check_neutral, decode, json_decoder
-from gateway.sampling import LOGPROBS_MAX, NEUTRAL_SAMPLING, SamplingFields, Tokens, check_sampling
+from gateway.parsing import BodyDecoder, Explanations, Unserved, check_served
+from gateway.sampling import LOGPROBS_MAX, UNSERVED_SAMPLING, SamplingFields, Tokens, check_sampling
+from gateway.unknown_fields import UnknownFields
 
 MESSAGES_MAX = 4096
 PARTS_MAX = 4096  # of one message
 NAME_CHARS_MAX = 256
+TEMPLATE_KWARGS_MAX = 16
+TEMPLATE_VALUE_CHARS_MAX = 1024
 PART_SEPARATOR = "\n"  # between the text parts of one message, as vLLM joins them
 
 
@@ -62,7 +66,7 @@ class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to answer, and how. A field typed Any must have one of its NEUTRAL values."""
+    """What to answer, and how. A field typed Any is in UNSERVED."""
 
     messages: Annotated[
         list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage],
@@ -73,26 +77,28 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     top_logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: (
+        Annotated[dict[str, Any], Meta(description="Arguments that the model's chat template reads")] | None
+    ) = None
     # Hints: they may change nothing that the caller gets, but which model of an alias serves.
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
-    # Neutral values only.
+    # In UNSERVED.
     audio: Any = None
     chat_template: Any = None
-    chat_template_kwargs: Any = None
     documents: Any = None
     echo: Any = None
     function_call: Any = None
     functions: Any = None
+    include_reasoning: Any = None
     modalities: Any = None
     moderation: Any = None
     parallel_tool_calls: Any = None
     prediction: Any = None
     reasoning_effort: Any = None
-    response_format: Any = None
     store: Any = None
     tool_choice: Any = None
     tools: Any = None
@@ -104,7 +110,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         opens = not continues if self.add_generation_prompt is None else self.add_generation_prompt
         return Asked(
             model=self.model,
-            prompts=[ChatPrompt(chat_messages(self), opens, continues)],
+            prompts=[ChatPrompt(chat_messages(self), opens, continues, self.chat_template_kwargs or {})],
             param="messages",
             n=self.n or 1,
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
@@ -116,36 +122,48 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
 
-# Beside null: the API's own default, or what asks for nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL_SAMPLING | {
-    "audio": (),
-    "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "documents": ([],),
-    "echo": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "moderation": (),
-    "parallel_tool_calls": (True, False),
-    "prediction": (),
-    "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
-    "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "verbosity": ("medium",),
-    "web_search_options": (),
+_NO_TOOLS = "Tool calling is not served"
+_TEXT_ONLY = "Only text is read and made"
+
+UNSERVED: dict[str, Unserved] = {
+    "tools": Unserved(_NO_TOOLS, ([],)),
+    "functions": Unserved(_NO_TOOLS, ([],)),
+    "tool_choice": Unserved(_NO_TOOLS, ("none", "auto")),
+    "function_call": Unserved(_NO_TOOLS, ("none", "auto")),
+    "parallel_tool_calls": Unserved(_NO_TOOLS, (True, False)),
+    "add_special_tokens": Unserved("The chat template adds the special tokens", (False,)),
+    "audio": Unserved(_TEXT_ONLY),
+    "chat_template": Unserved("The model's own chat template is used"),
+    "documents": Unserved("Documents are not searched", ([],)),
+    "echo": Unserved("An answer does not repeat its prompt", (False,)),
+    "include_reasoning": Unserved("Reasoning is not separated from the answer", (True,)),
+    "modalities": Unserved(_TEXT_ONLY, (["text"],)),
+    "moderation": Unserved("Nothing is moderated"),
+    "prediction": Unserved("Predicted outputs are not served"),
+    "reasoning_effort": Unserved("The effort of reasoning cannot be set", ("none",)),
+    "store": Unserved("Answers are not stored", (False,)),
+    "verbosity": Unserved("The length of an answer cannot be set but by 'max_tokens'", ("medium",)),
+    "web_search_options": Unserved("The web is not searched"),
+    **UNSERVED_SAMPLING,
 }
 
-_decoder = json_decoder(ChatRequest)
+_EXPLANATIONS: Explanations = (
+    (r"\.role' is wrong: Invalid value", "Roles are system, developer, user and assistant; tool calling is not served"),
+    (r"\.content\[\d+\]\.type' is wrong", "Parts are of the type 'text'; images, audio and files are not read"),
+    (r"\.content' is wrong: .*got `null`", "A message has a text; tool calling is not served"),
+    (r"\.(tool_calls|function_call)' is wrong", _NO_TOOLS),
+    (r"\.audio' is wrong", _TEXT_ONLY),
+)
+
+_decoder = BodyDecoder(ChatRequest, _EXPLANATIONS)
 
 
-def parse_chat(body: bytes) -> ChatRequest:
+def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
     """The request in a body of JSON. Raises InvalidRequest that names the field."""
-    request = decode(_decoder, body)
-    check_neutral(request, NEUTRAL)
+    request = _decoder.decode(body, unknown)
+    check_served(request, UNSERVED)
     check_sampling(request)
+    check_template_kwargs(request.chat_template_kwargs)
     if None not in (request.max_tokens, request.max_completion_tokens) and (
         request.max_tokens != request.max_completion_tokens
     ):
@@ -160,6 +178,26 @@ def parse_chat(body: bytes) -> ChatRequest:
             message = "'continue_final_message' needs a last message of the role 'assistant'."
             raise InvalidRequest(message, param="continue_final_message")
     return request
+
+
+def check_template_kwargs(arguments: dict[str, Any] | None) -> None:
+    """Check their number and types; whether the model's template reads them is known later. Raises InvalidRequest."""
+    if arguments is None:
+        return
+    if len(arguments) > TEMPLATE_KWARGS_MAX:
+        message = f"'chat_template_kwargs' has {len(arguments)} arguments; the limit is {TEMPLATE_KWARGS_MAX}."
+        raise InvalidRequest(message, param="chat_template_kwargs")
+    for name, value in arguments.items():
+        if len(name) > NAME_CHARS_MAX:
+            message = f"'chat_template_kwargs' has a name over {NAME_CHARS_MAX} characters."
+            raise InvalidRequest(message, param="chat_template_kwargs")
+        if not isinstance(value, (bool, int, float, str, NoneType)) or len(str(value)) > TEMPLATE_VALUE_CHARS_MAX:
+            param = f"chat_template_kwargs.{name}"
+            message = (
+                f"{param!r} is wrong: it must be a boolean, a number, null or a text of at most "
+                f"{TEMPLATE_VALUE_CHARS_MAX} characters."
+            )
+            raise InvalidRequest(message, param=param)
 
 
 def chat_messages(request: ChatRequest) -> list[dict[str, str]]:
@@ -285,6 +323,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     owned_by: str
     parent: str | None = None  # an adapter's base model
+    max_model_len: int | None = None  # tokens of the longest context; null while the engine is away
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from litestar.types import ASGIApp
 
 from gateway.access import admit
 from gateway.answering import Endpoint, answer, refunded
-from gateway.http import read_body
+from gateway.http import line_of, read_body
 from gateway.messages_shape import MessageShape
 from gateway.messages_wire import TokenCount
 from gateway.services import Services
@@ -33,6 +33,7 @@ async def count_tokens(request: Request[Any, Any, Any], services: Services) -> T
     async with refunded(admission):
         body = await read_body(request, services.config.gateway.body_bytes_max)
         read = await services.generator.read(caller, "count", body)
+        line_of(request).record.ignored = read.ignored
         counted = await services.generator.count(caller, read.asked)
     await admission.finish(0)
     return TokenCount(counted)

@@ -16,7 +16,7 @@ from gateway.access import COOKIE, CSRF_HEADER, HOST_PREFIX
 from gateway.dialects import AnthropicError, speaks_anthropic
 from gateway.errors import ErrorBody
 from gateway.live_views import AwayEvent, EngineEvent
-from gateway.parsing import Neutral
+from gateway.parsing import UnservedFields
 from gateway.routes.admin_adapters import BOOLEANS
 from gateway.uploads import FIELDS
 
@@ -35,7 +35,7 @@ class _Body:
     """What a route takes that reads its body itself. `whole` None: its answer is one that the framework sees."""
 
     request: type[msgspec.Struct]
-    neutral: Neutral
+    unserved: UnservedFields
     whole: Any = None
     streamed: Any = None
     description: str = ""
@@ -44,26 +44,26 @@ class _Body:
 _BODIES = {
     "/v1/chat/completions": _Body(
         wire.ChatRequest,
-        wire.NEUTRAL,
+        wire.UNSERVED,
         wire.ChatCompletion,
         wire.ChatCompletionChunk,
         _STREAMED.format(chunk="ChatCompletionChunk"),
     ),
     "/v1/completions": _Body(
         completions_wire.CompletionRequest,
-        completions_wire.NEUTRAL,
+        completions_wire.UNSERVED,
         completions_wire.Completion,
         completions_wire.Completion,
         _STREAMED.format(chunk="Completion"),
     ),
     "/v1/messages": _Body(
         messages_wire.MessagesRequest,
-        messages_wire.NEUTRAL,
+        messages_wire.UNSERVED,
         messages_wire.MessageAnswer,
         messages_wire.Event,
         _EVENTS,
     ),
-    "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.NEUTRAL_PROMPT),
+    "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSERVED_IN_PROMPTS),
 }
 
 
@@ -106,7 +106,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
     described = dict(zip(kinds, schemas, strict=True))
     for body in _BODIES.values():
-        _describe_neutral(components[body.request.__name__], body.neutral)
+        _describe_unserved(components[body.request.__name__], body.unserved)
     paths: dict[str, Any] = {}
     for path, operations in _restoring(schema["paths"]).items():
         error = described[AnthropicError if speaks_anthropic(path) else ErrorBody]
@@ -138,12 +138,12 @@ def _restoring(paths: dict[str, Any]) -> dict[str, Any]:
     return paths | {f"{model}/restore": {"post": operations.pop("post")}, model: operations}
 
 
-def _describe_neutral(component: dict[str, Any], neutral: Neutral) -> None:
-    for field, allowed in neutral.items():
+def _describe_unserved(component: dict[str, Any], unserved: UnservedFields) -> None:
+    for field, entry in unserved.items():
         component["properties"][field] = {
-            "enum": [None, *allowed],
+            "enum": [None, *entry.neutral],
             "default": None,
-            "description": "Not supported beyond these neutral values.",
+            "description": f"{entry.why}: only these values are accepted.",
         }
 
 

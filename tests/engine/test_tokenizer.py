@@ -26,6 +26,7 @@ from engine.tokenizer import (
     WORDS_PIECE_CHARS,
     TemplateError,
     Tokenizer,
+    UnknownTemplateArgument,
     words_at_least,
 )
 
@@ -101,6 +102,39 @@ def with_template(model_dir: Path, tmp_path: Path, template: str | None) -> Toke
     config["chat_template"] = template
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     return Tokenizer.load(tmp_path)
+
+
+THINKING = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<no think>{% endif %}{{ style }}{{ range(1) | length }}"
+)
+
+
+def test_a_template_gets_the_arguments_that_it_reads(model_dir: Path, tmp_path: Path) -> None:
+    tokenizer = with_template(model_dir, tmp_path, THINKING)
+    assert tokenizer.template_arguments == {"enable_thinking", "style"}
+    chat = [{"role": "user", "content": "Hi"}]
+
+    def text(**arguments: Any) -> str:
+        return tokenizer.decode(tokenizer.encode_chat(chat, arguments=arguments), skip_special_tokens=False)
+
+    assert text() == "Hi1"
+    assert text(enable_thinking=True) == "Hi1"
+    assert text(enable_thinking=False, style="short") == "Hi<no think>short1"
+
+
+@pytest.mark.parametrize("name", ["thinking", "messages", "add_generation_prompt", "eos_token", "range"])
+def test_an_argument_that_the_template_does_not_read_is_refused(model_dir: Path, tmp_path: Path, name: str) -> None:
+    tokenizer = with_template(model_dir, tmp_path, THINKING)
+    with pytest.raises(UnknownTemplateArgument, match="it reads enable_thinking, style"):
+        tokenizer.encode_chat([{"role": "user", "content": "Hi"}], arguments={name: "x"})
+
+
+def test_an_argument_makes_no_control_token(model_dir: Path, tmp_path: Path) -> None:
+    tokenizer = with_template(model_dir, tmp_path, THINKING)
+    ids = tokenizer.encode_chat([{"role": "user", "content": "Hi"}], arguments={"style": "<|im_end|>"})
+    assert tokenizer.encode("<|im_end|>")[0] not in ids
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "Hi<|im_end|>1"
 
 
 def splits(ids: Sequence[int], cuts: Sequence[int]) -> list[list[int]]:

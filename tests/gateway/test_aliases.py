@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 from gateway_stack import MODEL, Stack, eventually
-from many_models import BARE, SMALL, ManyModels, asked, billed, named_in, post, sections
+from many_models import BARE, SMALL, SMALL_CONTEXT, ManyModels, asked, billed, named_in, post, sections
 from test_cli import Laneway
 
 from gateway import allowances, keys
@@ -88,6 +88,16 @@ def visible(stack: Stack, tenant: str) -> dict[str, Any]:
     cards = httpx.get(f"{stack.url}/v1/models", headers=stack.headers(tenant)).json()["data"]
     assert len({card["id"] for card in cards}) == len(cards)
     return {card["id"]: card["parent"] for card in cards}
+
+
+def test_a_card_has_the_context_of_its_model_and_an_alias_the_shortest(stack: Stack) -> None:
+    cards = httpx.get(f"{stack.url}/v1/models", headers=stack.headers("acme")).json()["data"]
+    contexts = {card["id"]: card["max_model_len"] for card in cards}
+    assert contexts[SMALL] == contexts["tiny"] == SMALL_CONTEXT
+    assert contexts[MODEL] == contexts["acme-style"] == 8192
+    assert contexts["main"] == contexts[MODEL]
+    card = httpx.get(f"{stack.url}/v1/models/split", headers=stack.headers("acme")).json()
+    assert card["max_model_len"] == contexts["split"] == SMALL_CONTEXT
 
 
 # ---- who serves

@@ -9,10 +9,11 @@ import pytest
 
 from gateway.completions_wire import CompletionRequest, parse_completion
 from gateway.errors import InvalidRequest
+from gateway.unknown_fields import UnknownFields
 
 
 def parse(**fields: Any) -> CompletionRequest:
-    return parse_completion(msgspec.json.encode({"model": "m", "prompt": "Once", **fields}))
+    return parse_completion(msgspec.json.encode({"model": "m", "prompt": "Once", **fields}), UnknownFields())
 
 
 ACCEPTED: list[dict[str, Any]] = [
@@ -27,6 +28,9 @@ ACCEPTED: list[dict[str, Any]] = [
     {"echo": False, "logprobs": 20},
     {"logprobs": 0},
     {"suffix": ""},
+    {"prompt": ["a"] * 64},
+    {"prompt": ["a"] * 20},  # LangChain's batches
+    {"response_format": {"type": "text"}, "priority": 0, "return_token_ids": False},
     {"add_special_tokens": True},
     {"max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "seed": 3},
     {"presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 1.1, "logit_bias": {"5": 1}},
@@ -42,7 +46,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": ["a", 5]}, "prompt"),
     ({"prompt": [[5], "a"]}, "prompt"),
     ({"prompt": [[5], 5]}, "prompt"),
-    ({"prompt": ["a"] * 17}, "prompt"),
+    ({"prompt": ["a"] * 65}, "prompt"),
     ({"prompt": [-1]}, "prompt[0]"),
     ({"prompt": [1.5]}, "prompt[0]"),
     ({"prompt": [True]}, "prompt[0]"),
@@ -59,7 +63,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"suffix": "end"}, "suffix"),
     ({"add_special_tokens": False}, "add_special_tokens"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"messages": []}, "messages"),
+    ({"messages": ["Hi"]}, "messages"),
     ({"top_logprobs": 5}, "top_logprobs"),
     ({"use_beam_search": True}, "use_beam_search"),
     ({"stream_options": {}}, "stream_options"),

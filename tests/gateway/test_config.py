@@ -156,7 +156,7 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 def test_the_shipped_file_documents_every_setting_at_its_default() -> None:
     text = (REPO / "laneway.toml").read_text()
     data = tomllib.loads(text)
-    defaults = msgspec.to_builtins(Config())
+    defaults = msgspec.json.decode(msgspec.json.encode(Config()))  # a tuple is a list in TOML too
     for section, fields in defaults.items():
         if isinstance(fields, dict):
             assert data[section] == fields, f"[{section}] of laneway.toml is not the default"

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import PATIENCE_S, Stack, body
+from gateway_stack import PATIENCE_S, Stack, body, events
 
 from gateway import keys
 
@@ -55,6 +55,39 @@ def test_heads_that_are_as_they_may_be(stack: Stack) -> None:
     assert ask(stack, "Host: x", version="1.0")[0] == 200
     assert ask(stack, "Host: x", "Accept: a/b", "Accept: a/c", "Cookie: a=b", "Cookie: c=d")[0] == 200
     assert ask(stack, "Host: x", "Host: y", version="1.0")[0] == 400
+
+
+def test_a_stream_to_http_1_0_has_no_chunks(stack: Stack) -> None:
+    """RFC 9112 6.1: a client of HTTP/1.0 knows none. The answer ends with the connection."""
+    content = json.dumps(body(stream=True)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.0\r\nauthorization: Bearer {stack.keys['acme']}\r\n"
+    with socket.create_connection(("127.0.0.1", stack.port), PATIENCE_S) as connection:
+        connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+        text = b""
+        while part := connection.recv(65536):
+            text += part
+    answer_head, _, answer = text.partition(b"\r\n\r\n")
+    assert b" 200 " in answer_head.splitlines()[0]
+    assert b"transfer-encoding" not in answer_head.lower()
+    assert events(answer.decode())[-1] == "[DONE]"
+    whole, parsed, _ = ask(stack, f"authorization: Bearer {stack.keys['acme']}", version="1.0", path="/v1/models")
+    assert (whole, parsed["object"]) == (200, "list")
+
+
+NO_JSON = {
+    "a UTF-8 byte order mark": (b"\xef\xbb\xbf{}", "byte order mark"),
+    "UTF-16 with its mark": ("{}".encode("utf-16"), "byte order mark"),
+    "UTF-16 without one": ("{}".encode("utf-16-le"), "looks like UTF-16"),
+}
+
+
+@pytest.mark.parametrize("case", NO_JSON)
+def test_a_body_in_another_encoding_is_named(stack: Stack, case: str) -> None:
+    content, said = NO_JSON[case]
+    url = f"{stack.url}/v1/chat/completions"
+    answer = httpx.post(url, content=content, headers=stack.headers(), timeout=PATIENCE_S)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
 
 
 ENCODINGS = ("gzip", "br", "GZIP, identity", "nonsense")

@@ -20,10 +20,10 @@ from gateway.asked import ChatPrompt, LargeBody, Prompt
 from gateway.bodies import (
     PARSE_IN_LOOP_BYTES_MAX,
     PARSE_TEXT_IN_LOOP_BYTES_MAX,
-    READERS,
     check_id_count,
     check_message_count,
     has_few_values,
+    read_request,
 )
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Overloaded, RateLimited
 from gateway.large_jobs import CountJob, Counts, HasRead, ReadJob, Window, count
@@ -71,9 +71,9 @@ async def test_a_process_counts_as_this_one_does(work: LargeWork, model_dir: Pat
 )
 async def test_a_process_reads_as_this_one_does(work: LargeWork, kind: str, fields: dict[str, Any]) -> None:
     body = msgspec.json.encode({"model": "m", **fields})
-    reply = await work.do("t", ReadJob(kind, body))
+    reply = await work.do("t", ReadJob(kind, body, ignore_unknown=False))
     assert isinstance(reply, HasRead)
-    here = READERS[kind](body)
+    here = read_request(kind, body, ignore_unknown=False)
     assert reply.read.wants_usage == here.wants_usage
     large = reply.read.asked.prompts
     assert isinstance(large, LargeBody)
@@ -85,8 +85,8 @@ async def test_a_process_reads_as_this_one_does(work: LargeWork, kind: str, fiel
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
-        (ReadJob("chat", b"{"), InvalidRequest),
-        (ReadJob("completions", b'{"model": "m"}'), InvalidRequest),
+        (ReadJob("chat", b"{", False), InvalidRequest),
+        (ReadJob("completions", b'{"model": "m"}', False), InvalidRequest),
         (CountJob(["word " * 9000], "", "", WINDOW), ContextLengthExceeded),
         (CountJob([[1, 60000]], "", "", WINDOW), InvalidRequest),
         (CountJob([chat(9000)], "", "", WINDOW), ContextLengthExceeded),
@@ -105,7 +105,7 @@ async def test_what_cannot_be_loaded_is_overload_and_ends_no_other(work: LargeWo
     with pytest.raises(Overloaded):
         await work.do("t", job(tmp_path, "text"))
     with pytest.raises(InvalidRequest):
-        await work.do("t", ReadJob("chat", b"{"))
+        await work.do("t", ReadJob("chat", b"{", False))
 
 
 async def test_one_tenant_takes_its_part_and_its_excess_names_its_limit(work: LargeWork, model_dir: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gateway.asked import ChatPrompt
 from gateway.errors import InvalidRequest
 from gateway.messages_wire import CountRequest, MessagesRequest, parse_count, parse_messages
+from gateway.unknown_fields import UnknownFields
 
 USER = {"role": "user", "content": "Hi"}
 BLOCK = {"type": "text", "text": "Hello."}
@@ -17,7 +18,9 @@ RETURNED = {"role": "assistant", "content": [BLOCK | {"citations": None}]}
 
 
 def parse(**fields: Any) -> MessagesRequest:
-    return parse_messages(msgspec.json.encode({"model": "m", "messages": [USER], "max_tokens": 5, **fields}))
+    return parse_messages(
+        msgspec.json.encode({"model": "m", "messages": [USER], "max_tokens": 5, **fields}), UnknownFields()
+    )
 
 
 ACCEPTED: list[dict[str, Any]] = [
@@ -52,6 +55,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"messages": [{"role": "user", "content": [BLOCK | {"citations": [1]}]}]}, "messages[0].content[0].citations"),
     ({"system": 5}, "system"),
+    ({"diagnostics": {"previous_message_id": "msg_1"}}, "diagnostics"),
     ({"temperature": 1.1}, "temperature"),
     ({"top_k": -1}, "top_k"),
     ({"top_p": 2}, "top_p"),
@@ -104,7 +108,7 @@ def test_what_the_template_gets() -> None:
 
 def test_what_may_be_counted() -> None:
     asked = {"model": "m", "messages": [USER], "tools": []}
-    assert isinstance(parse_count(msgspec.json.encode(asked)), CountRequest)
+    assert isinstance(parse_count(msgspec.json.encode(asked), UnknownFields()), CountRequest)
     with pytest.raises(InvalidRequest) as refused:
-        parse_count(msgspec.json.encode(asked | {"max_tokens": 5}))
+        parse_count(msgspec.json.encode(asked | {"max_tokens": 5}), UnknownFields())
     assert refused.value.param == "max_tokens"

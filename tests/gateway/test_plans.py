@@ -17,6 +17,7 @@ from engine.tokenizer import Tokenizer
 from gateway.asked import Asked, LargeBody, Prompt
 from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX
 from gateway.callers import Caller
+from gateway.config import parse
 from gateway.errors import InvalidRequest
 from gateway.inflight import ServedModel
 from gateway.large_work import LargeWork
@@ -50,7 +51,9 @@ def planner(directories: dict[str, Path], **ids: int) -> tuple[Planner, dict[str
         served[name] = ServedModel(name, tokenizers[name], files.vocabulary, files.encoding, 16, 0)
     registry = Registry(cast(Database, None))
     registry.serve([ServedName(model(name), 0) for name in directories])
-    return Planner(served, registry, cast(EngineClient, Engine(**ids)), LargeWork()), tokenizers
+    return Planner(
+        parse(b"", Path(), "test", {}), served, registry, cast(EngineClient, Engine(**ids)), LargeWork()
+    ), tokenizers
 
 
 def asked(*prompts: Prompt) -> Asked:

@@ -10,6 +10,7 @@ import pytest
 from gateway import wire
 from gateway.errors import InvalidRequest
 from gateway.parsing import MESSAGE_PART_CHARS
+from gateway.unknown_fields import UnknownFields
 
 USER = {"role": "user", "content": "Hi"}
 RETURNED = {
@@ -24,7 +25,7 @@ RETURNED = {
 
 
 def parse(**fields: Any) -> wire.ChatRequest:
-    return wire.parse_chat(msgspec.json.encode({"model": "m", "messages": [USER], **fields}))
+    return wire.parse_chat(msgspec.json.encode({"model": "m", "messages": [USER], **fields}), UnknownFields())
 
 
 ACCEPTED: list[dict[str, Any]] = [
@@ -42,6 +43,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"stop": ["a", "b", "c", "d"]},
     {"stream": True, "stream_options": {"include_usage": True}},
     {"stream": True, "stream_options": {"include_usage": None, "include_obfuscation": False}},
+    {"stream": True, "stream_options": {"include_obfuscation": True, "continuous_usage_stats": False}},
     {"stream": False},
     {"service_tier": "flex"},
     {"user": "u-1"},
@@ -79,6 +81,12 @@ ACCEPTED: list[dict[str, Any]] = [
     {"messages": [USER, RETURNED], "continue_final_message": True},
     {"include_stop_str_in_output": False, "use_beam_search": False, "length_penalty": 1.0, "echo": False},
     {"moderation": None, "prompt_cache_options": {}},
+    {"return_token_ids": False, "priority": 0, "include_reasoning": True, "add_special_tokens": False},
+    {"structured_outputs": None, "guided_json": None, "return_tokens_as_token_ids": False},
+    {"chat_template_kwargs": {"enable_thinking": False, "effort": 0.5, "style": "short", "none": None}},
+    {"provider": {}, "top_a": None, "transforms": [], "suffix": ""},
+    {"messages": [RETURNED | {"parsed": None, "reasoning_content": ""}]},  # the openai SDK's own, sent back
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": None}]}]},
     {"messages": [{"role": "system", "content": "S"}, USER]},
     {"messages": [{"role": "developer", "content": "S", "name": None}, USER]},
     {
@@ -145,7 +153,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"stop": 5}, "stop"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ({"stream": True, "stream_options": {"include_obfuscation": 1}}, "stream_options.include_obfuscation"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
     ({"stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),
     ({"service_tier": 1}, "service_tier"),
     ({"user": 5}, "user"),
@@ -192,6 +201,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"store": True}, "store"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
     ({"best_of": 1}, "best_of"),
+    ({"include_reasoning": False}, "include_reasoning"),
+    ({"add_special_tokens": True}, "add_special_tokens"),
+    ({"guided_json": {"type": "object"}}, "guided_json"),
+    ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs"),
+    ({"chat_template_kwargs": {"a": []}}, "chat_template_kwargs.a"),
+    ({"chat_template_kwargs": {"a": "x" * 1025}}, "chat_template_kwargs.a"),
+    ({"chat_template_kwargs": {f"a{i}": 1 for i in range(17)}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x" * 257: 1}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+    ({"top_a": 0.5}, "top_a"),
+    ({"top_a": 0}, "top_a"),
+    ({"keep_alive": False}, "keep_alive"),
     ({"Model": "m"}, "Model"),
 ]
 
@@ -239,7 +260,7 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
 )
 def test_bytes_that_are_no_request(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
-        wire.parse_chat(body)
+        wire.parse_chat(body, UnknownFields())
 
 
 def test_what_the_template_gets() -> None:

@@ -7,13 +7,12 @@ there fails its test.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from chromium import open_browser
 from console import Console
 from required import missing_service
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 REPO = Path(__file__).resolve().parents[2]
 BUILT = REPO / "admin_ui" / "dist" / "index.html"
 AXE = REPO / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
-CHROMIUM = os.environ.get("LANEWAY_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 WAIT_MS = 30_000  # pages ask again each 15 s at most; a machine may stand still
 
 
@@ -39,14 +36,8 @@ def console(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterat
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        missing_service("Chromium", "there is no chromium in the path")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
+    with open_browser() as opened:
+        yield opened
 
 
 @pytest.fixture

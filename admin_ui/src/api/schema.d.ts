@@ -1602,51 +1602,53 @@ export interface components {
         };
         /**
          * ChatRequest
-         * @description What to answer, and how. A field typed Any must have one of its NEUTRAL values.
+         * @description What to answer, and how. A field typed Any is in UNSERVED.
          */
         ChatRequest: {
             /** @default null */
             add_generation_prompt: boolean | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description The chat template adds the special tokens: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            add_special_tokens: null | false;
+            /**
+             * @description A list of allowed tokens is not served; 'logit_bias' is: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             allowed_token_ids: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Only text is read and made: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             audio: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description A list of bad words is not served; 'logit_bias' is: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             bad_words: null | never[];
             /**
-             * @description Not supported beyond these neutral values.
+             * @description The model's own chat template is used: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             chat_template: null;
-            /**
-             * @description Not supported beyond these neutral values.
-             * @default null
-             * @enum {unknown}
-             */
-            chat_template_kwargs: null | Record<string, never>;
+            /** @default null */
+            chat_template_kwargs: Record<string, never> | null;
             /** @default null */
             continue_final_message: boolean | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Documents are not searched: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             documents: null | never[];
             /**
-             * @description Not supported beyond these neutral values.
+             * @description An answer does not repeat its prompt: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1654,27 +1656,57 @@ export interface components {
             /** @default null */
             frequency_penalty: number | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             function_call: null | "none" | "auto";
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             functions: null | never[];
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            guided_choice: null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            guided_grammar: null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            guided_json: null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            guided_regex: null;
             /** @default null */
             ignore_eos: boolean | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Reasoning is not separated from the answer: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            include_reasoning: null | true;
+            /**
+             * @description A text ends before its stop sequence: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             include_stop_str_in_output: null | false;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Beam search is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1699,7 +1731,7 @@ export interface components {
             /** @default null */
             min_tokens: number | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Only text is read and made: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1708,7 +1740,7 @@ export interface components {
             ];
             model: string;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Nothing is moderated: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1716,19 +1748,25 @@ export interface components {
             /** @default null */
             n: number | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             parallel_tool_calls: null | true | false;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Predicted outputs are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             prediction: null;
             /** @default null */
             presence_penalty: number | null;
+            /**
+             * @description The order of requests is that of their service tiers; 'service_tier' chooses: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            priority: null | 0;
             /** @default null */
             prompt_cache_key: string | null;
             /** @default null */
@@ -1736,13 +1774,13 @@ export interface components {
             /** @default null */
             prompt_cache_retention: string | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Prompts have no log probabilities: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             prompt_logprobs: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description The effort of reasoning cannot be set: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1750,13 +1788,25 @@ export interface components {
             /** @default null */
             repetition_penalty: number | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Structured outputs are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             response_format: null | {
                 type: "text";
             };
+            /**
+             * @description Token ids are not returned: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            return_token_ids: null | false;
+            /**
+             * @description Token ids are not returned: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            return_tokens_as_token_ids: null | false;
             /** @default null */
             safety_identifier: string | null;
             /** @default null */
@@ -1766,7 +1816,7 @@ export interface components {
             /** @default null */
             skip_special_tokens: boolean | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Special tokens are separated by spaces: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1776,7 +1826,7 @@ export interface components {
             /** @default null */
             stop_token_ids: number[] | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Answers are not stored: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1785,16 +1835,22 @@ export interface components {
             stream: boolean | null;
             /** @default null */
             stream_options: components["schemas"]["StreamOptions"] | null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            structured_outputs: null | Record<string, never>;
             /** @default null */
             temperature: number | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             tool_choice: null | "none" | "auto";
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1806,13 +1862,13 @@ export interface components {
             /** @default null */
             top_p: number | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Prompts are not truncated: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             truncate_prompt_tokens: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Beam search is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1820,13 +1876,13 @@ export interface components {
             /** @default null */
             user: string | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description The length of an answer cannot be set but by 'max_tokens': only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             verbosity: null | "medium";
             /**
-             * @description Not supported beyond these neutral values.
+             * @description The web is not searched: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1906,23 +1962,23 @@ export interface components {
         };
         /**
          * CompletionRequest
-         * @description What to go on from, and how. A field typed Any must have one of its NEUTRAL values.
+         * @description What to go on from, and how. A field typed Any is in UNSERVED.
          */
         CompletionRequest: {
             /**
-             * @description Not supported beyond these neutral values.
+             * @description A prompt that is a text begins with the model's special tokens: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             add_special_tokens: null | true;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description A list of allowed tokens is not served; 'logit_bias' is: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             allowed_token_ids: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description A list of bad words is not served; 'logit_bias' is: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1933,16 +1989,40 @@ export interface components {
             echo: boolean | null;
             /** @default null */
             frequency_penalty: number | null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            guided_choice: null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            guided_grammar: null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            guided_json: null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            guided_regex: null;
             /** @default null */
             ignore_eos: boolean | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description A text ends before its stop sequence: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             include_stop_str_in_output: null | false;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Beam search is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1964,16 +2044,42 @@ export interface components {
             n: number | null;
             /** @default null */
             presence_penalty: number | null;
-            /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 16 */
+            /**
+             * @description The order of requests is that of their service tiers; 'service_tier' chooses: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            priority: null | 0;
+            /** @description A text, a list of texts, a list of ids, or a list of lists of ids; at most 64 */
             prompt: string | (string | number | number[])[];
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Prompts have no log probabilities: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             prompt_logprobs: null;
             /** @default null */
             repetition_penalty: number | null;
+            /**
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            response_format: null | {
+                type: "text";
+            };
+            /**
+             * @description Token ids are not returned: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            return_token_ids: null | false;
+            /**
+             * @description Token ids are not returned: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            return_tokens_as_token_ids: null | false;
             /** @default null */
             seed: number | null;
             /** @default null */
@@ -1981,7 +2087,7 @@ export interface components {
             /** @default null */
             skip_special_tokens: boolean | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Special tokens are separated by spaces: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -1995,7 +2101,13 @@ export interface components {
             /** @default null */
             stream_options: components["schemas"]["StreamOptions"] | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Structured outputs are not served: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            structured_outputs: null | Record<string, never>;
+            /**
+             * @description A text is not filled in before a suffix: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2007,13 +2119,13 @@ export interface components {
             /** @default null */
             top_p: number | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Prompts are not truncated: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             truncate_prompt_tokens: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Beam search is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2094,12 +2206,12 @@ export interface components {
         };
         /**
          * CountRequest
-         * @description A conversation. A last message of the assistant is the beginning of the answer. A field typed Any must have one
-         *         of its NEUTRAL values.
+         * @description A conversation. A last message of the assistant is the beginning of the answer. A field typed Any is in
+         *         UNSERVED_IN_PROMPTS or UNSERVED.
          */
         CountRequest: {
             /**
-             * @description Not supported beyond these neutral values.
+             * @description No beta feature is served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2107,13 +2219,13 @@ export interface components {
             /** @default null */
             cache_control: components["schemas"]["CacheControl"] | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description A conversation is read as it is: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             context_management: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2121,19 +2233,19 @@ export interface components {
             messages: components["schemas"]["Message"][];
             model: string;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Structured outputs and an effort are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             output_config: null | Record<string, never>;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Structured outputs are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             output_format: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Every request has the standard speed: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2141,7 +2253,7 @@ export interface components {
             /** @default null */
             system: string | components["schemas"]["TextBlock"][] | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Thinking is not separated from the answer: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2149,7 +2261,7 @@ export interface components {
                 type: "disabled";
             };
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2159,7 +2271,7 @@ export interface components {
                 type: "none";
             };
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2603,7 +2715,7 @@ export interface components {
          */
         MessagesRequest: {
             /**
-             * @description Not supported beyond these neutral values.
+             * @description No beta feature is served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2611,28 +2723,32 @@ export interface components {
             /** @default null */
             cache_control: components["schemas"]["CacheControl"] | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description No code is run: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             container: null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description A conversation is read as it is: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             context_management: null;
-            /** @default null */
-            diagnostics: unknown;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Cache misses are not diagnosed: only these values are accepted.
+             * @default null
+             * @enum {unknown}
+             */
+            diagnostics: null;
+            /**
+             * @description A region cannot be chosen: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             inference_geo: null | "global";
             max_tokens: number;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2642,13 +2758,13 @@ export interface components {
             metadata: components["schemas"]["Metadata"] | null;
             model: string;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Structured outputs and an effort are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
             output_config: null | Record<string, never>;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Structured outputs are not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2656,7 +2772,7 @@ export interface components {
             /** @default null */
             service_tier: string | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Every request has the standard speed: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2670,7 +2786,7 @@ export interface components {
             /** @default null */
             temperature: number | null;
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Thinking is not separated from the answer: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2678,7 +2794,7 @@ export interface components {
                 type: "disabled";
             };
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2688,7 +2804,7 @@ export interface components {
                 type: "none";
             };
             /**
-             * @description Not supported beyond these neutral values.
+             * @description Tool calling is not served: only these values are accepted.
              * @default null
              * @enum {unknown}
              */
@@ -2726,6 +2842,7 @@ export interface components {
         ModelCard: {
             created: number;
             id: string;
+            max_model_len?: number | null;
             /**
              * @default model
              * @constant
@@ -3379,6 +3496,8 @@ export interface components {
         };
         /** StreamOptions */
         StreamOptions: {
+            /** @default null */
+            continuous_usage_stats: unknown;
             /** @default null */
             include_obfuscation: unknown;
             /** @default null */
