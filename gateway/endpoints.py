@@ -54,6 +54,8 @@ def not_found(path: str) -> NotFound:
         return NotFound("There is no such endpoint: the path has /v1 twice. Leave it out of the client's base URL.")
     if rest.startswith(_NAMES):
         return NotFound("There is no such endpoint: the path lacks /v1. Let the client's base URL end with it.")
+    if rest.startswith("openai/"):
+        return NotFound("There is no such endpoint: Azure's paths are not served. Use OpenAI(base_url='…/v1') instead.")
     if not rest.startswith("v1/"):
         return NotFound(f"There is no such endpoint. Served are {SERVED}.")
     first = rest.split("/")[1]

@@ -184,6 +184,23 @@ def test_unknown_fields_are_refused_by_default(stack: Stack) -> None:
     assert answer.json()["error"]["param"] == "top_a"
 
 
+@pytest.mark.parametrize("length", [1, 40_000], ids=["counted here", "counted by a process"])
+def test_an_argument_that_the_template_does_not_read_is_refused(stack: Stack, length: int) -> None:
+    messages = [{"role": "user", "content": "x" * length}]
+    answer = stack.chat(messages=messages, chat_template_kwargs={"enable_thinking": False})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "chat_template_kwargs.enable_thinking")
+    assert "it reads no arguments" in error["message"]
+
+
+def test_azures_paths_are_answered_with_the_client_to_use(stack: Stack) -> None:
+    path = "/openai/deployments/gpt/chat/completions?api-version=2024-10-21"
+    answer = httpx.post(stack.url + path, json=body(), headers={"api-key": stack.keys["acme"]})
+    assert answer.status_code == 404
+    assert "OpenAI(base_url=" in answer.json()["error"]["message"]
+
+
 @pytest.fixture(scope="module")
 def ignoring(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Stack]:
     """A gateway that ignores unknown fields."""
