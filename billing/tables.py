@@ -120,6 +120,8 @@ budgets = sa.Table(
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("kind", sa.String(16), nullable=False, server_default="hard"),
     sa.Column("thresholds", sa.String(64)),  # percentages: "50,80,100"; null: none
+    # Of a key that replaced another: the first key of those rotations. All keys made by them count in this budget.
+    sa.Column("first_key_id", sa.String(64), index=True),
     sa.CheckConstraint("scope IN ('tenant', 'project', 'key')", name="scope"),
     sa.CheckConstraint("kind IN ('hard', 'soft')", name="kind"),
     sa.CheckConstraint("unit IN ('tokens', 'money')", name="unit"),

@@ -31,6 +31,9 @@ keys = sa.Table(
     sa.Column("revoked_at", sa.BigInteger, nullable=True),
     sa.Column("rotated_to", sa.ForeignKey("keys.id"), nullable=True),
     sa.Column("role", sa.String(16), nullable=True),  # of an admin key, see gateway.roles; null: may do nothing
+    # The first key of the rotations that made this one; null: it replaced no other. These keys share their budgets and
+    # rate limits.
+    sa.Column("first_key_id", sa.String(64), nullable=True),
     sa.CheckConstraint("kind IN ('live', 'test', 'admin')", name="kind"),
     sa.CheckConstraint("kind = 'admin' OR tenant_id IS NOT NULL", name="tenant"),
     sa.CheckConstraint(
@@ -40,6 +43,7 @@ keys = sa.Table(
     ),
 )
 sa.Index("ix_keys_tenant_id", keys.c.tenant_id)
+sa.Index("ix_keys_first_key_id", keys.c.first_key_id)
 
 # Somebody who signed in at the console with an admin key. What the cookie says is hashed, as keys are.
 sessions = sa.Table(
@@ -61,7 +65,7 @@ rate_limits = sa.Table(
     metadata,
     sa.Column("id", sa.String(64), primary_key=True),  # lim_…
     sa.Column("scope", sa.String(16), nullable=False),
-    sa.Column("subject_id", sa.String(64), nullable=False, unique=True),  # the key's or the tenant's
+    sa.Column("subject_id", sa.String(64), nullable=False, unique=True),  # a tenant, or the first key of its rotations
     sa.Column("tenant_id", sa.ForeignKey("tenants.id"), nullable=False),
     sa.Column("requests_per_minute", sa.BigInteger, nullable=True),
     sa.Column("tokens_per_minute", sa.BigInteger, nullable=True),
