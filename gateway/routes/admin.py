@@ -56,6 +56,7 @@ from gateway.routes.admin_reports import (
 )
 from gateway.routes.admin_requests import get_request, list_requests
 from gateway.routes.admin_session import SessionController
+from gateway.routes.following import following
 from gateway.routes.organization import organization_costs, organization_usage
 from gateway.services import Services
 
@@ -118,6 +119,7 @@ def admin_router(services: Services) -> Router:
     return Router(
         path="/v1",
         route_handlers=[guarded, SessionController],
+        middleware=[following(services)],
         dependencies={
             "by": Provide(by, sync_to_thread=False),
             "administration": Provide(administration, sync_to_thread=False),

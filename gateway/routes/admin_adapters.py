@@ -16,7 +16,6 @@ from gateway.administration import Actor, Administration, narrowed, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.form import Fields
 from gateway.model_rows import BaseModel
-from gateway.routes.following import follow
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
 from gateway.services import Services
 from gateway.staging import Base
@@ -60,7 +59,6 @@ class AdapterController(Controller):
             made = await services.database.administer(
                 lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep)
             )
-        await follow(services)
         return AddedAdapterView.of(made)
 
     @post("/check", opt={"route": "/v1/admin/adapters/check"}, status_code=200)
@@ -113,22 +111,18 @@ class AdapterController(Controller):
         self, services: Services, by: Actor, administration: Administration, adapter: str, data: Promotion
     ) -> Adapter:
         """Serve this version to every request that comes from now on. Those in flight end on what they began with."""
-        after = await services.database.administer(
+        return await services.database.administer(
             lambda c: administration.promote_adapter(c, _adapter(c, by, adapter).id, data.version)
         )
-        await follow(services)
-        return after
 
     @post("/{adapter:str}/rollback", opt={"route": "/v1/admin/adapters/{adapter}/rollback"}, status_code=200)
     async def roll_back_adapter(
         self, services: Services, by: Actor, administration: Administration, adapter: str
     ) -> Adapter:
         """Serve again the version that the served one replaced."""
-        after = await services.database.administer(
+        return await services.database.administer(
             lambda c: administration.roll_back_adapter(c, _adapter(c, by, adapter).id)
         )
-        await follow(services)
-        return after
 
     @patch("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
     async def change_adapter(

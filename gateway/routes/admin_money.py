@@ -14,9 +14,9 @@ from billing.budgets import THRESHOLD_MAX, THRESHOLDS_MAX, BudgetState
 from billing.clock import SECOND, database_now
 from billing.margins import Preview
 from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
+from gateway import keys
 from gateway.administration import Actor, Administration, budget_state, narrowed
 from gateway.finance import Finance
-from gateway.routes.following import follow
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, after_id, asked, listed
 from gateway.services import Services
 from gateway.views import BudgetView, ListedBudgetView, Page, PriceView, page
@@ -121,9 +121,7 @@ class BudgetController(Controller):
             )
             return budget_state(connection, budget)
 
-        made = await services.database.administer(change)
-        await follow(services)
-        return BudgetView.of(made)
+        return BudgetView.of(await services.database.administer(change))
 
     @get("/", opt={"route": "/v1/admin/budgets"})
     async def list_budgets(
@@ -142,11 +140,13 @@ class BudgetController(Controller):
         def query(connection: sa.Connection) -> Page[ListedBudgetView]:
             found = budgets.found(connection, wanted, tenant_id=narrowed(connection, by, tenant))
             now = database_now(connection)
-            paces = projections.paces(connection, [state.budget for state in found.items], now)
+            shown = [state.budget for state in found.items]
+            tenant_ids = {budget.tenant_id for budget in shown}
+            paces = projections.paces(connection, shown, now, keys.first_keys(connection, tenant_ids))
 
             def view(state: BudgetState) -> ListedBudgetView:
                 return ListedBudgetView.projecting(
-                    state, projections.project(state, paces.get(state.budget.scope_id), now)
+                    state, projections.project(state, paces.get(state.budget.counts_for), now)
                 )
 
             return listed(found, view)
@@ -157,4 +157,3 @@ class BudgetController(Controller):
     async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:
         """Stop enforcing a budget."""
         await services.database.administer(lambda c: administration.remove_budget(c, budget_id))
-        await follow(services)
