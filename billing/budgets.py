@@ -52,7 +52,8 @@ _SORTED = Columns(
 
 class Budget(msgspec.Struct, frozen=True):
     """`limit_amount` is in tokens or picos, by `unit`. `scope_id` is the id of a tenant, a project or a key;
-    `thresholds` are percentages, ascending."""
+    `thresholds` are percentages, ascending. `first_key_id`: of a key that replaced another, the first key of those
+    rotations; all keys made by them count in this budget."""
 
     id: str
     tenant_id: str
@@ -65,6 +66,12 @@ class Budget(msgspec.Struct, frozen=True):
     created_at: int
     kind: Kind = "hard"
     thresholds: tuple[int, ...] = ()
+    first_key_id: str | None = None
+
+    @property
+    def counts_for(self) -> str:
+        """The id among `HoldRequest.scope_ids` whose holds count in it. It never changes."""
+        return self.first_key_id or self.scope_id
 
 
 class BudgetState(msgspec.Struct, frozen=True):
@@ -89,6 +96,7 @@ def create(
     limit_amount: int,
     kind: Kind = "hard",
     thresholds: Sequence[int] | None = None,
+    first_key_id: str | None = None,
 ) -> Budget:
     """Raises InvalidValue, NotFound. It counts what is held from now on; what ran before is not in it."""
     _check_choice(scope, ("tenant", "project", "key"), "scope")
@@ -106,7 +114,9 @@ def create(
         raise InvalidValue(f"there are {BUDGETS_MAX} budgets already", "scope_id")
     checked = _checked(kind, thresholds)
     now = database_now(connection)
-    budget = Budget(new_id("bud"), tenant_id, scope, scope_id, unit, period, limit_amount, True, now, kind, checked)
+    budget = Budget(
+        new_id("bud"), tenant_id, scope, scope_id, unit, period, limit_amount, True, now, kind, checked, first_key_id
+    )
     connection.execute(
         sa.insert(_budgets).values(msgspec.structs.asdict(budget) | {"thresholds": _thresholds_text(checked)})
     )
@@ -122,11 +132,13 @@ def get(connection: sa.Connection, budget_id: str) -> Budget | None:
 def listing(
     connection: sa.Connection, *, tenant_id: str | None = None, scope_id: str | None = None, inactive: bool = False
 ) -> list[Budget]:
+    """Of a tenant and all in it, or of the one tenant, project or key `scope_id`; a key's are also found by the first
+    key of its rotations."""
     query = sa.select(_budgets).order_by(_budgets.c.created_at, _budgets.c.id)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
     if scope_id is not None:
-        query = query.where(_budgets.c.scope_id == scope_id)
+        query = query.where(sa.or_(_budgets.c.scope_id == scope_id, _budgets.c.first_key_id == scope_id))
     if not inactive:
         query = query.where(_budgets.c.active)
     return [_budget(row) for row in connection.execute(query)]
@@ -165,11 +177,14 @@ def remove(connection: sa.Connection, budget_id: str) -> Budget:
     return _change(connection, budget_id, {"active": False})
 
 
-def move(connection: sa.Connection, scope_id: str, to: str) -> list[tuple[Budget, Budget]]:
-    """The active budgets of a key become another key's, with all that was used and is held. As they were, as they
-    are."""
-    found = listing(connection, scope_id=scope_id)
-    return [(budget, _change(connection, budget.id, {"scope_id": to})) for budget in found]
+def hand_over(connection: sa.Connection, key_id: str, to: str) -> list[tuple[Budget, Budget]]:
+    """The active budgets of a key become those of the key that replaces it, with all that was used and is held. The
+    holds of the old key count in them too, as long as it works. As they were, as they are."""
+    found = listing(connection, scope_id=key_id)
+    return [
+        (budget, _change(connection, budget.id, {"scope_id": to, "first_key_id": budget.counts_for}))
+        for budget in found
+    ]
 
 
 def states(

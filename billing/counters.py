@@ -35,12 +35,17 @@ _BUDGET_COLUMNS = (
     _budgets.c.kind,
     _budgets.c.thresholds,
     _budgets.c.tenant_id,
+    _budgets.c.first_key_id,
 )
 _LOCK = Query(
     sa.select(*_BUDGET_COLUMNS)
     .where(
         sa.or_(
-            sa.and_(_budgets.c.active, among(_budgets.c.scope_id, "scope_ids")),
+            sa.and_(
+                _budgets.c.active,
+                # A rotation changes scope_id while a hold may wait for the row; first_key_id still finds it then.
+                sa.or_(among(_budgets.c.scope_id, "scope_ids"), among(_budgets.c.first_key_id, "scope_ids")),
+            ),
             among(_budgets.c.id, "budget_ids"),
         )
     )
@@ -83,6 +88,7 @@ class Budget:
     kind: Kind
     thresholds: str | None
     tenant_id: str
+    first_key_id: str | None
 
     @property
     def bound(self) -> int:
@@ -112,14 +118,17 @@ class Counters:
         """`zones`: the time zone of each scope id whose budgets apply to a hold."""
         self._budgets = {budget.id: budget for budget in budgets}
         self._windows: dict[tuple[str, int], Window] = {}
-        self._by_scope_id: dict[str, list[Budget]] = {}
+        self._by_scope_id: dict[str, list[Budget]] = {}  # of keys by the first key of their rotations
         self._present: dict[str, tuple[int, ZoneInfo]] = {}  # by budget: the start of its present window
         starts: dict[tuple[Period, str], int] = {}
         for budget in self._budgets.values():
-            zone = zones.get(budget.scope_id) if zones and budget.active else None
-            if zone is None:
+            if not zones or not budget.active:
                 continue
-            self._by_scope_id.setdefault(budget.scope_id, []).append(budget)
+            scope_id = next((one for one in (budget.first_key_id, budget.scope_id) if one in zones), None)
+            if scope_id is None:
+                continue
+            zone = zones[scope_id]
+            self._by_scope_id.setdefault(scope_id, []).append(budget)
             key = (budget.period, zone.key)
             if key not in starts:
                 starts[key] = window_start(budget.period, now, zone)
@@ -159,11 +168,6 @@ class Counters:
             for scope_id in scope_ids
             for budget in self._by_scope_id.get(scope_id, ())
         ]
-
-    def strange(self, charges: Iterable[tuple[str, int]], scope_ids: Collection[str]) -> bool:
-        """Whether one of these budgets is active and, meanwhile, of none of these tenants, projects and keys."""
-        charged = [self._budgets[budget_id] for budget_id, _start in charges]
-        return any(budget.active and budget.scope_id not in scope_ids for budget in charged)
 
     def window(self, budget_id: str, start: int) -> Window:
         key = (budget_id, start)

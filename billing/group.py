@@ -74,7 +74,7 @@ class HoldUnknown(LookupError):
 
 
 class HoldEnded(LookupError):
-    """A hold that is to be moved was settled, voided or expired meanwhile, or its key was rotated: its time is over."""
+    """A hold that is to be moved was settled, voided or expired meanwhile."""
 
 
 class RequestIdReused(ValueError):
@@ -203,8 +203,6 @@ class Group:
         asked = (request.model, request.adapter, request.tier, request.prompt_tokens)
         if (hold.model, hold.adapter, hold.tier, hold.prompt_tokens) == asked:  # the first answer was lost
             return _held(hold)
-        if self._counters.strange(hold.charges, request.scope_ids):  # whose new owner's it would leave
-            return HoldEnded(f"{request.request_id} is counted in what is another's budget now")
         self._counters.release(hold.charges, hold.hold_tokens, hold.hold_picos)
         granted = self._decide(connection, request)
         if isinstance(granted, _Grant):

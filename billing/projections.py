@@ -8,7 +8,8 @@ happens if it goes on like this. Reads roll-ups alone, no usage rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from billing.rollups import HOUR
 
 PACE_DAYS = 7
 DAY = 24 * HOUR
+NONE_ROTATED: Mapping[str, str] = MappingProxyType({})
 YEARS_MAX = 10  # what is projected further is as good as never
 
 _hours = tables.usage_hours
@@ -40,8 +42,11 @@ class Projection(msgspec.Struct, frozen=True):
     run_out_at: int | None
 
 
-def paces(connection: sa.Connection, budgets: Sequence[Budget], now: int) -> dict[str, Pace]:
-    """By scope's id. A scope that used nothing is not in it."""
+def paces(
+    connection: sa.Connection, budgets: Sequence[Budget], now: int, first_keys: Mapping[str, str] = NONE_ROTATED
+) -> dict[str, Pace]:
+    """By `Budget.counts_for`. A scope that used nothing is not in it. `first_keys`: the first key of the rotations that
+    made a key, by the key's id."""
     sums: dict[str, list[int]] = defaultdict(lambda: [now, 0, 0])
     tokens = _hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.output_tokens
     scopes = [_hours.c.tenant_id, _hours.c.project_id, _hours.c.key_id]
@@ -50,9 +55,9 @@ def paces(connection: sa.Connection, budgets: Sequence[Budget], now: int) -> dic
         .where(_hours.c.tenant_id.in_({budget.tenant_id for budget in budgets}), _hours.c.hour >= now - PACE_DAYS * DAY)
         .group_by(*scopes)
     )
-    wanted = {budget.scope_id for budget in budgets}
+    wanted = {budget.counts_for for budget in budgets}
     for *ids, first, used_tokens, used_picos in connection.execute(query):
-        for scope_id in wanted.intersection(ids):
+        for scope_id in wanted.intersection(first_keys.get(id_, id_) for id_ in ids):
             one = sums[scope_id]
             sums[scope_id] = [min(one[0], first), one[1] + int(used_tokens), one[2] + int(used_picos)]
     return {scope_id: _pace(now - first, *used) for scope_id, (first, *used) in sums.items()}

@@ -16,7 +16,8 @@ Outcome = Literal["settled", "voided", "expired", "unknown", "journaled"]
 class HoldRequest(msgspec.Struct, frozen=True):
     """One request that wants to run. `adapter` is the adapter's id, unique over all tenants, or None for the base.
     `max_tokens` ≥ 1 is what was asked, over all answers of the request; the grant may be less, never below
-    `min_tokens`."""
+    `min_tokens`. `first_key_id`: the first key of the rotations that made `key_id`; None: it replaced no other. All
+    keys of these rotations share the budgets of a key."""
 
     request_id: str
     tenant_id: str
@@ -28,12 +29,13 @@ class HoldRequest(msgspec.Struct, frozen=True):
     max_tokens: int
     project_id: str | None = None
     min_tokens: int = 1
+    first_key_id: str | None = None
 
     @property
     def scope_ids(self) -> tuple[str, ...]:
-        """Whose budgets must bear it."""
+        """Whose budgets must bear it: the ids of the tenant, the project and the first key of the key's rotations."""
         project = () if self.project_id is None else (self.project_id,)
-        return (self.tenant_id, *project, self.key_id)
+        return (self.tenant_id, *project, self.first_key_id or self.key_id)
 
     def check(self) -> None:
         assert self.prompt_tokens >= 0

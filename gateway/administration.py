@@ -236,6 +236,7 @@ class Administration(AdapterWrites, ModelWrites):
         return after
 
     def rotate_key(self, connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
+        """The new key has the budgets and rate limits of the old one; both count in them until the old one ends."""
         revision.lock(connection)
         before = self._own_key(connection, key_id)
         if overlap_s and before.tenant_id is not None:
@@ -246,18 +247,8 @@ class Administration(AdapterWrites, ModelWrites):
         after = key_of(connection, key_id)
         self._record(connection, "key.rotate", key_id, before.tenant_id, before=before, after=after)
         self._record(connection, "key.create", made.key.id, before.tenant_id, after=made.key)
-        moved = budgets.move(connection, key_id, made.key.id)
-        if moved and overlap_s:
-            raise InvalidValue(
-                f"overlap_s is {overlap_s}, and {key_id} has {len(moved)} budgets of its own, which only one key can "
-                "keep: rotate with an overlap of 0",
-                "overlap_s",
-            )
-        for old, new in moved:
+        for old, new in budgets.hand_over(connection, key_id, made.key.id):
             self._record(connection, "budget.move", old.id, old.tenant_id, before=old, after=new)
-        own = allowances.copy(connection, key_id, to=made.key.id)
-        if own is not None:
-            self._record(connection, "limits.set", own.id, before.tenant_id, after=own)
         return made
 
     def revoke_key(self, connection: sa.Connection, key_id: str) -> Key:
@@ -321,7 +312,7 @@ class Administration(AdapterWrites, ModelWrites):
         changed in what is given. Tokens or picos; thresholds in percent."""
         revision.lock(connection)
         tenant_id = tenant_of(connection, tenant_id, self._actor).id
-        scope, scope_id = self._scope(connection, tenant_id, project, key_id)
+        scope, scope_id, first_key_id = self._scope(connection, tenant_id, project, key_id)
         if scope == "tenant":
             self._check_unbound("a tenant's own budgets are")
         same = [b for b in budgets.listing(connection, scope_id=scope_id) if (b.unit, b.period) == (unit, period)]
@@ -338,22 +329,27 @@ class Administration(AdapterWrites, ModelWrites):
                 limit_amount=limit_amount,
                 kind=kind or "hard",
                 thresholds=thresholds,
+                first_key_id=first_key_id,
             )
         self._record(connection, "budget.set", budget.id, tenant_id, before=same[0] if same else None, after=budget)
         return budget
 
     def _scope(
         self, connection: sa.Connection, tenant_id: str, project: str | None, key_id: str | None
-    ) -> tuple[Scope, str]:
+    ) -> tuple[Scope, str, str | None]:
+        """Whose budget it is, and the first key of a rotated key's rotations. A budget of any of these keys is the
+        newest one's."""
         if project is not None and key_id is not None:
             raise InvalidValue("a budget is a project's or a key's, not both's", "key_id")
         if project is not None:
-            return "project", project_of(connection, tenant_id, project).id
+            return "project", project_of(connection, tenant_id, project).id, None
         if key_id is None:
-            return "tenant", tenant_id
-        if key_of(connection, key_id, self._actor).tenant_id != tenant_id:
+            return "tenant", tenant_id, None
+        key = key_of(connection, key_id, self._actor)
+        if key.tenant_id != tenant_id:
             raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
-        return "key", key_id
+        newest = keys.newest(connection, key)
+        return "key", newest, None if key.shares_as == newest else key.shares_as
 
     def remove_budget(self, connection: sa.Connection, budget_id: str) -> Budget:
         revision.lock(connection)

@@ -5,6 +5,8 @@ Every change bumps the revision, so that running gateways drop what they cached.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import sqlalchemy as sa
 from msgspec import UNSET, UnsetType
@@ -14,14 +16,15 @@ from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 from billing.revision import Change
 from gateway.limits import LIMIT_MAX, Scope
-from gateway.tables import rate_limits
+from gateway.tables import keys, rate_limits
 
 NAMES = ("requests_per_minute", "tokens_per_minute", "concurrency")
 LIST_MAX = 1000
 
 
 class OwnLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one key or tenant, `subject_id`. Null: the configuration's."""
+    """Of one key or tenant, `subject_id`. Null: the configuration's. Keys that were rotated share theirs: `subject_id`
+    is the newest of them."""
 
     id: str
     scope: Scope
@@ -45,15 +48,16 @@ def get(connection: sa.Connection, limits_id: str) -> OwnLimits | None:
 
 
 def of_subject(connection: sa.Connection, subject_id: str) -> OwnLimits | None:
-    return _one(connection, rate_limits.c.subject_id == subject_id)
+    """`subject_id`: a tenant's id, or that of any key of the rotations that share the limits."""
+    return _one(connection, rate_limits.c.subject_id == _kept_under(connection, subject_id))
 
 
 def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[OwnLimits]:
     """Of all, or of one tenant and its keys; the first LIST_MAX by id."""
-    query = sa.select(rate_limits).order_by(rate_limits.c.id).limit(LIST_MAX)
+    query = _SELECT.order_by(rate_limits.c.id).limit(LIST_MAX)
     if tenant_id is not None:
         query = query.where(rate_limits.c.tenant_id == tenant_id)
-    return [OwnLimits(**row._mapping) for row in connection.execute(query)]
+    return [_own(row) for row in connection.execute(query)]
 
 
 def change(
@@ -68,15 +72,12 @@ def change(
     before = of_subject(connection, subject_id) or OwnLimits(
         id=new_id("lim"), scope=scope, subject_id=subject_id, tenant_id=tenant_id, **nothing
     )
-    return _put(connection, msgspec.structs.replace(before, **given))
-
-
-def copy(connection: sa.Connection, key_id: str, to: str) -> OwnLimits | None:
-    """A key that replaces another is limited as that was; None: as the configuration says."""
-    found = of_subject(connection, key_id)
-    if found is None:
-        return None
-    return _put(connection, msgspec.structs.replace(found, id=new_id("lim"), subject_id=to))
+    after = msgspec.structs.replace(before, **given)
+    connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == after.id))
+    kept = msgspec.structs.asdict(after) | {"subject_id": _kept_under(connection, subject_id)}
+    connection.execute(sa.insert(rate_limits).values(kept))
+    revision.bump(connection, Change("limits", tenant_id))
+    return _one(connection, rate_limits.c.id == after.id) or after
 
 
 def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
@@ -89,13 +90,25 @@ def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
     return msgspec.structs.replace(before, **dict.fromkeys(NAMES))
 
 
-def _put(connection: sa.Connection, own: OwnLimits) -> OwnLimits:
-    connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == own.id))
-    connection.execute(sa.insert(rate_limits).values(msgspec.structs.asdict(own)))
-    revision.bump(connection, Change("limits", own.tenant_id))
-    return own
+def _kept_under(connection: sa.Connection, subject_id: str) -> str:
+    """What the rows name: a tenant, or the first key of the rotations that made the key."""
+    first = connection.execute(sa.select(keys.c.first_key_id).where(keys.c.id == subject_id)).scalar_one_or_none()
+    return str(first or subject_id)
+
+
+_NEWEST = sa.and_(
+    sa.or_(keys.c.id == rate_limits.c.subject_id, keys.c.first_key_id == rate_limits.c.subject_id),
+    keys.c.rotated_to.is_(None),
+)
+_SELECT = sa.select(rate_limits, keys.c.id.label("newest")).outerjoin(keys, _NEWEST)
 
 
 def _one(connection: sa.Connection, which: sa.ColumnElement[bool]) -> OwnLimits | None:
-    row = connection.execute(sa.select(rate_limits).where(which)).one_or_none()
-    return None if row is None else OwnLimits(**row._mapping)
+    row = connection.execute(_SELECT.where(which)).one_or_none()
+    return None if row is None else _own(row)
+
+
+def _own(row: sa.Row[Any]) -> OwnLimits:
+    fields = dict(row._mapping)
+    newest = fields.pop("newest")
+    return OwnLimits(**fields | {"subject_id": newest or fields["subject_id"]})

@@ -58,6 +58,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str | None  # None: an operator
     tenant_slug: str | None
     project_id: str | None
+    first_key_id: str  # of the rotations that made the key: what its budgets and rate limits are kept under
     tier: str
     scopes: frozenset[str]
     default_max_tokens: int | None  # the key's, else its project's, else the tenant's
@@ -241,7 +242,7 @@ def _load(
         .select_from(
             keys.outerjoin(tenants, keys.c.tenant_id == tenants.c.id)
             .outerjoin(projects, keys.c.project_id == projects.c.id)
-            .outerjoin(_OF_KEY, _OF_KEY.c.subject_id == keys.c.id)
+            .outerjoin(_OF_KEY, _OF_KEY.c.subject_id == sa.func.coalesce(keys.c.first_key_id, keys.c.id))
             .outerjoin(_OF_TENANT, _OF_TENANT.c.subject_id == keys.c.tenant_id)
         )
         .where(which)
@@ -256,6 +257,7 @@ def _load(
         tenant_id=row.tenant_id,
         tenant_slug=row.tenant_slug,
         project_id=row.project_id,
+        first_key_id=row.first_key_id or row.id,
         tier=max(candidates, key=ranks.__getitem__, default=lowest),
         scopes=frozenset(row.scopes),
         default_max_tokens=row.default_max_tokens or row.project_default or row.tenant_default,
@@ -274,7 +276,7 @@ def _subjects(row: sa.Row[Any], defaults: Mapping[Scope, Allowance]) -> tuple[Su
         own = [getattr(row, f"{scope}_{name}") for name in NAMES]
         default = msgspec.structs.astuple(defaults[scope])
         limits = [fallback if one is None else one for one, fallback in zip(own, default, strict=True)]
-        return Subject(scope, id_, row.tenant_id or row.id, Allowance(*limits))
+        return Subject(scope, id_, row.tenant_id or row.first_key_id or row.id, Allowance(*limits))
 
-    key = subject("key", row.id)
+    key = subject("key", row.first_key_id or row.id)
     return (key,) if row.tenant_id is None else (key, subject("tenant", row.tenant_id))

@@ -120,6 +120,7 @@ def _hold_request(work: InFlight, plan: Plan) -> HoldRequest:
         max_tokens=plan.max_tokens * plan.texts,
         min_tokens=plan.texts,
         project_id=work.caller.project_id,
+        first_key_id=work.caller.first_key_id,
     )
 
 

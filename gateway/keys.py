@@ -11,7 +11,7 @@ import re
 import secrets
 import string
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -93,6 +93,12 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: int | None
     rotated_to: str | None
     role: Role | None  # of an admin key
+    first_key_id: str | None  # the first key of the rotations that made it; null: it replaced no other
+
+    @property
+    def shares_as(self) -> str:
+        """The key that the budgets and rate limits of all keys of these rotations are kept under."""
+        return self.first_key_id or self.id
 
 
 class MadeKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +149,7 @@ def create(
     default_max_tokens: int | None = None,
     secret: str | None = None,
     role: Role | None = None,
+    first_key_id: str | None = None,
 ) -> MadeKey:
     """Make a key. Without `scopes` an admin key gets the admin scope, another the inference scope; without `role` it
     is an owner's. A key of the role tenant_admin is a tenant's, every other admin key the operator's. `secret`: from
@@ -179,6 +186,7 @@ def create(
         "created_at": clock.database_now(connection),
         "expires_at": None if expires_at is None else expires_at * clock.SECOND,
         "role": role,
+        "first_key_id": first_key_id,
     }
     connection.execute(sa.insert(keys).values(row))
     revision.bump(connection, Change("keys", tenant_id))
@@ -202,6 +210,21 @@ def _checked_role(role: Role | None, kind: Kind, tenant_id: str | None) -> Role 
 def get(connection: sa.Connection, key_id: str) -> Key | None:
     row = connection.execute(_SELECT.where(keys.c.id == key_id)).one_or_none()
     return None if row is None else _key(row)
+
+
+def newest(connection: sa.Connection, key: Key) -> str:
+    """The id of the key that the rotations of this one led to: its own when it was not rotated."""
+    same = sa.or_(keys.c.id == key.shares_as, keys.c.first_key_id == key.shares_as)
+    found = connection.execute(sa.select(keys.c.id).where(same, keys.c.rotated_to.is_(None))).scalar_one_or_none()
+    return key.id if found is None else str(found)
+
+
+def first_keys(connection: sa.Connection, tenant_ids: Collection[str]) -> dict[str, str]:
+    """Of each key of these tenants that replaced another, the first key of those rotations."""
+    query = sa.select(keys.c.id, keys.c.first_key_id).where(
+        keys.c.first_key_id.is_not(None), keys.c.tenant_id.in_(tenant_ids)
+    )
+    return {row.id: row.first_key_id for row in connection.execute(query)}
 
 
 def exists(connection: sa.Connection, secret: str) -> bool:
@@ -290,7 +313,8 @@ def update(
 
 
 def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey:
-    """Make a key like this one and let the old one expire after `overlap_s` seconds. Raises KeyRefused."""
+    """Make a key like this one and let the old one expire after `overlap_s` seconds. Both share the budgets and rate
+    limits of a key. Raises KeyRefused."""
     if not 0 <= overlap_s <= OVERLAP_S_MAX:
         raise KeyRefused(f"overlap is {overlap_s} s; its limit is {OVERLAP_S_MAX} s")
     old = _required(connection, key_id, for_update=True)
@@ -309,6 +333,7 @@ def rotate(connection: sa.Connection, key_id: str, *, overlap_s: int) -> MadeKey
         expires_at=old.expires_at,
         default_max_tokens=old.default_max_tokens,
         role=old.role,
+        first_key_id=old.shares_as,
     )
     ends = _now(connection) + overlap_s
     connection.execute(

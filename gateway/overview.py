@@ -19,6 +19,7 @@ from billing.clock import SECOND, database_now
 from billing.database import Database
 from billing.projections import DAY
 from billing.rollups import HOUR
+from gateway.keys import first_keys
 from gateway.tables import keys
 
 FRESH_S = 1.0
@@ -121,16 +122,15 @@ def read(connection: sa.Connection, tenant_id: str | None) -> Overview:
 
 def _spend(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Spend]:
     states = budgets.tightest(connection, tenant_id=tenant_id, limit=SPEND_MAX)
-    paces = projections.paces(connection, [state.budget for state in states], now)
+    tenant_ids = {state.budget.tenant_id for state in states}
+    paces = projections.paces(connection, [state.budget for state in states], now, first_keys(connection, tenant_ids))
     tenants = tables.tenants
-    owners = sa.select(tenants.c.id, tenants.c.slug, tenants.c.currency).where(
-        tenants.c.id.in_({state.budget.tenant_id for state in states})
-    )
+    owners = sa.select(tenants.c.id, tenants.c.slug, tenants.c.currency).where(tenants.c.id.in_(tenant_ids))
     named = {row.id: row for row in connection.execute(owners)}
     found = []
     for state in states:
         budget, owner = state.budget, named[state.budget.tenant_id]
-        run_out_at = projections.project(state, paces.get(budget.scope_id), now).run_out_at
+        run_out_at = projections.project(state, paces.get(budget.counts_for), now).run_out_at
         found.append(
             Spend(
                 tenant=owner.slug,

@@ -130,15 +130,15 @@ def set_command(
     type=click.IntRange(0, keys.OVERLAP_S_MAX),
     default=DAY_S,
     show_default=True,
-    help="How long the old one still works. A key with budgets of its own needs 0: they move to the new one.",
+    help="How long the old one still works, beside the new one.",
 )
 @json_option
 @pass_console
 def rotate_command(console: Console, key_id: str, overlap_s: int, as_json: bool) -> None:
     """Make a key like KEY_ID, show its secret, and let the old one expire.
 
-    With --overlap-s 0 its own budgets move to the new key, with what was used; two keys cannot share them, so a longer
-    overlap is refused where it has any.
+    Both count in the key's own budgets and rate limits until the old one ends; then the new one has them alone, with
+    what was used.
     """
     administration = console.administration
     made = write(console, lambda c: administration.rotate_key(c, key_id, overlap_s=overlap_s))

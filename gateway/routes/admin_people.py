@@ -98,8 +98,8 @@ class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):
-    """How long the old key still works. A key with budgets of its own is rotated with 0: only one key can have them;
-    they move to the new one, with what was used."""
+    """How long the old key still works beside the new one. Both count in the key's own budgets and rate limits until
+    the old one ends; then the new one has them alone, with what was used."""
 
     overlap_s: Annotated[int, Meta(ge=0, le=OVERLAP_S_MAX)] = 24 * 3600
 
@@ -240,8 +240,8 @@ class KeyController(Controller):
     async def rotate_key(
         self, services: Services, administration: Administration, key_id: str, data: Rotation
     ) -> NewKeyView:
-        """Make a key like this one; the old one expires after `overlap_s`, which is 0 for a key with budgets of its
-        own: they move."""
+        """Make a key like this one; the old one expires after `overlap_s`. Both share the key's own budgets and rate
+        limits."""
         made = await services.database.administer(
             lambda c: administration.rotate_key(c, key_id, overlap_s=data.overlap_s)
         )

@@ -82,7 +82,7 @@ async def own_budgets(request: Request[Any, Any, Any], services: Services) -> Ow
     caller = await admit(services, request)
 
     def query(connection: sa.Connection) -> list[budgets.BudgetState]:
-        scopes = (caller.key_id, caller.project_id, caller.tenant_id)
+        scopes = (caller.first_key_id, caller.project_id, caller.tenant_id)
         return [
             state
             for scope_id in scopes

@@ -16,7 +16,7 @@ from billing_books import Books, settlement
 from billing import budgets, clock, revision
 from billing.clock import SECOND, from_datetime, window_end, window_start
 from billing.errors import InvalidValue, NotFound
-from billing.ledger import Held, HoldEnded, HoldRefused, Ledger
+from billing.ledger import Held, HoldRefused, Ledger
 from billing.prices import PICOS_MAX
 
 
@@ -142,18 +142,16 @@ async def test_roll_over(books: Books) -> None:
     books.assert_sound()
 
 
-async def test_a_hold_does_not_leave_the_budget_of_a_key_that_was_rotated(books: Books) -> None:
-    """While it runs its key's budget becomes another key's: decided again for another model, it would be counted in
-    none. It stays where it is counted, and what it made is posted there."""
+async def test_a_hold_stays_in_the_budget_of_a_key_that_was_rotated(books: Books) -> None:
+    """While it runs its key's budget becomes another key's: decided again for another model, it is counted there."""
     budget = books.budget(1_000, key="key_a")
     ledger = Ledger(books.database, "gw_1")
     request = books.request(prompt=10, most=90)
     await ledger.hold(request)
-    books.database.write_sync(lambda connection: budgets.move(connection, "key_a", "key_b"))
-    with pytest.raises(HoldEnded, match="another's budget"):
-        await ledger.move(msgspec.structs.replace(request, prompt_tokens=20))
+    books.database.write_sync(lambda connection: budgets.hand_over(connection, "key_a", "key_b"))
+    assert isinstance(await ledger.move(msgspec.structs.replace(request, prompt_tokens=20)), Held)
     [state] = books.database.read_sync(lambda connection: budgets.states(connection, scope_id="key_b"))
-    assert (state.budget.id, state.used, state.held) == (budget.id, 0, 100)
+    assert (state.budget.id, state.used, state.held) == (budget.id, 0, 110)
     await ledger.settle(settlement(request, 7))
     [state] = books.database.read_sync(lambda connection: budgets.states(connection, scope_id="key_b"))
     assert (state.used, state.held) == (17, 0)

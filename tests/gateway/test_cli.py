@@ -168,9 +168,10 @@ def test_keys(laneway: Laneway) -> None:
     assert "an admin key" in laneway.refusal("keys", "set", admin["id"], "--project", "search")
     own = laneway.json("keys", "create", "--tenant", "acme")
     laneway.text("budgets", "set", "acme", "--key", own["id"], "--period", "total", "--tokens", "5")
-    assert "rotate with an overlap of 0" in laneway.refusal("keys", "rotate", own["id"])
-    assert "budgets of its own needs 0" in " ".join(laneway.text("keys", "rotate", "--help").split())
-    assert laneway.json("keys", "rotate", own["id"], "--overlap-s", "0")["id"]
+    replacement = laneway.json("keys", "rotate", own["id"])
+    assert replacement["first_key_id"] == own["id"]
+    [budget] = laneway.json("budgets", "list", "--tenant", "acme")
+    assert (budget["scope"], budget["scope_id"]) == ("key", replacement["id"])
     assert "secret" in laneway.text("keys", "create", "--tenant", "acme"), "people see it too, once"
 
 

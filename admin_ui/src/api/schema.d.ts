@@ -2490,6 +2490,7 @@ export interface components {
             created_at: number;
             default_max_tokens: number | null;
             expires_at: number | null;
+            first_key_id: string | null;
             id: string;
             kind: string;
             last4: string;
@@ -2962,6 +2963,7 @@ export interface components {
             created_at: number;
             default_max_tokens: number | null;
             expires_at: number | null;
+            first_key_id: string | null;
             id: string;
             kind: string;
             last4: string;

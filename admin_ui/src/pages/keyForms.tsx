@@ -160,7 +160,7 @@ export function RotateForm({ of: key, onDone, onCancel }: { of: Key; onDone: (sh
         name="overlap_s"
         label="The old secret still works for"
         options={OVERLAPS}
-        hint={overlap === 0 ? "Whoever still uses it is refused within a second." : <>Until {moment(ends, zone, "minute")}. A key with budgets of its own is rotated without an overlap: only one key can have them.</>}
+        hint={overlap === 0 ? "Whoever still uses it is refused within a second." : <>Until {moment(ends, zone, "minute")}. Both keys count in the budgets and rate limits that this key has.</>}
       />
     </Form>
   );
