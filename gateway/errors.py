@@ -167,6 +167,21 @@ class ModelNotFound(ApiError):
         super().__init__(f"The model {model!r} does not exist or you do not have access to it.", param="model")
 
 
+class ModelNotPriced(ApiError):
+    """A model without a price in the tenant's currency for the tier. No 5xx: clients would repeat what only an operator
+    can change."""
+
+    code = "model_not_priced"
+    should_retry = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"{message} An operator publishes one with: laneway prices publish MODEL. Until then no request can be "
+            "served.",
+            param="model",
+        )
+
+
 class NotFound(ApiError):
     status = 404
 

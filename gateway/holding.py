@@ -52,7 +52,7 @@ class Holding:
         self._settler.keep(_settlement(work, outcome))
 
     async def hold(self, work: InFlight) -> Held:
-        """Committed before the engine hears of the request. Raises BudgetExceeded, LedgerAway."""
+        """Committed before the engine hears of the request. Raises BudgetExceeded, ModelNotPriced, LedgerAway."""
         started = time.perf_counter()
         try:
             async with Patience(HOLD_WAIT_S):
@@ -62,8 +62,9 @@ class Holding:
         self._metrics.hold.observe(time.perf_counter() - started)
         if isinstance(answer, HoldRefused):
             if answer.code == "price_unknown":
-                _log.error("hold.price_unknown", extra={"fields": {"request_id": work.request_id}})
-                raise errors.LedgerAway(answer.message)
+                fields = {"request_id": work.request_id, "reason": answer.message}
+                _log.error("hold.price_unknown", extra={"fields": fields})
+                raise errors.ModelNotPriced(answer.message)
             raise errors.BudgetExceeded(
                 answer.message, code=answer.code, nothing_left=answer.nothing_left, resets_at=answer.resets_at
             )
