@@ -16,6 +16,8 @@ from engine.inbox import Call, Inbox
 
 # Of one kind, that wait; more are answered "failed".
 CHANGES_MAX = 4096
+# Said to people: a program goes by the answer's code.
+BEING_LOADED, BEING_UNLOADED = "it is being loaded", "it is being unloaded"
 
 _log = logging.getLogger(__name__)
 Asked = TypeVar("Asked")

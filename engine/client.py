@@ -19,6 +19,7 @@ from engine.protocol import (
     Hello,
     LoadAdapter,
     LoadModel,
+    ModelFailure,
     ModelInfo,
     Models,
     ProtocolError,
@@ -50,7 +51,11 @@ class AdapterFailed(Exception):
 
 
 class ModelFailed(Exception):
-    """The engine could not load or unload the model; the message is its reason."""
+    """The engine could not load or unload the model; the message is its reason, `code` what to do about it."""
+
+    def __init__(self, message: str, code: ModelFailure = "refused") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 OnConnect = Callable[[Hello], Awaitable[None]]
@@ -192,7 +197,7 @@ class EngineClient:
         link = self._connected()
         state = await link.change(link.models, frame.name, frame)
         if state.state != ("loaded" if isinstance(frame, LoadModel) else "unloaded"):
-            raise ModelFailed(state.message or f"the engine answered {state.state}")
+            raise ModelFailed(state.message or f"the engine answered {state.state}", state.code)
         return state.message
 
     async def status(self) -> StatusReport:

@@ -55,6 +55,7 @@ class FakeConfig(Section, frozen=True, kw_only=True):
     step_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
     prefill_ms_per_1k_tokens: Annotated[float, Meta(ge=0, le=600_000)] = 20.0
     load_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0  # reading one adapter
+    model_load_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0  # checking the files of a model that is added
     steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # begun before the result of the one before is taken
     stop_after: Annotated[int, Meta(ge=1)] | None = None  # the n-th id is a stop id of the request; None: never
     context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] = 8192  # where the model's config.json is not there

@@ -271,6 +271,8 @@ class FakeRunner:
         """Any; its path need not be there."""
         if self._dtype is not None:
             check_dtype(model, self._dtype)
+        if self._config.model_load_ms:
+            self._sleep(self._config.model_load_ms / 1000)
         found = fake_model(model, self._config)
         check_weights_fit(found.info.weights_bytes, self.weights.bytes_max)
         self._words[model.name] = found.words

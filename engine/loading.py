@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
-from engine.changes import Changes
+from engine.changes import BEING_LOADED, BEING_UNLOADED, Changes
 from engine.inbox import Inbox
 from engine.protocol import AdapterState, LoadAdapter, UnloadAdapter
 from engine.step import Runner
@@ -48,7 +48,7 @@ class AdapterChanges:
         if changes.full():
             self._answer(gateway, AdapterState(digest, "failed", changes.too_many))
         elif changes.is_retiring(digest):
-            self._answer(gateway, AdapterState(digest, "failed", "it is being unloaded"))
+            self._answer(gateway, AdapterState(digest, "failed", BEING_UNLOADED))
         elif not changes.is_loading(digest) and self._runner.adapters.known(digest, frame.model):
             self._answer(gateway, self._pinned(frame))
         else:
@@ -61,7 +61,7 @@ class AdapterChanges:
         if changes.full():
             self._answer(gateway, AdapterState(digest, "failed", changes.too_many))
         elif changes.is_loading(digest):
-            self._answer(gateway, AdapterState(digest, "failed", "it is being loaded"))
+            self._answer(gateway, AdapterState(digest, "failed", BEING_LOADED))
         else:
             changes.retire(digest, gateway)
             self._forget_unused(digest)

@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from engine.changes import Changes
+from engine.changes import BEING_LOADED, BEING_UNLOADED, Changes
 from engine.config import ModelConfig
 from engine.inbox import Inbox
-from engine.protocol import BEING_UNLOADED, SERVED_OTHERWISE, LoadModel, ModelInfo, Models, ModelState, UnloadModel
+from engine.protocol import LoadModel, ModelFailure, ModelInfo, Models, ModelState, UnloadModel
 from engine.scheduler import Scheduler
 from engine.served import ModelLimits
 from engine.step import Runner
@@ -59,31 +59,40 @@ class ModelChanges:
         """Answers "loaded" at once when it is known, else when its files were checked."""
         name, changes = frame.name, self._changes
         if changes.full():
-            self._answer(gateway, ModelState(name, "failed", changes.too_many))
+            self._fail(gateway, name, changes.too_many)
         elif changes.is_retiring(name):
-            self._answer(gateway, ModelState(name, "failed", BEING_UNLOADED))
+            self._fail(gateway, name, BEING_UNLOADED, "unloading")
         else:
             try:
-                self._load(gateway, _config(frame))
+                config = _config(frame)
             except ValueError as error:
-                self._answer(gateway, ModelState(name, "failed", str(error)))
+                self._fail(gateway, name, str(error))
+            else:
+                self._load(gateway, config)
+
+    def _fail(self, gateway: int, name: str, message: str, code: ModelFailure = "refused") -> None:
+        self._answer(gateway, ModelState(name, "failed", message, code))
 
     def _load(self, gateway: int, config: ModelConfig) -> None:
-        """Raises ValueError when it cannot be, whatever is in its files."""
         name, changes = config.name, self._changes
         if name in self.served:
             known = self._configs.get(name)
             if known is None or _contents(known) != _contents(config):
-                raise ValueError(f"{SERVED_OTHERWISE}: {_described(known)}")
+                why = f"another model is served under this name: {_described(known)}"
+                self._fail(gateway, name, why, "other_served")
+                return
             self._configs[name] = config
             self._answer(gateway, self._pinned(name, config.pinned))
             return
         if not changes.is_loading(name):
             if len(self.served) + changes.loading() >= MODELS_MAX:
-                raise ValueError(f"{MODELS_MAX} models are served already, the limit")
+                self._fail(gateway, name, f"{MODELS_MAX} models are served already, the limit")
+                return
             self._configs[name] = config
         elif _contents(self._configs[name]) != _contents(config):
-            raise ValueError(f"another model is being loaded under this name: {_described(self._configs[name])}")
+            why = f"another model is being loaded under this name: {_described(self._configs[name])}"
+            self._fail(gateway, name, why, "other_loading")
+            return
         changes.load(name, gateway, config)
 
     def unload(self, gateway: int, frame: UnloadModel) -> None:
@@ -91,9 +100,9 @@ class ModelChanges:
         it. One that is unknown is "unloaded" at once."""
         name, changes = frame.name, self._changes
         if changes.full():
-            self._answer(gateway, ModelState(name, "failed", changes.too_many))
+            self._fail(gateway, name, changes.too_many)
         elif changes.is_loading(name):
-            self._answer(gateway, ModelState(name, "failed", "it is being loaded"))
+            self._fail(gateway, name, BEING_LOADED, "loading")
         elif changes.is_retiring(name):
             changes.retire(name, gateway)
         elif name not in self.served:

@@ -12,9 +12,6 @@ from typing import Annotated, Literal
 import msgspec
 
 PROTOCOL_VERSION = 3
-# How the reason begins for which a LoadModel failed whose name is another model's, of another path, dtype or context.
-SERVED_OTHERWISE = "another model is served under this name"
-BEING_UNLOADED = "it is being unloaded"
 # A prompt of a million ids is about 5 MB of msgpack; nothing honest is larger.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 HEADER = struct.Struct(">I")
@@ -29,6 +26,15 @@ RefusalCode = Literal[
     "queue_full",
     "bad_request",
     "shutting_down",
+]
+
+# Why a LoadModel or an UnloadModel failed. Another model under a name has another path, dtype or context.
+ModelFailure = Literal[
+    "refused",  # its files, its size or the engine's limits: only another LoadModel may succeed, later
+    "other_served",  # another model is served under this name: unload it first
+    "other_loading",  # the files of another model are being checked under this name: ask again
+    "loading",  # of an UnloadModel: its files are being checked: ask again
+    "unloading",  # of a LoadModel: requests still run on it, and it leaves with the last of them: ask again
 ]
 
 # An answer repeats it, and must not be longer than a frame. A longer one is no frame of this protocol.
@@ -233,12 +239,13 @@ class AdapterState(Frame, frozen=True, tag="adapter_state", array_like=True):
 
 
 class ModelState(Frame, frozen=True, tag="model_state", array_like=True):
-    """Answer to LoadModel and UnloadModel. `failed` carries the reason in `message`; `loaded` why it is not pinned, if
-    it was to be."""
+    """Answer to LoadModel and UnloadModel. `failed` carries the reason in `message`, for people, and in `code`, for
+    programs; `loaded` has in `message` why it is not pinned, if it was to be."""
 
     name: str
     state: Literal["loaded", "unloaded", "failed"]
     message: str = ""
+    code: ModelFailure = "refused"  # of `failed` alone
 
 
 class Models(Frame, frozen=True, tag="models", array_like=True):

@@ -15,7 +15,6 @@ from pathlib import Path
 from billing.database import Database
 from billing.errors import BillingRefused, InvalidValue
 from engine.client import EngineClient, EngineUnavailable, ModelFailed
-from engine.protocol import BEING_UNLOADED
 from gateway.administration import Administration
 from gateway.errors import ApiError
 from gateway.model_loader import RETURN_S
@@ -101,7 +100,7 @@ class ModelChanges:
                     model.name, model.path, dtype=model.dtype, context_tokens=model.context_tokens, pinned=model.pinned
                 )
             except ModelFailed as error:
-                if not str(error).startswith(BEING_UNLOADED):
+                if error.code != "unloading":
                     raise
             if not told:
                 self._say(f"{model.name}: it was removed a moment ago, and comes back once what runs on it has ended")

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 
 from engine.client import EngineClient, EngineUnavailable, ModelFailed
-from engine.protocol import BEING_UNLOADED, SERVED_OTHERWISE, ModelInfo
+from engine.protocol import ModelFailure, ModelInfo
 from gateway.model_rows import BaseModel
 
 # After this every gateway has heard that a model was removed, or admits nothing: whoever was admitted before is with
@@ -18,8 +18,10 @@ from gateway.model_rows import BaseModel
 UNLOAD_AFTER_S = 1.0
 # An engine that refused a model is asked again so often: its files may have been mended, its memory be free.
 RETRY_S = 15.0
-# One that lets go of a model, as another gateway had it do before the model was restored, is asked again so often.
+# One that unloads the model, because another gateway asked for that before the model was restored, or that loads
+# another model under the name, is asked again so often.
 RETURN_S = 0.25
+PASSING: frozenset[ModelFailure] = frozenset(("unloading", "loading", "other_loading"))
 # Whoever adds a model writes its row a moment after the engine has it. One that stays without a row for so long is of
 # an add that was given up: it goes.
 NAMELESS_S = 300.0
@@ -145,12 +147,10 @@ class ModelLoader:
                 model.name, model.path, dtype=model.dtype, context_tokens=model.context_tokens, pinned=model.pinned
             )
         except ModelFailed as error:
-            if str(error).startswith(SERVED_OTHERWISE):
-                _log.warning("model.replaced", extra={"fields": {"model": model.name, "reason": str(error)}})
-                await self._engine.unload_model(model.name)
-                self._gone(model.name)
+            if error.code == "other_served":
+                await self._replace(model, str(error))
                 return  # and it is loaded as one that is lacking
-            if str(error).startswith(BEING_UNLOADED):
+            if error.code in PASSING:
                 await asyncio.sleep(RETURN_S)
                 return  # and it is asked for again, as it is wanted then
             _log.error("model.refused", extra={"fields": {"model": model.name, "reason": str(error)}})
@@ -158,6 +158,17 @@ class ModelLoader:
         else:
             self._pinned[model.name] = model.pinned
             _log.info("model.loaded", extra={"fields": {"model": model.name, "not_pinned": why or None}})
+
+    async def _replace(self, model: BaseModel, reason: str) -> None:
+        """Unload what is served under the model's name. Raises EngineUnavailable."""
+        _log.warning("model.replaced", extra={"fields": {"model": model.name, "reason": reason}})
+        try:
+            await self._engine.unload_model(model.name)
+        except ModelFailed as error:  # another gateway was quicker, and has a model loaded under the name again
+            _log.info("model.not_unloaded", extra={"fields": {"model": model.name, "reason": str(error)}})
+            await asyncio.sleep(RETURN_S)
+        else:
+            self._gone(model.name)
 
     async def _unload(self, name: str) -> None:
         """Raises EngineUnavailable."""

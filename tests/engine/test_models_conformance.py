@@ -209,6 +209,7 @@ async def test_a_model_is_added_and_every_gateway_hears_of_it(
         state = await answer(peers[1], subject.load(**changes))
         assert state.state == "failed"
         assert "another model is served under this name" in state.message
+        assert state.code == "other_served"
     assert len(await run(subject, peers[0], "third")) == 8
     peers[0].send(peers[0].submit(handle := subject.fresh(), model="third", prompt_ids=PROMPT, max_tokens=290))
     refused = await peers[0].expect(Refused)
@@ -217,6 +218,18 @@ async def test_a_model_is_added_and_every_gateway_hears_of_it(
     assert await answer(peers[0], UnloadModel("fourth")) == ModelState("fourth", "unloaded")
     await remove(peers)
     assert later.hello.epoch == subject.process.ready["epoch"]
+
+
+async def test_another_model_under_a_name_that_is_being_loaded(subject: Subject, peers: list[Peer]) -> None:
+    """Its files are being checked: whoever means another model, or wants it unloaded, is told to ask again."""
+    [peer, other] = peers
+    peer.send(subject.load(), subject.load(context_tokens=None), UnloadModel("third"))
+    states = [await peer.expect(ModelState) for _ in range(3)]
+    assert [(state.state, state.code) for state in states[:2]] == [("failed", "other_loading"), ("failed", "loading")]
+    assert "another model is being loaded under this name" in states[0].message
+    assert states[2] == ModelState("third", "loaded")
+    await other.expect(Models)
+    await remove(peers)
 
 
 async def test_a_model_that_is_removed_drains_and_its_name_is_free(subject: Subject, peers: list[Peer]) -> None:
@@ -232,7 +245,7 @@ async def test_a_model_that_is_removed_drains_and_its_name_is_free(subject: Subj
     mine.send(UnloadModel("third"), UnloadModel("third"), subject.load())
     mine.send(mine.submit(late, model="third"))
     assert names((await mine.expect(Models)).models) == ["one", "two"]
-    assert await mine.expect(ModelState) == ModelState("third", "failed", "it is being unloaded")
+    assert await mine.expect(ModelState) == ModelState("third", "failed", "it is being unloaded", "unloading")
     refused = await mine.expect(Refused)
     assert (refused.handle, refused.code) == (late, "model_unknown")
     place = (await places(mine))["third"]

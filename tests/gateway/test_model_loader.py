@@ -81,7 +81,7 @@ class Side:
 def socket(tmp_path: Path) -> Iterator[Path]:
     """Of a fake engine."""
     path, config = tmp_path / "engine.sock", tmp_path / "engine.json"
-    config.write_text(json.dumps({"models": [{"name": FIRST}], "fake": {"step_ms": 10.0}}))
+    config.write_text(json.dumps({"models": [{"name": FIRST}], "fake": {"step_ms": 10.0, "model_load_ms": 50.0}}))
     argv = [sys.executable, "-m", "engine", "--socket", str(path), "--config", str(config), "--fake"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as engine:
         assert engine.stdout is not None
@@ -160,6 +160,22 @@ async def test_one_that_is_restored_while_another_gateway_unloads_it(
     stream.abort()
     await eventually_async(lambda: one.serves(SECOND) and other.serves(SECOND))
     assert one.refused == other.refused == {}
+
+
+async def test_another_model_of_the_name_is_being_loaded(sides: tuple[Side, Side]) -> None:
+    """Two gateways whose databases say different things of a name for a moment: the one that asks second waits and
+    tries again. It does not count the model as refused, which callers get a 503 for."""
+    one, other = sides
+    mine = msgspec.structs.replace(model(SECOND), context_tokens=99)
+    refused: list[Mapping[str, str]] = []
+    other.loader._told = refused.append
+    one.say(model(SECOND))
+    await asyncio.sleep(0.01)
+    other.say(mine)
+    await asyncio.sleep(0.03)
+    one.say(mine)
+    await eventually_async(lambda: one.serves(SECOND) and one.client.models[SECOND].context_tokens == 99)
+    assert not any(refused), refused
 
 
 async def test_nothing_is_begun_after_the_end(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:

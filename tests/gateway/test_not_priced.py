@@ -1,4 +1,4 @@
-"""A model without a price in the tenant's currency: refused so that no client repeats what only an operator can mend."""
+"""A model without a price in the tenant's currency: refused so that no client repeats what an operator must mend."""
 
 from __future__ import annotations
 
