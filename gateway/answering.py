@@ -113,4 +113,6 @@ def _call(
         raise InvalidRequest(f"{HEADER!r} is not supported for a call that streams.", param=HEADER)
     route = str(request.scope["route_handler"].opt["route"])
     request_id = line_of(request).record.request_id
-    return services.replays.call(key_id=caller.key_id, name=name, route=route, body=body, request_id=request_id)
+    return services.replays.call(
+        tenant_id=caller.tenant_id, key_id=caller.key_id, name=name, route=route, body=body, request_id=request_id
+    )

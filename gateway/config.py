@@ -342,8 +342,9 @@ def write_engine_file(config: Config, models: Sequence[EngineModel] | None = Non
 
 
 def server_secret(config: Config) -> bytes:
-    """The secret that prefix-cache namespaces are made from, 32 bytes; made once, mode 0600. Gateways that are to
-    agree on namespaces share the file. Raises ConfigError when the file is not such a secret."""
+    """The secret that prefix-cache namespaces and the keys of kept answers are made from, 32 bytes; made once, mode
+    0600. Gateways that are to agree on namespaces, or read each other's answers, share the file. Raises ConfigError
+    when the file is not such a secret."""
     path = Path(config.gateway.secret_file)
     if not path.exists():
         path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)

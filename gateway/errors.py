@@ -222,6 +222,20 @@ class AnswerNotKept(ApiError):
         super().__init__("The request with this Idempotency-Key was answered, and its answer could not be kept.")
 
 
+class AnswerUnreadable(ApiError):
+    """It ran and was charged, and what is kept of it cannot be decrypted here: it must not run again."""
+
+    status = 409
+    code = "idempotency_unreadable"
+    should_retry = False
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The request with this Idempotency-Key was answered and charged, and its answer cannot be read here: it "
+            "was kept by a gateway with another secret (gateway.secret_file)."
+        )
+
+
 class IdempotencyMismatch(ApiError):
     status = 422
     code = "idempotency_mismatch"

@@ -1,8 +1,8 @@
 """Idempotency-Key: a call that came before is answered again with what it was answered then, and runs once.
 
 The database has it, since a replay must not be lost with a cache: a row names the request that ran, and whether that
-was paid for is what its hold says. The answer is kept before it is settled, so whoever is billed can have it. It must
-never know what an answer says.
+was paid for is what its hold says. The answer is kept, encrypted, for KEEP_S, and before it is settled, so whoever is
+billed can have it. It must never know what an answer says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway import errors
 from gateway.grouping import Grouping, TooManyWait
+from gateway.sealing import Owner, Sealing, Unreadable
 from gateway.tables import replays
 
 HEADER = "Idempotency-Key"
@@ -31,6 +32,7 @@ KEEP_S = 600.0  # an answer, from when it was made
 BEGIN_S_MAX = 5.0  # a database that hangs keeps nobody waiting for longer
 WRITE_S_MAX = 2.0  # an answer waits no longer for being kept
 ANSWER_BYTES_MAX = 4 * 1024 * 1024  # a longer one is not kept; who asks again is told so
+SEALED_HERE_BYTES_MAX = 64 * 1024  # a longer one is encrypted and decrypted in a thread: it would stall the event loop
 # Of one transaction. Holds and settlements go through the same writer thread: nothing here keeps it for long.
 CALLS_MAX, ENDINGS_MAX, ANSWERS_MAX, REMOVE_MAX = 128, 16, 4, 500
 WAITING_MAX = 1000  # calls that wait to be looked up, and as many to begin; above it a call is turned away
@@ -84,8 +86,10 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A call that came with the Idempotency-Key `name`. `fingerprint`: of its route and body."""
+    """A call that came with the Idempotency-Key `name`. `fingerprint`: of its route and body. `tenant_id` "": the
+    operator's."""
 
+    tenant_id: str
     key_id: str
     name: str
     fingerprint: str
@@ -94,6 +98,11 @@ class Asked(msgspec.Struct, frozen=True):
     @property
     def pair(self) -> tuple[str, str]:
         return self.key_id, self.name
+
+    @property
+    def owner(self) -> Owner:
+        name_hash = hashlib.sha256(self.name.encode()).hexdigest()
+        return Owner(self.tenant_id, self.key_id, name_hash, self.fingerprint)
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -149,7 +158,7 @@ class Call:
 
     async def look(self) -> Replayed | None:
         """None: it has not come before. Writes nothing. Raises IdempotencyInFlight, IdempotencyMismatch, AnswerNotKept,
-        Overloaded, and DatabaseUnavailable."""
+        AnswerUnreadable, Overloaded, and DatabaseUnavailable."""
         return await self._replays.look(self._asked)
 
     async def begin(self) -> First | Replayed:
@@ -161,29 +170,31 @@ class First:
     """A call that has not come before. End it once: `keep` its answer before it is settled, or `forget` it when it made
     nothing that anybody pays for."""
 
-    __slots__ = ("_kept", "_replays", "_request_id")
+    __slots__ = ("_asked", "_kept", "_replays")
 
-    def __init__(self, replays: Replays, request_id: str) -> None:
+    def __init__(self, replays: Replays, asked: Asked) -> None:
         self._replays = replays
-        self._request_id = request_id
+        self._asked = asked
         self._kept = False
 
     async def keep(self, answer: bytes) -> None:
         """Whether it is replayed is now its hold's matter: when that is not settled, the call may run again."""
         self._kept = True
-        await self._replays.keep(self._request_id, answer)
+        await self._replays.keep(self._asked, answer)
 
     async def forget(self) -> None:
         """After `keep` nothing happens."""
         if not self._kept:
             self._kept = True
-            await self._replays.forget(self._request_id)
+            await self._replays.forget(self._asked.request_id)
 
 
 class Replays:
     """The calls that came with an Idempotency-Key, of all gateways."""
 
-    def __init__(self, database: Database, gateway_id: str) -> None:
+    def __init__(self, database: Database, gateway_id: str, secret: bytes) -> None:
+        """`secret`: the installation's, of 32 bytes; gateways with another cannot read what this one keeps."""
+        self._sealing = Sealing(secret)
         self._database = database
         self._gateway_id = gateway_id
         self._looks = Grouping(self._look_up, group_max=CALLS_MAX, waiting_max=WAITING_MAX)
@@ -194,24 +205,24 @@ class Replays:
         self._forgetting: set[asyncio.Task[None]] = set()
         self._forget_later: set[str] = set()
 
-    def call(self, *, key_id: str, name: str, route: str, body: bytes, request_id: str) -> Call:
+    def call(self, *, tenant_id: str | None, key_id: str, name: str, route: str, body: bytes, request_id: str) -> Call:
         """Raises InvalidRequest."""
         if not _NAME.fullmatch(name):
             raise errors.InvalidRequest(f"{HEADER!r} is 1 to 255 printable ASCII characters.", param=HEADER)
         fingerprint = hashlib.sha256(route.encode() + b"\n" + body).hexdigest()
-        return Call(self, Asked(key_id, name, fingerprint, request_id))
+        return Call(self, Asked(tenant_id or "", key_id, name, fingerprint, request_id))
 
     async def look(self, asked: Asked) -> Replayed | None:
         """As `Call.look`."""
         answered = await _within(BEGIN_S_MAX, _ask(self._looks, asked))
-        return None if answered is None else await self._answer(answered)
+        return None if answered is None else await self._answer(asked, answered)
 
     async def came_before(self, key_id: str, name: str) -> bool:
         """Whether this key has used this Idempotency-Key, with any body. Raises Overloaded, DatabaseUnavailable."""
         if not _NAME.fullmatch(name):
             return False
         try:  # an empty fingerprint matches no body
-            await _within(BEGIN_S_MAX, _ask(self._looks, Asked(key_id, name, "", "")))
+            await _within(BEGIN_S_MAX, _ask(self._looks, Asked("", key_id, name, "", "")))
         except errors.IdempotencyMismatch:
             return True
         return False
@@ -221,8 +232,8 @@ class Replays:
         while True:
             answered = await self._begun(asked)
             if answered is None:
-                return First(self, asked.request_id)
-            if (replayed := await self._answer(answered)) is not None:
+                return First(self, asked)
+            if (replayed := await self._answer(asked, answered)) is not None:
                 return replayed  # else it has expired in this moment
 
     async def _begun(self, asked: Asked) -> str | None:
@@ -237,14 +248,28 @@ class Replays:
             forgetting.add_done_callback(self._forgetting.discard)
             raise
 
-    async def _answer(self, request_id: str) -> Replayed | None:
-        answer = await _within(BEGIN_S_MAX, _ask(self._answers, request_id))
-        return None if answer is None else Replayed(request_id, answer)
+    async def _answer(self, asked: Asked, request_id: str) -> Replayed | None:
+        """Raises AnswerUnreadable: it ran, and must not run again."""
+        sealed = await _within(BEGIN_S_MAX, _ask(self._answers, request_id))
+        if sealed is None:
+            return None
+        try:
+            return Replayed(request_id, await _beside_the_loop(self._sealing.unseal, sealed, asked.owner))
+        except Unreadable as error:
+            _log.error("replay.unreadable", extra={"fields": {"request_id": request_id, "reason": str(error)}})
+            raise errors.AnswerUnreadable() from None
 
-    async def keep(self, request_id: str, answer: bytes) -> None:
+    async def keep(self, asked: Asked, answer: bytes) -> None:
         """As `First.keep`. When it fails, the call is in flight until its hold has ended."""
         fits = len(answer) <= ANSWER_BYTES_MAX and self._keeping_bytes + len(answer) <= KEEPING_BYTES_MAX
-        await self._end(_Ending(request_id, answer if fits else None))
+        sealed = None
+        if fits:
+            self._keeping_bytes += len(answer)  # until `_end` counts what is sealed
+            try:
+                sealed = await _beside_the_loop(self._sealing.seal, answer, asked.owner)
+            finally:
+                self._keeping_bytes -= len(answer)
+        await self._end(_Ending(asked.request_id, sealed))
 
     async def forget(self, request_id: str) -> None:
         """As `First.forget`. When it fails, it is done later."""
@@ -382,6 +407,12 @@ def _ask(grouping: Grouping[A, T], asked: A) -> asyncio.Future[T]:
         return grouping.ask(asked)
     except TooManyWait:
         raise errors.Overloaded(f"Too many calls with an {HEADER} wait. Try again in a moment.") from None
+
+
+async def _beside_the_loop(convert: Callable[[bytes, Owner], bytes], data: bytes, owner: Owner) -> bytes:
+    if len(data) <= SEALED_HERE_BYTES_MAX:
+        return convert(data, owner)
+    return await asyncio.to_thread(convert, data, owner)
 
 
 async def _within(wait_s: float, answer: asyncio.Future[T]) -> T:

@@ -80,8 +80,8 @@ class Services:
     _behind = False  # models or adapters changed since the last `_load_once`
 
     def __init__(self, config: Config, secret: bytes, place: Place = ALONE) -> None:
-        """`secret`: what cache namespaces are made from. `place` among the workers of this host. Raises OSError or
-        ValueError for a model that cannot be used."""
+        """`secret`: what cache namespaces, and the keys that kept answers are encrypted with, are made from. `place`
+        among the workers of this host. Raises OSError or ValueError for a model that cannot be used."""
         self.config = config
         self.place = place
         self.secret = secret
@@ -125,7 +125,7 @@ class Services:
         self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
         self.store = AdapterStore(config.adapters_dir)
         self.uploads = Uploads(self.store, config, self.metrics)
-        self.replays = Replays(self.database, self.gateway_id)
+        self.replays = Replays(self.database, self.gateway_id, secret)
         self.watch = RevisionWatch(self.database, self._changed, pace=self.pace)
         self.engine = EngineClient(config.socket_path)
         self.large_work = LargeWork(self._tokenizers)

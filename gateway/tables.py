@@ -86,7 +86,7 @@ replays = sa.Table(
     sa.Column("fingerprint", sa.String(64), nullable=False),  # SHA-256 of route and body, hex
     sa.Column("request_id", sa.String(64), nullable=False, unique=True),
     sa.Column("gateway_id", sa.String(64), nullable=False),
-    sa.Column("answer", sa.LargeBinary, nullable=True),
+    sa.Column("answer", sa.LargeBinary, nullable=True),  # encrypted, see gateway.sealing
     sa.Column("begun_at", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger, nullable=True),  # null: begun by a gateway of before 0010, not answered yet
 )

@@ -1,5 +1,7 @@
-"""/v1/admin/requests: what ran and what runs, one by one. No text of a prompt or an answer is in the database, and so
-none is here."""
+"""/v1/admin/requests: what ran and what runs, one by one. No text of a prompt or an answer is here.
+
+The database has none but this: the answer to a call with an Idempotency-Key, for ten minutes, encrypted (sealing.py).
+"""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ from gateway.tables import replays
 from migrations.upgrade import upgrade
 
 T = TypeVar("T")
+SECRET = bytes(range(32))
+SEAL_BYTES = 29  # that an encrypted answer is longer: its format, its nonce and its tag
 
 # ---- end to end
 
@@ -229,7 +231,7 @@ class House:
 
     def __init__(self, database: Counting) -> None:
         self.database = database
-        self.first, self.second = Replays(database, "gw_1"), Replays(database, "gw_2")
+        self.first, self.second = (Replays(database, name, SECRET) for name in ("gw_1", "gw_2"))
         self.ledger = Ledger(database, "gw_1")
         database.write_sync(self._seed)
 
@@ -245,7 +247,9 @@ class House:
         return await self.call(replays, request_id, body).begin()
 
     def call(self, replays: Replays, request_id: str, body: bytes = b"{}", name: str = "n") -> Call:
-        return replays.call(key_id=self.key_id, name=name, route="/r", body=body, request_id=request_id)
+        return replays.call(
+            tenant_id=self.tenant_id, key_id=self.key_id, name=name, route="/r", body=body, request_id=request_id
+        )
 
     async def look(self, request_id: str, body: bytes = b"{}") -> Replayed | None:
         return await self.call(self.second, request_id, body).look()
@@ -403,9 +407,11 @@ async def test_many_calls_are_a_few_transactions(house: House) -> None:
     await asyncio.gather(*(first.forget() for first in firsts if isinstance(first, First)))
     assert house.rows() == len(kept) == 40
     assert house.database.writes == 3 + 3 + 17
-    query = sa.select(replays.c.answer).order_by(replays.c.begun_at, replays.c.request_id)
-    answers = house.database.read_sync(lambda connection: connection.execute(query).scalars().all())
-    assert sorted(map(int, answers)) == list(range(40))
+    query = sa.select(replays.c.request_id, replays.c.answer)
+    answers = dict(house.database.read_sync(lambda connection: connection.execute(query).all()))
+    for number, first in enumerate(kept):
+        sealed = answers[first._asked.request_id]
+        assert house.second._sealing.unseal(sealed, first._asked.owner) == b"%d" % number
 
 
 async def test_more_than_may_wait_are_turned_away(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +435,7 @@ async def test_an_answer_waits_no_longer_than_it_may_and_is_kept_all_the_same(
     with other.connect() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         await asyncio.wait_for(first.keep(b"answer"), 20)
-        assert house.first._keeping_bytes == 6
+        assert house.first._keeping_bytes == 6 + SEAL_BYTES
         connection.exec_driver_sql("ROLLBACK")
     await eventually_async(lambda: house.first._keeping_bytes == 0)
     await house.settle("req_1")
@@ -440,7 +446,7 @@ async def test_an_answer_waits_no_longer_than_it_may_and_is_kept_all_the_same(
 async def test_answers_that_wait_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(4)]
     firsts = await asyncio.gather(*(call.begin() for call in calls))
-    monkeypatch.setattr(module, "KEEPING_BYTES_MAX", 20)
+    monkeypatch.setattr(module, "KEEPING_BYTES_MAX", 20 + SEAL_BYTES)
     await asyncio.gather(*(first.keep(b"x" * 9) for first in firsts if isinstance(first, First)))
     query = sa.select(sa.func.count(replays.c.answer))
     assert house.database.read_sync(lambda connection: connection.execute(query).scalar()) == 2

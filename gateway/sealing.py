@@ -1,0 +1,65 @@
+"""Answers that are kept for replays, encrypted: the database alone, or a dump of it, shows none of them.
+
+AES-256-GCM under a key for each tenant, derived (HKDF-SHA-256) from the secret in `gateway.secret_file`. What an answer
+belongs to is authenticated with it: moved to another tenant, key, Idempotency-Key or body, it does not open. It must
+never know where the bytes are kept.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+FORMAT = 1  # the first byte of what is kept
+KEY_BYTES = 32
+NONCE_BYTES = 12  # random: one tenant's key is safe for 2**32 answers
+_PURPOSE = b"laneway: answers kept for replays, format 1: tenant "
+
+
+class Unreadable(Exception):
+    """It was encrypted with another secret or for something else, was changed, or has another format."""
+
+
+class Owner(msgspec.Struct, frozen=True, array_like=True):
+    """Whose an answer is. `tenant_id` "": the operator's. `name_hash` and `fingerprint`: SHA-256 in hex, of the
+    Idempotency-Key, and of the call's route and body."""
+
+    tenant_id: str
+    key_id: str
+    name_hash: str
+    fingerprint: str
+
+
+class Sealing:
+    """By the installation's secret of 32 bytes. Each call derives the tenant's key anew: that takes microseconds."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def seal(self, answer: bytes, owner: Owner) -> bytes:
+        """Format, nonce, ciphertext and tag."""
+        nonce = os.urandom(NONCE_BYTES)
+        return bytes((FORMAT,)) + nonce + self._cipher(owner).encrypt(nonce, answer, _authenticated(owner))
+
+    def unseal(self, sealed: bytes, owner: Owner) -> bytes:
+        """Raises Unreadable."""
+        if sealed[:1] != bytes((FORMAT,)) or len(sealed) <= NONCE_BYTES:
+            raise Unreadable("it has another format")
+        nonce, ciphertext = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
+        try:
+            return self._cipher(owner).decrypt(nonce, ciphertext, _authenticated(owner))
+        except InvalidTag:
+            raise Unreadable("it was encrypted with another secret, or is not this call's") from None
+
+    def _cipher(self, owner: Owner) -> AESGCM:
+        purpose = _PURPOSE + owner.tenant_id.encode()
+        return AESGCM(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose).derive(self._secret))
+
+
+def _authenticated(owner: Owner) -> bytes:
+    return bytes((FORMAT,)) + msgspec.json.encode(owner)  # an array of strings: no two owners have the same bytes
