@@ -130,6 +130,20 @@ def test_calls_in_flight_have_an_end_too(empty_database_url: str) -> None:
     assert [tuple(row) for row in found] == [("req_1", 600_000_007), ("req_2", 9)]
 
 
+def test_answers_in_plain_text_are_deleted_and_their_calls_stay(empty_database_url: str) -> None:
+    """Revision 0019: a call that was answered must not run again, so its row waits for its end without the answer."""
+    just_before(empty_database_url, "0019")
+    engine = sa.create_engine(empty_database_url, poolclass=sa.pool.NullPool)
+    names = "key_id, name, fingerprint, request_id, gateway_id, answer, begun_at, expires_at"
+    row = sa.text(f"INSERT INTO replays ({names}) VALUES ('k', 'n', 'f', 'req_1', 'gw', :answer, 7, 9)")
+    with engine.begin() as connection:
+        connection.execute(row, {"answer": b'{"plain": "text"}'})
+    upgrade(empty_database_url)
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT request_id, answer FROM replays").all()
+    assert [tuple(row) for row in found] == [("req_1", None)]
+
+
 def test_budgets_that_were_there_stay_as_they_are(empty_database_url: str) -> None:
     """Revision 0004 makes SQLite's table of budgets anew, beneath the windows that point to it."""
     just_before(empty_database_url, "0004")

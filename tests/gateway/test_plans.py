@@ -62,7 +62,8 @@ def asked(*prompts: Prompt) -> Asked:
 
 
 CALLER = Caller(
-    key_id="key", tenant_id="t", tenant_slug="t", project_id=None, tier="standard", scopes=frozenset(),
+    key_id="key", first_key_id="key", tenant_id="t", tenant_slug="t", project_id=None, tier="standard",
+    scopes=frozenset(),
     default_max_tokens=None, share_weight=1.0, subjects=(), expires_at=None, age=0,
 )  # fmt: skip
 
