@@ -5,6 +5,7 @@ It reads the scheduler, and must never change it.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from engine.residency import AdapterCounts
@@ -13,11 +14,11 @@ from engine.scheduler import Scheduler
 
 @dataclass(slots=True, frozen=True)
 class ModelCounts:
-    """Of the models that are served. Since the start, or since each was added."""
+    """Since the start."""
 
     hits: dict[str, int]  # requests that came, by where their model's weights were: device, host, disk
-    resident: dict[str, bool]
-    evicted: dict[str, int]
+    resident: dict[str, bool]  # of the models that are served
+    evicted: dict[str, int]  # of all models that there ever were
     failures: int  # loads that failed, of all there ever were
 
 
@@ -25,37 +26,42 @@ class ModelCounts:
 class Gauges:
     """Of one moment."""
 
-    running: int
+    running: dict[str, int]  # by model that is served, or was removed and still has requests
     waiting: dict[str, int]  # by tier
+    waiting_of_model: dict[str, int]  # likewise
     pages_total: int
     pages_free: int
     pages_cached: int
     pages_adapters: int
-    cache_queries: int  # prompt tokens looked up in the prefix cache, and of them found
-    cache_hits: int
-    preemptions: int
+    # Since the start, by model, those that are removed among them.
+    cache_queries: dict[str, int]  # prompt tokens looked up in the prefix cache, and of them found
+    cache_hits: dict[str, int]
+    preemptions: dict[str, int]
     tokens_overrun: int  # made after the ending of their request, and the device's seconds for them
     overrun_s: float
     tokens_swapped: int
     faults: int  # requests whose scheduling raised
-    adapters_resident: list[str]
+    adapters_resident: int
     adapters: AdapterCounts
     models: ModelCounts
 
 
-def read_gauges(scheduler: Scheduler, adapters_resident: list[str]) -> Gauges:
-    """`adapters_resident`: digests, as the runner knows them."""
+def read_gauges(scheduler: Scheduler, adapters_resident: int) -> Gauges:
+    """`adapters_resident`: how many, as the runner knows them."""
     hosting = scheduler.hosting
+    running = Counter(dict.fromkeys(scheduler.served.live, 0))
+    running.update(entry.sequence.model for entries in scheduler.running_entries() for entry in entries)
     return Gauges(
-        running=scheduler.running,
+        running=dict(running),
         waiting=scheduler.waiting(),
+        waiting_of_model={model: sum(live) - running[model] for model, live in scheduler.served.live.items()},
         pages_total=scheduler.arena.pages,
         pages_free=scheduler.arena.free(),
         pages_cached=scheduler.prefix.idle_pages(),
         pages_adapters=scheduler.arena.adapter_pages(),
-        cache_queries=scheduler.prefix.queries,
-        cache_hits=scheduler.prefix.hits,
-        preemptions=scheduler.preemptions,
+        cache_queries=dict(scheduler.prefix.queries_of_model),
+        cache_hits=dict(scheduler.prefix.hits_of_model),
+        preemptions=dict(scheduler.preempted.by_model),
         tokens_overrun=scheduler.tokens_overrun,
         overrun_s=scheduler.overrun_s,
         tokens_swapped=scheduler.swap.tokens,
@@ -65,7 +71,7 @@ def read_gauges(scheduler: Scheduler, adapters_resident: list[str]) -> Gauges:
         models=ModelCounts(
             hits=dict(hosting.hits),
             resident={name: hosted.on_device for name, hosted in hosting.models.items()},
-            evicted={name: hosted.evictions for name, hosted in hosting.models.items()},
+            evicted=dict(hosting.evictions),
             failures=hosting.failures,
         ),
     )

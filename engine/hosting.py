@@ -63,6 +63,7 @@ class Hosting:
         self.models: dict[str, Hosted] = {}
         self.hits = Counter(device=0, host=0, disk=0)  # where a request's model was when it came
         self.failures = 0  # loads that failed
+        self.evictions: Counter[str] = Counter()  # by model, those that are removed among them
         self._table = table
         self._tiers = tiers
         self._live = live
@@ -337,7 +338,7 @@ class Hosting:
         assert self._table is not None
         hosted = self.models[model]
         hosted.on_device = hosted.leaving = False
-        hosted.evictions += 1
+        self.evictions[model] += 1
         hosted.given_up = 0
         hosted.since.clear()
         self._table.drop(model)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import bisect
 import collections
 import itertools
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine.gauges import Gauges, ModelCounts
+from engine.protocol import REMOVED_MODELS, FinishReason
 from engine.residency import AdapterCounts
 
 FIRST_TOKEN_BUCKETS_S = (
@@ -28,8 +29,9 @@ REQUEST_BUCKETS_S = (0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15
 LOAD_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # A model's weights are read from files of many GB.
 MODEL_LOAD_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-# The model of what those made that are served no more.
-GONE = ""
+# A model that is removed keeps its series, so that they continue when it is restored. Of more removed models than
+# these, the counts of those removed first are under the name REMOVED_MODELS.
+REMOVED_NAMED_MAX = 16
 
 
 class Histogram:
@@ -43,6 +45,11 @@ class Histogram:
     def observe(self, value: float) -> None:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def add(self, other: Histogram) -> None:
+        """Count what `other`, of the same bounds, has counted."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.sum += other.sum
 
     def cumulative(self) -> list[tuple[str, float]]:
         labels = [*(str(bound) for bound in self.bounds), "+Inf"]
@@ -64,7 +71,7 @@ class EngineMetrics(Collector):
         self.model_loads: collections.Counter[tuple[str, str]] = collections.Counter()  # by model and source
         self.prompt_tokens: collections.Counter[tuple[str, str]] = collections.Counter()
         self.generation_tokens: collections.Counter[tuple[str, str]] = collections.Counter()
-        self.finished: collections.Counter[str] = collections.Counter(stop=0, length=0, aborted=0, error=0)
+        self.finished: collections.Counter[tuple[str, str]] = collections.Counter()  # by model and ending
         self.refused: collections.Counter[str] = collections.Counter()
         self.tokens_lost = 0  # made for gateways that went away before they recorded them
         self.snapshots = 0  # taken for watchers
@@ -73,7 +80,8 @@ class EngineMetrics(Collector):
         self.request_errors = 0  # frames whose handling raised: our own mistakes
         self.targets_out_of_reach = 0  # tiers' targets below the shortest step of the start
         self._tiers = list(tiers)
-        self._models: list[str] = []
+        self._models: list[str] = []  # that are served
+        self._removed: list[str] = []  # that are not, and keep their names; the first removed first
         for model in models:
             self.add_model(model)
         self._gauges: Gauges | None = None
@@ -85,6 +93,9 @@ class EngineMetrics(Collector):
         if model in self._models:
             return
         bisect.insort(self._models, model)
+        if model in self._removed:
+            self._removed.remove(model)
+            return
         for tier in self._tiers:
             pair = model, tier
             self.first_token[pair] = Histogram(FIRST_TOKEN_BUCKETS_S)
@@ -93,25 +104,41 @@ class EngineMetrics(Collector):
             self.queue[pair] = Histogram(REQUEST_BUCKETS_S)
             self.prompt_tokens[pair] += 0
             self.generation_tokens[pair] += 0
+        for reason in get_args(FinishReason):
+            self.finished[model, reason] += 0
 
-    def forget_model(self, model: str) -> None:
-        """Nothing is counted for it any more. Its tokens stay, under the name of no model: sums are of all there ever
-        were."""
+    def remove_model(self, model: str) -> None:
+        """It is served no more. Its counters stay, and continue if it is served again."""
         self._models.remove(model)
-        for tier in self._tiers:
-            for histograms in (self.first_token, self.inter_token, self.request, self.queue):
-                del histograms[model, tier]
-            for tokens in (self.prompt_tokens, self.generation_tokens):
-                tokens[GONE, tier] += tokens.pop((model, tier))
-        for source in self.model_load:
-            self.model_loads.pop((model, source), None)
+        self._removed.append(model)
+        while len(self._removed) > REMOVED_NAMED_MAX:
+            self._fold(self._removed.pop(0))
+
+    def _fold(self, model: str) -> None:
+        """What was counted for a model that was removed long ago is counted under REMOVED_MODELS."""
+        for histograms in (self.first_token, self.inter_token, self.request, self.queue):
+            for tier in self._tiers:
+                folded = histograms.pop((model, tier))
+                histograms.setdefault((REMOVED_MODELS, tier), Histogram(folded.bounds)).add(folded)
+        for counter in (self.prompt_tokens, self.generation_tokens, self.finished, self.model_loads):
+            _fold_pairs(counter, model)
+
+    def _name(self, model: str) -> str:
+        """The label of what is counted for it."""
+        return model if model in self._models or model in self._removed else REMOVED_MODELS
+
+    def _by_name(self, by_model: Mapping[str, int]) -> dict[str, int]:
+        """By label, each model that is served or keeps its name among them, at 0 where nothing was counted."""
+        found = collections.Counter(dict.fromkeys([*self._models, *self._removed], 0))
+        for model, count in by_model.items():
+            found[self._name(model)] += count
+        return found
 
     def observe_model_loads(self, loads: Iterable[tuple[str, str, float]]) -> None:
         """Which, from where, and seconds."""
         for model, source, seconds in loads:
             self.model_load[source].observe(seconds)
-            if model in self._models:
-                self.model_loads[model, source] += 1
+            self.model_loads[self._name(model), source] += 1
 
     def observe_loads(self, loads: Iterable[tuple[str, float]]) -> None:
         """From where, and seconds."""
@@ -172,9 +199,9 @@ class EngineMetrics(Collector):
         resident = GaugeMetricFamily("laneway_model_resident", text, labels=["model"])
         for model, there in now.resident.items():
             resident.add_metric([model], float(there))
-        text = "Times that a model's weights gave way on the device."
+        text = "Times that a model's weights were evicted from the device."
         evictions = CounterMetricFamily("laneway_model_evictions", text, labels=["model"])
-        for model, count in now.evicted.items():
+        for model, count in self._by_name(now.evicted).items():
             evictions.add_metric([model], count)
         yield from (hits, resident, evictions)
         text = "Weights brought onto the device, from files (disk) or from host memory (host)."
@@ -190,15 +217,18 @@ class EngineMetrics(Collector):
         yield _one(CounterMetricFamily("laneway_model_load_failures", text), [], now.failures)
 
     def _state(self, now: Gauges) -> Iterator[Metric]:
-        # One scheduler serves all models: the totals stand at the first, so that a sum over models is right.
-        model = self._models[0] if self._models else ""
         used = now.pages_total - now.pages_free - now.pages_cached
-        for name, text, value in (
+        usage = used / max(1, now.pages_total)
+        shared = "Share of the arena in use; 1 is all. The models share one arena: each has the same value."
+        for name, text, by_model in (
             ("vllm:num_requests_running", "Requests in the batch.", now.running),
-            ("vllm:num_requests_waiting", "Requests in the queues.", sum(now.waiting.values())),
-            ("vllm:kv_cache_usage_perc", "Share of the arena in use; 1 is all.", used / max(1, now.pages_total)),
+            ("vllm:num_requests_waiting", "Requests in the queues.", now.waiting_of_model),
+            ("vllm:kv_cache_usage_perc", shared, dict.fromkeys(now.running, usage)),
         ):
-            yield _one(GaugeMetricFamily(name, text, labels=["model_name"]), [model], value)
+            family = GaugeMetricFamily(name, text, labels=["model_name"])
+            for model, value in by_model.items():
+                family.add_metric([model], value)
+            yield family
         waiting = GaugeMetricFamily("laneway_requests_waiting", "Requests in a tier's queue.", labels=["tier"])
         for tier, count in now.waiting.items():
             waiting.add_metric([tier], count)
@@ -211,22 +241,19 @@ class EngineMetrics(Collector):
         ):  # fmt: skip
             pages.add_metric([state], count)
         yield pages
-        resident = now.adapters_resident
-        lora = GaugeMetricFamily(
-            "vllm:lora_requests_info",
-            "Adapters in the arena: max_lora is their number. The adapters are not listed.",
-            labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
-        )
-        yield _one(lora, [str(len(resident)), "", ""], time.time())
+        text = "Adapters in the arena."
+        yield _one(GaugeMetricFamily("laneway_adapters_resident", text), [], now.adapters_resident)
 
     def _totals(self, now: Gauges) -> Iterator[Metric]:
-        model = self._models[0] if self._models else ""
-        for name, text, total in (
+        for name, text, by_model in (
             ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", now.cache_queries),
             ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", now.cache_hits),
             ("vllm:num_preemptions", "Preemptions.", now.preemptions),
         ):
-            yield _one(CounterMetricFamily(name, text, labels=["model_name"]), [model], total)
+            family = CounterMetricFamily(name, text, labels=["model_name"])
+            for model, count in self._by_name(by_model).items():
+                family.add_metric([model], count)
+            yield family
         for name, text, by_pair in (
             ("vllm:prompt_tokens", "Prompt tokens of requests that began.", self.prompt_tokens),
             ("vllm:generation_tokens", "Ids made.", self.generation_tokens),
@@ -235,14 +262,17 @@ class EngineMetrics(Collector):
             for (name_of, tier), count in by_pair.items():
                 family.add_metric([name_of, tier], count)
             yield family
-        for name, text, label, by_label in (
-            ("vllm:request_success", "Requests that ran, by ending.", "finished_reason", self.finished),
-            ("laneway_requests_refused", "Requests that never ran.", "code", self.refused),
-        ):
-            family = CounterMetricFamily(name, text, labels=[label])
-            for value, count in by_label.items():
-                family.add_metric([value], count)
-            yield family
+        endings = CounterMetricFamily(
+            "vllm:request_success", "Requests that ran, by ending.", labels=["model_name", "finished_reason"]
+        )
+        for (model, reason), count in self.finished.items():
+            endings.add_metric([model, reason], count)
+        yield endings
+        text = "Requests that the engine refused, and that never ran."
+        refused = CounterMetricFamily("laneway_engine_requests_refused", text, labels=["code"])
+        for code, count in self.refused.items():
+            refused.add_metric([code], count)
+        yield refused
         for name, text, total in (
             (
                 "laneway_tokens_lost",
@@ -262,6 +292,11 @@ class EngineMetrics(Collector):
         yield _one(GaugeMetricFamily("laneway_tier_targets_out_of_reach", text), [], self.targets_out_of_reach)
         text = "The device's seconds for requests that had ended."
         yield _one(CounterMetricFamily("laneway_overrun_seconds", text), [], now.overrun_s)
+
+
+def _fold_pairs(counter: collections.Counter[tuple[str, str]], model: str) -> None:
+    for pair in [pair for pair in counter if pair[0] == model]:
+        counter[REMOVED_MODELS, pair[1]] += counter.pop(pair)
 
 
 def _one(family: GaugeMetricFamily | CounterMetricFamily, labels: list[str], value: float) -> Metric:

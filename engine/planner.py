@@ -327,8 +327,7 @@ class Planner:
         entry.charged = max(entry.charged, sequence.computed)
         if not sequence.preemptions:
             sequence.cached_tokens = sequence.computed
-            self.prefix.queries += len(sequence.prompt_ids)
-            self.prefix.hits += sequence.computed
+            self.prefix.looked_up(sequence.model, len(sequence.prompt_ids), sequence.computed)
         return True
 
     def _join_first(self, plan: Plan, tier: int) -> Entry | None:

@@ -5,7 +5,7 @@ It remembers a bounded number. It must never decide who gives way.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -27,11 +27,13 @@ class PreemptionLog:
     def __init__(self, tiers: int) -> None:
         self.count = 0
         self.by_tier = [0] * tiers  # whose requests gave way, by rank
+        self.by_model: Counter[str] = Counter()
         self._latest: deque[Preempted] = deque(maxlen=PREEMPTIONS_KEPT)
 
-    def note(self, at: float, request_id: str, tier: int, cause: int, *, swapped: bool) -> None:
+    def note(self, at: float, request_id: str, model: str, tier: int, cause: int, *, swapped: bool) -> None:
         self.count += 1
         self.by_tier[tier] += 1
+        self.by_model[model] += 1
         self._latest.append(Preempted(self.count, at, request_id, tier, cause, swapped))
 
     def after(self, number: int) -> list[Preempted]:

@@ -53,6 +53,8 @@ class PrefixCache:
             raise ValueError(f"a namespace's quota is a share of the arena between 0 and 1, not {namespace_quota:g}")
         self.queries = 0  # prompt tokens looked up
         self.hits = 0  # of them found
+        self.queries_of_model: Counter[str] = Counter()
+        self.hits_of_model: Counter[str] = Counter()
         self._arena = arena
         self._quota = int(namespace_quota * arena.pages)
         self._pages: dict[bytes, int] = {}
@@ -74,6 +76,13 @@ class PrefixCache:
                 break
             found.append(page)
         return found
+
+    def looked_up(self, model: str, tokens: int, found: int) -> None:
+        """Count a prompt of `tokens`, of which `found` were here."""
+        self.queries += tokens
+        self.hits += found
+        self.queries_of_model[model] += tokens
+        self.hits_of_model[model] += found
 
     def publish(self, chain: Chain, tokens: Callable[[int, int], list[int]], index: int, page: int) -> None:
         """Enter `page`, whose KV is computed and whose ids are known, as page `index` of the chain. When an equal page

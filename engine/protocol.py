@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 
 PROTOCOL_VERSION = 3
+# In metrics, the name of all models that were removed before the last few. No model has such a name.
+REMOVED_MODELS = "(removed)"
 # A prompt of a million ids is about 5 MB of msgpack; nothing honest is larger.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 HEADER = struct.Struct(">I")
@@ -270,6 +272,9 @@ class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
     metrics: bytes  # Prometheus text format, vLLM's names
     tokens_overrun: int = 0  # of those, made after the ending of their request: nobody's
     tokens_lost: int = 0  # and made for gateways that went away before they recorded them
+    adapters_running: list[Digest] = []  # that running requests use
+    adapters_waiting: list[Digest] = []  # that waiting requests will use
+    adapters_step_max: int = 0  # of one step
 
 
 class PageOwner(msgspec.Struct, frozen=True, array_like=True):

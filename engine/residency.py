@@ -48,7 +48,7 @@ class Residency:
         self._loads: list[tuple[str, float]] = []  # from where, and the seconds; for whoever takes them
         self._table = table
         self._arena = arena
-        self._sequences_max = sequences_max
+        self.sequences_max = sequences_max
         self._pinned_pages_max = min(int(PINNED_SHARE_MAX * arena.pages), arena.pages - floor_pages)
         by_floors = self._pinned_pages_max < int(PINNED_SHARE_MAX * arena.pages)
         self._pin_limit_reason = f", as floors promise {floor_pages} of {arena.pages}" if by_floors else ""
@@ -268,8 +268,8 @@ class Residency:
             if pages > limit:
                 return f"pinned adapters would take {pages} pages; their limit is {limit}{self._pin_limit_reason}"
             rows = self._table.adapters_max
-            if rows is not None and len(self._stays) >= rows - self._sequences_max:
-                return f"{len(self._stays)} adapters are pinned; the limit is {rows - self._sequences_max}"
+            if rows is not None and len(self._stays) >= rows - self.sequences_max:
+                return f"{len(self._stays)} adapters are pinned; the limit is {rows - self.sequences_max}"
         if stays != (digest in self._stays) and digest in self._pages:
             change = self._arena.retain if stays else self._arena.release
             change(self._pages[digest], PINNED)
@@ -313,6 +313,14 @@ class Residency:
     def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
         """See AdapterTable."""
         return self._table.whereabouts(limit)
+
+    def running(self) -> list[str]:
+        """Digests that running requests use."""
+        return list(self._pins)
+
+    def waiting(self) -> list[str]:
+        """Digests that waiting requests will use."""
+        return list(self._waiting)
 
     def counts(self) -> AdapterCounts:
         return AdapterCounts(dict(self._hits), self._evictions, self._table.evictions(), self._failures)

@@ -477,13 +477,14 @@ class Scheduler:
         self._unplan(entry)
         swapped = self.swap.save(entry)
         self._room.leave(entry)
-        entry.sequence.computed = 0
-        self.preempted.note(self._clock(), entry.sequence.request_id, entry.tier, cause, swapped=swapped)
-        entry.sequence.preemptions += 1
+        sequence = entry.sequence
+        sequence.computed = 0
+        self.preempted.note(self._clock(), sequence.request_id, sequence.model, entry.tier, cause, swapped=swapped)
+        sequence.preemptions += 1
         entry.cause, entry.made_way_for = self.tiers[cause].name, ""
         entry.owed = self._room.owes(entry)
         self._queues[entry.tier].put_back(entry)
-        self.residency.waits(entry.sequence.adapter, entry.tier, new=False)
+        self.residency.waits(sequence.adapter, entry.tier, new=False)
 
     # ---- results and endings
 

@@ -29,7 +29,6 @@ class Hosted:
     used_at: float = 0.0
     load_s: float = 0.0  # what it takes to come again; 0: unknown
     loads: int = 0
-    evictions: int = 0
     given_up: int = 0  # loads, for higher tiers, since it was last there
     since: dict[int, float] = field(default_factory=dict)  # by tier, since when requests wait for it to come
     busy: dict[int, float] = field(default_factory=dict)  # by tier, since when it has had requests without a pause

@@ -54,6 +54,8 @@ INTEGRITY_AFTER_S = 1.0
 # after so long a wait.
 COMING_LOOK_S, COMING_LONG_S, COMING_LOOK_LATER_S = 0.00025, 0.02, 0.005
 MESSAGE_CHARS_MAX = 500
+# Of each list of digests in a StatusReport.
+ADAPTERS_TOLD_MAX = 4096
 # Of a share inside its tier.
 WEIGHT_MAX = 1000.0
 
@@ -439,7 +441,7 @@ class Worker:
         pair = (sequence.model, sequence.tier)
         queue_s = (now if sequence.started_at is None else sequence.started_at) - sequence.arrived_at
         first_at = sequence.first_token_at
-        self._metrics.finished[reason] += 1
+        self._metrics.finished[sequence.model, reason] += 1
         self._metrics.request[pair].observe(now - sequence.arrived_at)
         self._metrics.queue[pair].observe(queue_s)
         if sequence.started_at is not None:
@@ -468,7 +470,7 @@ class Worker:
 
     def _forget_model(self, model: str) -> None:
         self._changes.forget_model(model)
-        self._metrics.forget_model(model)
+        self._metrics.remove_model(model)
 
     def _snapshot(self, preempted: int | None) -> Snapshot:
         # Not above: numpy starts threads, and those of a process must begin when its signals are blocked.
@@ -488,19 +490,23 @@ class Worker:
         metrics, scheduler = self._metrics, self._scheduler
         metrics.observe_loads(scheduler.residency.take_loads())
         metrics.observe_model_loads(scheduler.hosting.take_loads())
-        gauges = read_gauges(scheduler, self._runner.adapters.resident())
+        resident = self._runner.adapters.resident()
+        gauges = read_gauges(scheduler, len(resident))
         return StatusReport(
             epoch=self._hello.epoch,
             step=self._progress.step,
-            running=gauges.running,
+            running=scheduler.running,
             waiting=gauges.waiting,
             pages_total=gauges.pages_total,
             pages_free=gauges.pages_free,
             pages_cached=gauges.pages_cached,
             pages_adapters=gauges.pages_adapters,
-            adapters_resident=gauges.adapters_resident,
+            adapters_resident=resident,
             tokens_made=scheduler.tokens_made,
             metrics=metrics.render(gauges),
             tokens_overrun=scheduler.tokens_overrun,
             tokens_lost=metrics.tokens_lost,
+            adapters_running=scheduler.residency.running()[:ADAPTERS_TOLD_MAX],
+            adapters_waiting=scheduler.residency.waiting()[:ADAPTERS_TOLD_MAX],
+            adapters_step_max=scheduler.residency.sequences_max,
         )

@@ -260,11 +260,35 @@ async def test_a_model_that_is_removed_drains_and_its_name_is_free(subject: Subj
     assert all(owner.model != "third" for owner in shot.owners), "its pages are free"
     assert {owner.kind for owner in shot.owners} <= {"free", "cached"}
     found = await report(mine)
-    assert b'"third"' not in found.metrics
+    assert b'vllm:num_requests_running{model_name="third"}' not in found.metrics
+    assert b'model_name=""' not in found.metrics
     made = metric(found, "vllm:generation_tokens_total") + metric(found, "laneway_tokens_overrun_total")
     assert made == found.tokens_made
     await add(subject, peers)
     assert await run(subject, mine, "third") == before
+    await remove(peers)
+
+
+async def test_each_model_has_its_own_gauges_and_keeps_its_counters(subject: Subject, peers: list[Peer]) -> None:
+    """Also one that is removed and restored: a counter never moves to another name, and never begins again."""
+    mine = peers[0]
+    running, made = "vllm:num_requests_running", "vllm:generation_tokens_total"
+    await add(subject, peers)
+    handle = subject.fresh()
+    mine.send(mine.submit(handle, model="third", prompt_ids=PROMPT, max_tokens=MANY, stop_ids=[]))
+    await mine.expect(Tokens)
+    found = await report(mine)
+    assert [metric(found, running, model_name=name) for name in ("one", "third")] == [0, 1]
+    await mine.until_ended(handle)
+    counted = metric(await report(mine), made, model_name="third")
+    assert counted >= MANY
+    await remove(peers)
+    removed = await report(mine)
+    assert metric(removed, made, model_name="third") == counted
+    assert b'model_name=""' not in removed.metrics
+    await add(subject, peers)
+    await run(subject, mine, "third")
+    assert metric(await report(mine), made, model_name="third") > counted
     await remove(peers)
 
 
