@@ -149,6 +149,11 @@ class Registry:
         """Digest → name of all that somebody may call; where one content has several names, any of them."""
         return {row.digest: row.name for row in self._callable()}
 
+    def open_names(self) -> dict[str, str]:
+        """Digest → name of the adapters that every tenant may call: shared with all, of a model that is open to all."""
+        bases = {name for name, one in self._models.items() if one.model.tenants is None}
+        return {row.digest: row.name for row in self._everyones.values() if row.base_model in bases}
+
     def pinned(self) -> set[str]:
         """Digests that are to stay in the engine's memory."""
         return {row.digest for row in self._callable() if row.pinned}

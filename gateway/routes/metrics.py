@@ -8,7 +8,6 @@ Prometheus on the same host.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from typing import Any
 
 from litestar import Request, Response, get
@@ -18,6 +17,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from engine.client import EngineUnavailable
 from gateway import errors
 from gateway.access import admit_operator
+from gateway.metrics_names import adapters_in_use, without_restricted
 from gateway.services import Services
 
 ENGINE_S_MAX = 2.0
@@ -53,16 +53,11 @@ async def metrics(request: Request[Any, Any, Any], services: Services) -> Respon
     text = await services.siblings.metrics()
     try:
         async with asyncio.timeout(ENGINE_S_MAX):
-            text += (await services.engine.status()).metrics
+            report = await services.engine.status()
+        text += report.metrics + adapters_in_use(report, services.registry.open_names())
     except (EngineUnavailable, TimeoutError):
         pass
-    return Response(_without_private_names(services, text) if by_listener else text, media_type=TEXT_FORMAT)
-
-
-def _without_private_names(services: Services, text: bytes) -> bytes:
-    """Replace the name of each base model that only some tenants may call by a stable pseudonym."""
-    for model in services.models.all:
-        if model.tenants is not None:
-            digest = hashlib.blake2b(model.name.encode(), digest_size=6, key=services.secret, person=b"metrics")
-            text = text.replace(f'="{model.name}"'.encode(), f'="restricted-{digest.hexdigest()}"'.encode())
-    return text
+    if by_listener:
+        open_models = [model.name for model in services.models.all if model.tenants is None]
+        text = without_restricted(text, open_models, services.secret)
+    return Response(text, media_type=TEXT_FORMAT)

@@ -1,0 +1,62 @@
+"""Which names of models and adapters /metrics shows: a name that is some tenants' alone has no place there.
+
+It edits text that others made. It must never know who asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Collection, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+from engine.protocol import REMOVED_MODELS, StatusReport
+
+# What all adapters that are not open to every tenant are called.
+PRIVATE = "private"
+# Names in one label of vllm:lora_requests_info; further ones are left out.
+NAMES_MAX = 64
+_MODEL = re.compile(rb'([{,](?:model_name|model|from|to)=")((?:[^"\\]|\\.)*)"')
+
+
+def without_restricted(text: bytes, open_models: Collection[str], secret: bytes) -> bytes:
+    """`text` with a stable pseudonym for each base model that is not one of `open_models`, which every tenant may
+    call."""
+    known = {name.encode() for name in (*open_models, REMOVED_MODELS)}
+
+    def named(found: re.Match[bytes]) -> bytes:
+        label, name = found.groups()
+        if name in known:
+            return found.group()
+        digest = hashlib.blake2b(name, digest_size=6, key=secret, person=b"metrics").hexdigest()
+        return b'%srestricted-%s"' % (label, digest.encode())
+
+    return _MODEL.sub(named, text)
+
+
+def adapters_in_use(report: StatusReport, names: Mapping[str, str]) -> bytes:
+    """Prometheus text: which adapters running and waiting requests use, under vLLM's name, and how many. `names`:
+    digest → name of those that every tenant may call; the others are PRIVATE."""
+    registry = CollectorRegistry()
+    info = Gauge(
+        "vllm:lora_requests_info",
+        f"When this was so, in Unix seconds. Adapters that are not shared with all tenants are called {PRIVATE}.",
+        ["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        registry=registry,
+    )
+    running, waiting = (_listed(found, names) for found in (report.adapters_running, report.adapters_waiting))
+    info.labels(str(report.adapters_step_max), running, waiting).set(time.time())
+    text = "Adapters that requests use, by the state of the requests, and whether all tenants may call them."
+    count = Gauge("laneway_adapters_in_use", text, ["state", "shared"], registry=registry)
+    for state, digests in (("running", report.adapters_running), ("waiting", report.adapters_waiting)):
+        shared = sum(digest in names for digest in digests)
+        count.labels(state, "all").set(shared)
+        count.labels(state, PRIVATE).set(len(digests) - shared)
+    return generate_latest(registry)
+
+
+def _listed(digests: Sequence[str], names: Mapping[str, str]) -> str:
+    shown = sorted({names[digest] for digest in digests if digest in names})[:NAMES_MAX]
+    return ",".join([*shown, PRIVATE] if any(digest not in names for digest in digests) else shown)
