@@ -11,6 +11,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.types import ASGIApp, ControllerRouterHandler
 
 from gateway.cors import CrossOrigin
+from gateway.head_requests import HeadRequests
 from gateway.http import Front
 from gateway.routes.chat import chat_completions
 from gateway.routes.completions import completions
@@ -19,6 +20,7 @@ from gateway.routes.health import live, ready
 from gateway.routes.messages import count_tokens, messages
 from gateway.routes.metrics import MetricsListener, metrics
 from gateway.routes.models import get_model, list_models
+from gateway.routes.root import root, version
 from gateway.routes.schema import SchemaPlugin
 from gateway.routes.usage import own_budgets, own_usage
 from gateway.services import Services
@@ -35,6 +37,8 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
     live,
     ready,
     metrics,
+    root,
+    version,
     console,
 )
 
@@ -42,7 +46,7 @@ ROUTES: tuple[ControllerRouterHandler, ...] = (
 def create_app(services: Services, routes: Sequence[ControllerRouterHandler] = ()) -> ASGIApp:
     """The application over `services`, which whoever serves it starts and stops. `routes`: those of the operator's
     side. A handler asks for `services: Services` by that name."""
-    inner: ASGIApp = framework(services, routes)
+    inner: ASGIApp = HeadRequests(framework(services, routes))
     if (place := services.config.gateway.metrics_place) is not None:
         inner = MetricsListener(inner, place[1])
     front: ASGIApp = Front(inner, services.metrics, services.pace, services.refusal_pace)

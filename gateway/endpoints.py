@@ -41,7 +41,9 @@ ABSENT = {
     "fine-tunes": "nothing is trained; an operator registers adapters",
     "evals": "nothing is evaluated",
 }
-SERVED = "POST /v1/chat/completions, /v1/completions and /v1/messages, and GET /v1/models, /v1/usage and /v1/budget"
+SERVED = (
+    "POST /v1/chat/completions, /v1/completions and /v1/messages, and GET /v1/models, /v1/usage, /v1/budget and /health"
+)
 
 _TENANT = re.compile(r"^/t/[^/]+(?=/|$)")
 _NAMES = ("chat/completions", "completions", "messages", "models", "usage", "budget", "embeddings", "responses")
@@ -68,5 +70,6 @@ def method_not_allowed(allowed: str | None) -> MethodNotAllowed:
     """`allowed`: the methods that the path takes, as the Allow header has them."""
     methods = [method for method in (allowed or "").split(", ") if method and method not in ("OPTIONS", "HEAD")]
     error = MethodNotAllowed(f"This endpoint does not take this method. Use {' or '.join(methods) or 'another'}.")
-    error.allow = allowed
+    # HEAD is answered wherever GET is, though the framework has no such routes (head_requests.py).
+    error.allow = f"{allowed}, HEAD" if "GET" in methods and allowed and "HEAD" not in allowed else allowed
     return error

@@ -1,4 +1,5 @@
-"""GET /health/live and /health/ready: for supervisors and load balancers; no key is needed and no secret is told."""
+"""GET /health/live and /health/ready, which is also /health: for supervisors and load balancers; no key is needed and
+no secret is told."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def live() -> dict[str, bool]:
     return {"live": True}
 
 
-@get("/health/ready")
+@get(["/health", "/health/ready"], opt={"route": "/health/ready"})
 async def ready(services: Services) -> Response[Health]:
     """Whether requests can be served now: 200, or 503 with what is wrong."""
     await services.watch.freshen()

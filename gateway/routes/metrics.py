@@ -24,7 +24,7 @@ ENGINE_S_MAX = 2.0
 TEXT_FORMAT = "text/plain; version=0.0.4"  # the framework adds the charset
 AREA = {"area": "engine"}
 BY_LISTENER = "laneway.metrics_listener"  # in the ASGI scope: this request came to gateway.metrics_address
-ON_LISTENER = ("/metrics", "/health/live", "/health/ready")
+ON_LISTENER = ("/metrics", "/health", "/health/live", "/health/ready")
 
 
 class MetricsListener:

@@ -151,7 +151,7 @@ def _operation(path: str, method: str, operation: dict[str, Any], error: dict[st
     refusal = {"description": "A refusal, with its reason", "content": {"application/json": {"schema": error}}}
     responses = {status: answer for status, answer in operation["responses"].items() if status < "400"}
     described = operation | {"responses": responses | {"4XX": refusal, "5XX": refusal}}
-    if path.startswith("/health"):
+    if path.startswith("/health") or path == "/version":
         described["security"] = []
     elif path == "/metrics":
         described["security"] = [{"key": []}, {"x-api-key": []}, {"session": []}]

@@ -41,7 +41,8 @@ OWN: dict[tuple[str, str], Any] = {
 # The console's files, the same for everybody: test_console_files has them.
 CONSOLE = {(method, path) for method in ("GET", "HEAD") for path in ("/admin", "/admin/{path:path}")}
 # Nobody's, for everybody.
-PUBLIC = {("GET", path) for path in ("/health/live", "/health/ready", "/schema", "/schema/openapi.json")}
+HEALTH = ("/health", "/health/live", "/health/ready")
+PUBLIC = {("GET", path) for path in (*HEALTH, "", "/version", "/schema", "/schema/openapi.json")}
 # The operator's, of one tenant: the query that names it. What it shows must be of that tenant.
 OF_A_TENANT: dict[str, dict[str, Any]] = {
     "/v1/admin/projects": {"tenant": OURS},

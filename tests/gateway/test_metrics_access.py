@@ -79,7 +79,8 @@ def test_the_listener_for_metrics(listening: Stack) -> None:
         r'vllm:generation_tokens_total\{model_name="restricted-[0-9a-f]{12}",tier="premium"\} 8', answer.text
     )
     assert f'model_name="{SMALL}"' in stack.metrics(), "with a key"
-    assert httpx.get(f"{listener}/health/ready").status_code == 200
+    for path in ("/health/ready", "/health"):
+        assert httpx.get(f"{listener}{path}").status_code == 200
     for path in ("/v1/models", "/v1/admin/keys", "/admin", "/schema", "/metrics/", "/"):
         refused = httpx.get(f"{listener}{path}", headers=stack.headers())
         assert (refused.status_code, refused.json()["error"]["type"]) == (404, "invalid_request_error"), path

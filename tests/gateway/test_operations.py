@@ -72,7 +72,7 @@ def test_the_description_knows_the_chat_route(stack: Stack) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/nowhere", 404),
         ("POST", "/v1/embeddings", 404),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/models", 405),
@@ -134,7 +134,7 @@ def test_what_is_no_http_gets_an_error_of_our_shape(stack: Stack, garbage: bytes
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/models/%00", "/v1/models/%ff%fe", "/v1/models/..%2f..", "/t/%00/v1/models", "/%", "/?%ff"]
+    "path", ["/v1/models/%00", "/v1/models/%ff%fe", "/v1/models/..%2f..", "/t/%00/v1/models", "/%", "/nowhere?%ff"]
 )
 def test_odd_paths(stack: Stack, path: str) -> None:
     with socket.create_connection(("127.0.0.1", stack.port)) as connection:

@@ -29,7 +29,7 @@ from gateway import completions_wire, keys, messages_wire, wire
 EXAMPLES_MAX = 15  # of each operation
 BODIES = 2000
 CLIENTS = 4
-TAKE_NOTHING = ("/health/live", "/health/ready", "/metrics")
+TAKE_NOTHING = ("/health", "/health/live", "/health/ready", "/metrics", "/version")
 ERROR_KEYS = {"message", "type", "param", "code"}
 ANTHROPIC_KEYS = {"type", "message"}
 

@@ -1,0 +1,46 @@
+"""HEAD, wherever GET is served: the same status and headers without the body (RFC 9110 9.3.2).
+
+Plain ASGI around the web framework, whose routes know GET alone. It must never know what a route does.
+"""
+
+from __future__ import annotations
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+
+class _BodyUnwanted(OSError):
+    """Raised in a route that goes on to send a body, as after a client that left."""
+
+
+class HeadRequests:
+    """ASGI: answers HEAD by the route of GET. A route that streams ends at its first byte."""
+
+    def __init__(self, inner: ASGIApp) -> None:
+        self._inner = inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP or scope["method"] != "HEAD":
+            await self._inner(scope, receive, send)
+            return
+        answered = False
+
+        async def send_head(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                await send(message)
+                answered = True
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            elif message.get("more_body"):
+                raise _BodyUnwanted
+
+        # A copy: the server leaves out the body because its own scope says HEAD.
+        own = {**scope, "method": "GET"}
+        try:
+            await self._inner(own, receive, send_head)  # type: ignore[arg-type]  # the keys are a scope's
+        except Exception:
+            if not answered:
+                raise
+        finally:
+            if "route_handler" in own:
+                scope["route_handler"] = own["route_handler"]  # type: ignore[typeddict-item]
