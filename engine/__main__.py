@@ -26,11 +26,12 @@ from engine.arena import Arena
 from engine.config import ConfigError, EngineConfig, load
 from engine.fake import FakeRunner, build_fake_runner
 from engine.inbox import Inbox, Progress, Stop
-from engine.probe import impossible, out_of_reach, shortest_step_s, shortest_target_s
-from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo
+from engine.probe import impossible, out_of_reach, raised, shortest_step_s, shortest_target_s
+from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo, RaisedTargets
 from engine.scheduler import ModelLimits, Scheduler
 from engine.server import Server, SocketInUse
 from engine.step import Runner
+from engine.tiers import Tier
 from engine.weights_policy import KEEPS
 from engine.worker import Worker
 
@@ -117,16 +118,28 @@ def note_refused(runner: ServedRunner) -> None:
         _log.error("model.refused", extra={"fields": {"model": name, "reason": why}})
 
 
-def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper: Stopper, parent: int) -> None:
-    """Until the stopper says so. Raises SocketInUse."""
+def serve(
+    socket_path: Path,
+    configured: EngineConfig,
+    runner: ServedRunner,
+    stopper: Stopper,
+    parent: int,
+    *,
+    raise_targets: bool = False,
+) -> None:
+    """Until the stopper says so. Raises SocketInUse, ConfigError."""
+    config = configured
     tiers = [tier.name for tier in config.tiers]
     note_refused(runner)
+    late: list[str] = []
+    targets: dict[str, RaisedTargets] = {}
+    if not isinstance(runner, FakeRunner):
+        config, late = check_speed(config, runner, raise_targets=raise_targets)
+        targets = raised_targets(configured.tiers, config.tiers)
     scheduler = build_scheduler(config, runner)
     models = [pinned_or_not(scheduler, info) for info in runner.models.values()]
-    hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), models, tiers, runner.refused)
-    late: list[str] = []
+    hello = Hello(PROTOCOL_VERSION, secrets.token_hex(16), models, tiers, runner.refused, targets)
     if not isinstance(runner, FakeRunner):
-        late = check_speed(config, runner)
         # Before somebody looks; not at the top: numpy starts threads, which must find the signals blocked. The fake
         # loads it when it is watched.
         import engine.snapshot  # noqa: F401
@@ -152,6 +165,7 @@ def serve(socket_path: Path, config: EngineConfig, runner: ServedRunner, stopper
         "pid": os.getpid(),
         "models": sorted(runner.models),
         "refused": runner.refused,
+        "warnings": late,
     }
     sys.stdout.buffer.write(msgspec.json.encode(ready) + b"\n")
     sys.stdout.flush()
@@ -203,22 +217,42 @@ def pinned_or_not(scheduler: Scheduler, model: ModelInfo) -> ModelInfo:
     return msgspec.structs.replace(model, pinned=model.pinned and not why)
 
 
-def check_speed(config: EngineConfig, runner: ServedRunner) -> list[str]:
-    """Measure the shortest step of the resident models. Returns a sentence for each target below it, and logs it as a
-    warning: the machine may be busy now, and keep the target later. Raises ConfigError when a target is so far below
-    that load does not explain it. (Not for the fake, whose speed is configured.)"""
+def check_speed(
+    config: EngineConfig, runner: ServedRunner, *, raise_targets: bool = False
+) -> tuple[EngineConfig, list[str]]:
+    """Measure the shortest step of the resident models. Returns the configuration to serve with, and a sentence for
+    each target below that step, which is logged as a warning: the machine may be busy now, and keep the target later.
+    With `raise_targets` those targets are raised to what can be kept; without it, raises ConfigError when a target is
+    so far below that load does not explain it. (Not for the fake, whose speed is configured.)"""
     enough_s = shortest_target_s(config.tiers)
     resident = {name: info for name, info in runner.models.items() if runner.weights.where(name) == "device"}
     if not resident:
-        return []
+        return config, []
     step_s = shortest_step_s(runner, resident, runner.pages, runner.page_bytes, enough_s)
     _log.info("engine.probed", extra={"fields": {"shortest_step_ms": round(step_s * 1000, 2)}})
-    if hopeless := impossible(config.tiers, step_s):
+    if not raise_targets and (hopeless := impossible(config.tiers, step_s)):
         raise ConfigError(hopeless[0])
     late = out_of_reach(config.tiers, step_s)
+    if raise_targets and late:
+        tiers = raised(config.tiers, step_s)
+        late = [
+            f"this machine cannot keep the targets of tier {name!r} now: until the next start they are "
+            f"{targets.inter_token_ms:g} ms between tokens and {targets.ttft_base_ms:g} ms to the first token"
+            for name, targets in raised_targets(config.tiers, tiers).items()
+        ]
+        config = msgspec.structs.replace(config, tiers=tiers)
     for reason in late:
         _log.warning("tier.target_out_of_reach", extra={"fields": {"reason": reason}})
-    return late
+    return config, late
+
+
+def raised_targets(configured: tuple[Tier, ...], tiers: tuple[Tier, ...]) -> dict[str, RaisedTargets]:
+    """By name, the targets of `tiers` that are not as configured."""
+    return {
+        tier.name: RaisedTargets(tier.inter_token_ms, tier.ttft_base_ms, tier.queue_target_ms)
+        for tier, before in zip(tiers, configured, strict=True)
+        if tier != before
+    }
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -228,6 +262,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--socket", type=Path, required=True, help="Unix socket to listen on")
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see engine/config.py")
     parser.add_argument("--fake", action="store_true", help="no model: deterministic ids at the configured speed")
+    parser.add_argument("--raise-targets", action="store_true", help="raise targets that this machine cannot keep")
     arguments = parser.parse_args(argv)
     log.configure()
     stopper = Stopper()
@@ -236,7 +271,8 @@ def main(argv: list[str] | None = None) -> int:
         config = load(arguments.config)
         names = [model.name for model in config.models]
         _log.info("engine.loading", extra={"fields": {"models": names, "fake": arguments.fake}})
-        serve(arguments.socket, config, build(config, arguments.fake), stopper, parent)
+        runner = build(config, arguments.fake)
+        serve(arguments.socket, config, runner, stopper, parent, raise_targets=arguments.raise_targets)
     except (ConfigError, SocketInUse) as error:
         _log.error("engine.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2

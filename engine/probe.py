@@ -9,11 +9,14 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from engine.arena import Arena
 from engine.protocol import ModelInfo, Sampling
 from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Runner, Sequence
 from engine.tiers import Tier
+from engine.turns import TARGET_MARGIN
 
 PROMPT_TOKENS = 4
 # The minimum of STEPS steps, and of more for up to PROBE_S_MAX while none is short enough: the machine may be busy.
@@ -22,6 +25,9 @@ PROBE_S_MAX = 5.0
 # A shortest step of over IMPOSSIBLE_TIMES the target refuses the start: a busy machine does not explain it. A smaller
 # excess is only a warning, because an engine that is restarted under load must start.
 IMPOSSIBLE_TIMES = 20.0
+# A raised target is so many times the least that is possible, as several requests make longer steps than one, rounded
+# up to a multiple of RAISED_TO_MS.
+RAISED_TIMES, RAISED_TO_MS = 1.25, 10
 TIER = Tier(name="probe", service_tier="probe")
 
 
@@ -87,6 +93,28 @@ def _of_model(runner: Runner, info: ModelInfo, arena: Arena, clock: Callable[[],
     return min(seconds)
 
 
+def least_target_ms(step_s: float) -> int:
+    """The smallest whole target that steps of `step_s` can keep, with the margin that the planner keeps to it."""
+    return math.ceil(round(step_s * 1000 / TARGET_MARGIN, 6))
+
+
+def raised(tiers: tuple[Tier, ...], step_s: float) -> tuple[Tier, ...]:
+    """The tiers with targets that steps of `step_s` can keep. Where none is below it, the tiers as they are."""
+    step_ms = step_s * 1000
+    if all(min(tier.inter_token_ms, tier.ttft_base_ms) >= step_ms for tier in tiers):
+        return tiers
+    least = float(math.ceil(RAISED_TIMES * least_target_ms(step_s) / RAISED_TO_MS) * RAISED_TO_MS)
+    return tuple(
+        msgspec.structs.replace(
+            tier,
+            inter_token_ms=tier.inter_token_ms if tier.inter_token_ms >= step_ms else least,
+            ttft_base_ms=max(tier.ttft_base_ms, least),  # never below a step that may be as long as inter_token_ms
+            queue_target_ms=None if tier.queue_target_ms is None else max(tier.queue_target_ms, least),
+        )
+        for tier in tiers
+    )
+
+
 def shortest_target_s(tiers: tuple[Tier, ...]) -> float:
     return min(min(tier.inter_token_ms, tier.ttft_base_ms) for tier in tiers) / 1000
 
@@ -105,7 +133,7 @@ def out_of_reach(tiers: tuple[Tier, ...], step_s: float, shown_s: float | None =
             if target_ms < step_s * 1000:
                 found.append(
                     f"tiers: {field} of {tier.name!r} is {target_ms:g}, and the shortest step takes {step_ms:.1f} ms "
-                    f"here: set {field} above {step_ms:.0f}, or serve a smaller model or on a faster device; if "
-                    "something else keeps this machine busy, start again when it is idle"
+                    f"here: set {field} to at least {least_target_ms(step_ms / 1000)}, or serve a smaller model or on "
+                    "a faster device; if something else keeps this machine busy, start again when it is idle"
                 )
     return found

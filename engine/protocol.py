@@ -191,6 +191,14 @@ class Watch(Frame, frozen=True, tag="watch", array_like=True):
 # ---- engine → gateway ------------------------------------------------------------------------------------------
 
 
+class RaisedTargets(msgspec.Struct, frozen=True, array_like=True):
+    """What a tier promises in place of what is configured, in ms, because this machine cannot keep that."""
+
+    inter_token_ms: float
+    ttft_base_ms: float
+    queue_target_ms: float | None
+
+
 class Hello(Frame, frozen=True, tag="hello", array_like=True):
     """The first frame on every stream."""
 
@@ -199,6 +207,7 @@ class Hello(Frame, frozen=True, tag="hello", array_like=True):
     models: list[ModelInfo]
     tiers: list[str]
     refused: dict[str, str] = {}  # as in Models
+    raised: dict[str, RaisedTargets] = {}  # by tier, of those whose targets were raised at the start
 
 
 class Tokens(Frame, frozen=True, tag="tokens", array_like=True):

@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
+from engine.protocol import RaisedTargets
 from gateway.sections import TierSection
 from gateway.tables import first_token_minutes as _minutes
 
@@ -57,15 +58,25 @@ class FirstTokens:
         """`now_s`: Unix seconds of the database's clock."""
         self._database = database
         self._gateway_id = gateway_id
-        self._tiers = {tier.name: tier for tier in tiers}
+        self._configured = tuple(tiers)
+        self.tiers = self._configured  # with the targets in force, from high to low
+        self._sections = {tier.name: tier for tier in self.tiers}
         self._now_s = now_s
         self._counts: dict[int, dict[tuple[str, int], list[int]]] = {}  # minute → (tier, bucket) → requests, within
         self._changed: set[int] = set()  # minutes
         self._swept_at: int | None = None
 
+    def take_targets(self, raised: Mapping[str, RaisedTargets]) -> None:
+        """Promise what an engine raised at its start in place of what is configured, and the rest as configured."""
+        self.tiers = tuple(
+            msgspec.structs.replace(tier, **msgspec.structs.asdict(raised[tier.name])) if tier.name in raised else tier
+            for tier in self._configured
+        )
+        self._sections = {tier.name: tier for tier in self.tiers}
+
     def observe(self, tier: str, seconds: float, prompt_tokens: int) -> None:
         """From a request's arrival to its first token."""
-        section = self._tiers[tier]
+        section = self._sections[tier]
         target_ms = section.ttft_base_ms + section.ttft_per_1k_prompt_tokens_ms * prompt_tokens / 1000
         self._count(tier, bucket(seconds * 1000), within=seconds * 1000 <= target_ms)
 

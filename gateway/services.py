@@ -291,6 +291,7 @@ class Services:
 
     async def _on_connect(self, hello: Hello) -> None:
         """For the client, before it is ready: models that take their time keep no other waiting."""
+        self.first_tokens.take_targets(hello.raised)
         self.model_loader.connected()
         await self.loader.on_connect(hello)
 

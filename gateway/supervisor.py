@@ -158,6 +158,8 @@ class Child:
             if not line:
                 return
             if is_ready_line(line):
+                for warning in warnings_of(line):
+                    self._say(f"warning: {warning}")
                 self._spoken.set()
             else:
                 sys.stdout.buffer.write(line)
@@ -301,9 +303,13 @@ def engine_spec(
     environ: dict[str, str],
     pulse: Pulse | None = None,
     on_gpu: bool = False,
+    raise_targets: bool = False,
 ) -> ChildSpec:
-    """The engine says on stdout when it is ready. Alone it can do nothing useful, so it dies with its parent."""
+    """The engine says on stdout when it is ready. Alone it can do nothing useful, so it dies with its parent.
+    `raise_targets`: of tiers, rather than refuse to start on a machine that cannot keep them."""
     argv = [sys.executable, "-m", "engine", "--socket", str(socket_path), "--config", str(config_file)]
+    if raise_targets:
+        argv.append("--raise-targets")
     return ChildSpec(
         name="engine",
         argv=[*argv, "--fake"] if fake else argv,
@@ -377,6 +383,12 @@ def is_ready_line(line: bytes) -> bool:
     except msgspec.DecodeError:
         return False
     return isinstance(event, dict) and event.get("event") == "ready"
+
+
+def warnings_of(ready_line: bytes) -> list[str]:
+    """What the child has to say to the operator, in a sentence each."""
+    warnings = msgspec.json.decode(ready_line).get("warnings")
+    return [str(warning) for warning in warnings] if isinstance(warnings, list) else []
 
 
 async def healthy(host: str, port: int) -> bool:

@@ -48,7 +48,7 @@ def serve_command(console: Console, demo: bool, fake: bool, workers: int) -> Non
             if demo:
                 from gateway.demo import Demo  # what only the demo needs is loaded only for it
 
-                Demo(console.config, say=click.echo).run(specs(console.config, console.file, fake=fake))
+                Demo(console.config, say=click.echo).run(specs(console.config, console.file, fake=fake, demo=True))
             else:
                 _serve(console, fake=fake, workers=workers)
     except supervisor.CannotStart as error:
@@ -85,8 +85,11 @@ def _install(config: Config) -> None:
         fail(str(error))
 
 
-def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1) -> list[supervisor.ChildSpec]:
-    """The gateway and the engine of this configuration, in the order in which they stop."""
+def specs(
+    config: Config, file: Path | None, *, fake: bool, workers: int = 1, demo: bool = False
+) -> list[supervisor.ChildSpec]:
+    """The gateway and the engine of this configuration, in the order in which they stop. The targets of a `demo` are
+    nobody's promise: its engine raises those that the machine cannot keep."""
     environ = child_environ(file)
     health = (config.gateway.host, config.gateway.port)
     return [
@@ -98,6 +101,7 @@ def specs(config: Config, file: Path | None, *, fake: bool, workers: int = 1) ->
             environ=environ,
             pulse=EnginePulse(config.socket_path, still_s) if (still_s := config.engine.still_s_max) else None,
             on_gpu=config.engine.device == "cuda" and not fake,
+            raise_targets=demo,
         ),
     ]
 

@@ -13,7 +13,7 @@ from gateway.tier_views import WINDOWS_S, TiersView, tier_view
 async def list_tiers(services: Services) -> TiersView:
     """The tiers, from high to low: how each is configured, and how its promise of a first token was kept."""
     windows, since = await services.attained.of(list(WINDOWS_S.values()))
-    tiers = enumerate(services.config.tiers)
+    tiers = enumerate(services.first_tokens.tiers)
     return TiersView(
         data=[tier_view(tier, rank, windows) for rank, tier in tiers],
         recorded_since=since,

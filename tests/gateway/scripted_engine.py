@@ -21,6 +21,7 @@ from engine.protocol import (
     Hello,
     LoadAdapter,
     ModelInfo,
+    RaisedTargets,
     Refused,
     Status,
     StatusReport,
@@ -43,6 +44,7 @@ class ScriptedEngine:
     def __init__(self, path: str) -> None:
         self.script: Callable[[Submit], Said] = lambda submit: [(0.0, Finished(submit.handle, "stop", Usage()))]
         self.models = [ModelInfo(MODEL, "d" * 64, 2048, 49152, 16, 1000)]  # as the next Hello says
+        self.raised: dict[str, RaisedTargets] = {}  # likewise
         self.submits: list[Submit] = []
         self.aborts: list[int] = []
         self._path = path
@@ -100,7 +102,7 @@ class ScriptedEngine:
             send(Heartbeat(0, False, 0, 0))
             timers[0] = loop.call_later(HEARTBEAT_S, beat)
 
-        send(Hello(PROTOCOL_VERSION, EPOCH, self.models, tiers))
+        send(Hello(PROTOCOL_VERSION, EPOCH, self.models, tiers, {}, self.raised))
         timers = [loop.call_soon(beat)]
         try:
             while data := await reader.read(65536):

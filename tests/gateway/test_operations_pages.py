@@ -12,7 +12,9 @@ import msgspec
 import pytest
 from gateway_stack import MODEL, Stack, eventually
 from redis_server import RedisServer
+from scripted_engine import ScriptedStack
 
+from engine.protocol import RaisedTargets
 from gateway import keys
 from gateway.health_checks import CHECK_S_MAX, HealthReport
 from gateway.model_views import ModelsView
@@ -125,3 +127,20 @@ def test_one_dead_part_is_told_and_stalls_nothing(own: Stack, redis_server: Redi
         return standard.attainment[0].refused_503
 
     eventually(lambda: refusals() == 1)
+
+
+def test_tiers_show_the_targets_that_the_engine_raised(tmp_path: Path, model_dir: Path) -> None:
+    """As in a demo on a slow machine; its first tokens are measured by these targets."""
+    stack = ScriptedStack(tmp_path / "stack", f"sqlite:///{tmp_path / 'raised.db'}", model_dir)
+    stack.prepare()
+    stack.start_engine()
+    stack.scripted.raised = {"premium": RaisedTargets(210.0, 1210.0, 5210.0)}
+    try:
+        stack.start_gateway()
+        stack.wait_ready()
+        premium, standard, _ = msgspec.convert(asks(stack)("tiers"), TiersView).data
+    finally:
+        stack.stop()
+    assert (premium.targets.inter_token_ms, premium.targets.ttft_base_ms) == (210, 1210)
+    assert premium.queue_target_ms == 5210
+    assert (standard.targets.inter_token_ms, standard.targets.ttft_base_ms) == (100, 1000)

@@ -192,3 +192,21 @@ def test_how_an_ending_is_told() -> None:
         *("exit status 0", "exit status 3"),
         *("SIGKILL", "signal 250"),
     ]
+
+
+async def test_what_a_child_warns_of_is_said_before_it_counts_as_ready() -> None:
+    """The engine's ready line, whose warnings a person who starts the demo must see among its words."""
+    line = '{"event": "ready", "warnings": ["the targets are larger"]}'
+    spec = supervisor.ChildSpec("engine", ["sh", "-c", f"echo '{line}'"], {}, 1.0, signal.SIGTERM, speaks=True)
+    said: list[str] = []
+    child = supervisor.Child(spec, said.append, lambda: None)
+    assert await child.live() == "exit status 0"
+    assert said == ["warning: the targets are larger"]
+    assert supervisor.warnings_of(b'{"event": "ready"}') == supervisor.warnings_of(b'{"warnings": 3}') == []
+
+
+def test_only_a_demo_raises_targets() -> None:
+    nowhere = Path("/nowhere")
+    for raises in (False, True):
+        spec = supervisor.engine_spec(nowhere, nowhere, fake=False, environ={}, raise_targets=raises)
+        assert ("--raise-targets" in spec.argv) is raises
