@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from billing import alerts, leases, revision, tables
 from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
-from billing.clock import Clock, rfc3339
+from billing.clock import SECOND, Clock, rfc3339
 from billing.counters import Budget, Counters, Scope, Window
 from billing.prices import PriceBook, PriceVersion, UnitPrices, format_picos
 from billing.requests import (
@@ -336,7 +336,8 @@ class Group:
     def _record_usage(self, hold: _Hold, settlement: Settlement, currency: str) -> None:
         row = msgspec.structs.asdict(hold) | msgspec.structs.asdict(settlement)
         row["finished_at"] = self._now if settlement.finished_at is None else settlement.finished_at
-        row.update(currency=currency, cost_picos=hold.settled_picos, started_at=hold.held_at)
+        started_at = hold.held_at - round(settlement.before_hold_s * SECOND)
+        row.update(currency=currency, cost_picos=hold.settled_picos, started_at=started_at)
         self._usage_rows.append([row[name] for name in _INSERT_USAGE.columns])
         self._recompute_rows += [
             (hold.request_id, tier, cost.tokens, cost.device_s) for tier, cost in settlement.recomputed.items()

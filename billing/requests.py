@@ -83,7 +83,8 @@ class Recompute(msgspec.Struct, frozen=True):
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     """What a held request used. `prompt_tokens` includes `cached_tokens`; `completion_tokens` are the billed ones, and
     made = billed + discarded. Tier, model and adapter are the hold's. `device_s` is without what is in `recomputed`,
-    which has the tiers that caused it. `finished_at` None is the moment of settling."""
+    which has the tiers that caused it. `before_hold_s`: from the request's arrival at the gateway until its hold was
+    asked for; `ttft_s` is from its arrival too. `finished_at` None is the moment of settling."""
 
     request_id: str
     prompt_tokens: int
@@ -93,6 +94,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement"):
     ending: str  # stop, length, client_left, engine_failed, …
     discarded_tokens: int = 0
     discard_reason: str | None = None
+    before_hold_s: float = 0.0
     queue_s: float = 0.0
     ttft_s: float = 0.0
     device_s: float = 0.0

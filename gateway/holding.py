@@ -54,6 +54,7 @@ class Holding:
     async def hold(self, work: InFlight) -> Held:
         """Committed before the engine hears of the request. Raises BudgetExceeded, ModelNotPriced, LedgerAway."""
         started = time.perf_counter()
+        work.before_hold_s = work.line.age_s()
         try:
             async with Patience(HOLD_WAIT_S):
                 answer = await self._ledger.hold(_hold_request(work, work.plan))
@@ -127,6 +128,9 @@ def _hold_request(work: InFlight, plan: Plan) -> HoldRequest:
 
 def _settlement(work: InFlight, outcome: Outcome) -> Settlement:
     usage = outcome.usage
+    # As the log, the metrics and the tiers' promises measure it. Of tokens that were made while their caller left and
+    # that no gateway received, the engine's measure is the only one.
+    ttft_s = work.line.record.ttft_s
     return Settlement(
         request_id=work.request_id,
         prompt_tokens=outcome.prompt,
@@ -136,8 +140,9 @@ def _settlement(work: InFlight, outcome: Outcome) -> Settlement:
         ending=outcome.ending,
         discarded_tokens=outcome.made - outcome.billed,
         discard_reason=outcome.discard_reason,
+        before_hold_s=work.before_hold_s,
         queue_s=usage.queue_s,
-        ttft_s=usage.ttft_s,
+        ttft_s=usage.ttft_s if ttft_s is None else ttft_s,
         device_s=usage.device_s,
         preemptions=usage.preemptions,
         recomputed_tokens=usage.recomputed_tokens,

@@ -68,6 +68,7 @@ class InFlight(msgspec.Struct):
     line: RequestLine
     answer: Answer
     first: First | None  # of the calls with its Idempotency-Key
+    before_hold_s: float = 0.0  # from the request's arrival until its hold was asked for
 
     @property
     def target(self) -> Target:

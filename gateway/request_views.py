@@ -1,4 +1,4 @@
-"""How requests are shown that ran or run: moments are whole Unix seconds, money is picos.
+"""How requests are shown that ran or run: moments are Unix seconds with their microseconds, money is picos.
 
 Plain answers made from billing's structs; nothing here reads a database. No text of a prompt or an answer is in them.
 """
@@ -15,7 +15,9 @@ from gateway.views import UsageView
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `status`: held while it runs. `ending`: how it ended, in a word; what is measured is null until it
-    is settled. `ended_at` null: it runs."""
+    is settled. `ended_at` null: it runs. `ttft_s` and `duration_s` are from the request's arrival at the gateway to its
+    first token and to its ending, as the log and the tiers' attainment have it; `queue_s` is its wait in the engine's
+    queue. Of a request that was not settled `started_at` is the moment of its hold."""
 
     request_id: str
     status: Status
@@ -35,15 +37,18 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None
     device_s: float | None
     preemptions: int | None
-    started_at: int
-    ended_at: int | None
+    started_at: float
+    ended_at: float | None
+    duration_s: float | None
 
     @classmethod
     def of(cls, row: RequestRow) -> RequestView:
         fields = msgspec.structs.asdict(row)
-        ended_at = fields.pop("at") // SECOND
-        fields["started_at"] //= SECOND
-        return cls(**fields, ended_at=None if row.status == "held" else ended_at)
+        ended_at = None if row.status == "held" else fields["at"] / SECOND
+        duration_s = None if row.status == "held" else (row.at - row.started_at) / SECOND
+        del fields["at"]
+        fields["started_at"] = row.started_at / SECOND
+        return cls(**fields, ended_at=ended_at, duration_s=duration_s)
 
 
 class WindowView(msgspec.Struct, frozen=True):
@@ -63,16 +68,16 @@ class HoldView(msgspec.Struct, frozen=True, kw_only=True):
     hold_picos: int
     settled_picos: int
     lost_tokens: int
-    held_at: int
-    ended_at: int | None
+    held_at: float
+    ended_at: float | None
     windows: list[WindowView]
 
     @classmethod
     def of(cls, hold: Hold) -> HoldView:
         fields = msgspec.structs.asdict(hold)
         fields["windows"] = [WindowView(budget_id, start // SECOND) for budget_id, start in hold.windows]
-        moments = {"held_at": hold.held_at // SECOND}
-        return cls(**fields | moments | {"ended_at": None if hold.ended_at is None else hold.ended_at // SECOND})
+        moments = {"held_at": hold.held_at / SECOND}
+        return cls(**fields | moments | {"ended_at": None if hold.ended_at is None else hold.ended_at / SECOND})
 
 
 class EntryView(msgspec.Struct, frozen=True):
@@ -83,11 +88,11 @@ class EntryView(msgspec.Struct, frozen=True):
     meter: str | None
     amount_picos: int
     currency: str
-    recorded_at: int
+    recorded_at: float
 
     @classmethod
     def of(cls, entry: Entry) -> EntryView:
-        return cls(**msgspec.structs.asdict(entry) | {"recorded_at": entry.recorded_at // SECOND})
+        return cls(**msgspec.structs.asdict(entry) | {"recorded_at": entry.recorded_at / SECOND})
 
 
 class WholeRequestView(RequestView, frozen=True, kw_only=True):

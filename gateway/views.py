@@ -249,12 +249,16 @@ class AuditLineView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageView(UsageRow, frozen=True):
-    """One settled request; `started_at` and `finished_at` in Unix seconds."""
+    """One settled request; `started_at` and `finished_at` in whole Unix seconds, `duration_s` exactly between them.
+    `ttft_s` and `duration_s` are from the request's arrival at the gateway."""
+
+    duration_s: float
 
     @classmethod
     def of(cls, row: UsageRow) -> UsageView:
         moments = {name: getattr(row, name) // SECOND for name in ("started_at", "finished_at")}
-        return cls(**msgspec.structs.asdict(row) | moments)
+        duration_s = (row.finished_at - row.started_at) / SECOND
+        return cls(**msgspec.structs.asdict(row) | moments, duration_s=duration_s)
 
 
 class AddedAdapterView(Adapter, frozen=True, kw_only=True):

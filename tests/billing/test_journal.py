@@ -127,7 +127,7 @@ def test_the_longest_ending_fits_its_share() -> None:
     longest = Settlement(
         request_id="r" * 64, prompt_tokens=most, cached_tokens=most, completion_tokens=most, made_tokens=most,
         ending="e" * 64, discarded_tokens=most, discard_reason="d" * 64, queue_s=1 / 3e9, ttft_s=1 / 3e9,
-        device_s=1 / 3e9, preemptions=most, recomputed_tokens=most, finished_at=most,
+        before_hold_s=1 / 3e9, device_s=1 / 3e9, preemptions=most, recomputed_tokens=most, finished_at=most,
         recomputed={f"{tier:032}": Recompute(most, 1 / 3e9) for tier in range(16)},
     )  # fmt: skip
     assert len(journals._record(longest)) <= RECORD_BYTES_MAX

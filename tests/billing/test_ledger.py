@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 from billing_books import CACHED, INPUT, OUTPUT, Books, settlement
 
-from billing import audit, budgets, clock, prices, tables, tenants, usage
+from billing import audit, budgets, clock, history, prices, tables, tenants, usage
+from billing.clock import SECOND
 from billing.database import Database
 from billing.ledger import Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
 from billing.requests import Ended
@@ -68,6 +69,7 @@ async def test_everything_said_at_settlement_is_kept(books: Books, ledger: Ledge
         discarded_tokens=2,
         discard_reason="overrun",
         ending="client_left",
+        before_hold_s=0.125,
         queue_s=0.25,
         ttft_s=0.5,
         device_s=0.125,
@@ -78,7 +80,11 @@ async def test_everything_said_at_settlement_is_kept(books: Books, ledger: Ledge
     await ledger.settle(said)
     row = books.database.read_sync(lambda connection: usage.get(connection, request.request_id))
     assert row is not None
-    assert msgspec.structs.asdict(said).items() <= msgspec.structs.asdict(row).items()
+    kept = msgspec.structs.asdict(said)
+    before_hold_s = kept.pop("before_hold_s")
+    assert kept.items() <= msgspec.structs.asdict(row).items()
+    held = books.database.read_sync(lambda connection: history.get(connection, request.request_id)).hold
+    assert row.started_at == held.held_at - before_hold_s * SECOND, "it began when it arrived"
 
 
 async def test_repeated_calls_change_nothing(books: Books, ledger: Ledger) -> None:

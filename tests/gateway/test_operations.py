@@ -12,6 +12,11 @@ import httpx
 import pytest
 from gateway_stack import MODEL, Stack, body
 
+from billing.clock import SECOND
+from gateway import keys
+
+CLOCKS_S = 0.01  # the log measures by another clock than the books
+
 
 def test_a_running_gateway_holds_no_torch(stack: Stack) -> None:
     assert stack.chat(model="acme-style").status_code == 200
@@ -55,6 +60,26 @@ def test_one_line_a_request_and_no_text_of_it(stack: Stack) -> None:
     assert "xyzzy" not in log
     assert said not in log
     assert not any(secret in log for secret in stack.keys.values())
+
+
+def test_the_log_and_the_books_have_the_same_times_of_a_request(stack: Stack) -> None:
+    answer = stack.chat(stream=True, max_tokens=40)
+    line = stack.request_line(answer.headers["x-request-id"])
+    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="times", kind="admin")).secret
+    headers = {"Authorization": f"Bearer {owner}"}
+    one = httpx.get(f"{stack.url}/v1/admin/requests/{line['request_id']}", headers=headers, timeout=10).json()
+    assert one["ttft_s"] == one["usage"]["ttft_s"] == line["ttft_s"], "from its arrival at the gateway, everywhere"
+    row = stack.usage(line["request_id"])
+    assert row is not None
+    assert one["duration_s"] == one["usage"]["duration_s"] == (row.finished_at - row.started_at) / SECOND
+    assert 0 < one["queue_s"] + row.device_s < one["duration_s"] <= line["total_s"] + CLOCKS_S
+    assert (one["started_at"], one["ended_at"]) == (row.started_at / SECOND, row.finished_at / SECOND)
+    hold = stack.hold(line["request_id"])
+    assert row.started_at < hold.held_at, "before its hold was asked for it had been read and counted"
+    assert one["hold"]["held_at"] == hold.held_at / SECOND
+    which = {"search": line["request_id"]}
+    [listed] = httpx.get(f"{stack.url}/v1/admin/requests", headers=headers, params=which, timeout=10).json()["data"]
+    assert listed.items() <= one.items()
 
 
 def test_the_description_knows_the_chat_route(stack: Stack) -> None:
