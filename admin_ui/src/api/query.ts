@@ -12,13 +12,19 @@ import { useMemo } from "react";
 import { type AnswerOf, type Call, type PathsOf, type PlaceOf, type QueryOf, address, api } from "./client";
 import { ApiError, apiError } from "./errors";
 
+const AGAIN_MS = 1_000;
+
+/** A refusal is an answer; only silence and a server's fault are worth asking once more. */
+function worthAsking(error: unknown): boolean {
+  return !(error instanceof ApiError) || error.status === 0 || error.status >= 500;
+}
+
 export const queries = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: 10_000,
       refetchOnWindowFocus: true,
-      // A refusal is an answer; only silence and a server's fault are worth asking once more.
-      retry: (count, error) => count < 1 && (!(error instanceof ApiError) || error.status === 0 || error.status >= 500),
+      retry: (count, error) => count < 1 && worthAsking(error),
     },
   },
 });
@@ -61,7 +67,16 @@ export interface List<Row> {
   hasMore: boolean;
   more: () => void;
   again: () => void;
+  /** The whole list as it is narrowed and sorted now, a page of rows at a time; what is shown does not change. Throws an
+   * ApiError, and an AbortError once `signal` says so. */
+  all: (signal: AbortSignal) => AsyncIterable<readonly Row[]>;
 }
+
+/** Rows of a page where a whole list is read; the API gives no more. */
+const ALL_LIMIT = 500;
+/** An order that changes while a list is read would lose rows of it. */
+const MOVING_SORT = /^-?last_used_at$/;
+const FIRM_SORT = "created_at";
 
 /** A keyset list: the first page, and `more()` for the next. */
 export function useList<P extends PathsOf<"get">>(
@@ -90,6 +105,16 @@ export function useList<P extends PathsOf<"get">>(
     hasMore: found.hasNextPage,
     more: () => void found.fetchNextPage(),
     again: () => void found.refetch(),
+    all: async function* (signal) {
+      const firm = MOVING_SORT.test(call.query?.sort ?? "") ? { sort: FIRM_SORT } : {};
+      let next: string | null = null;
+      do {
+        const asked = { path: call.path, query: { ...call.query, ...firm, limit: ALL_LIMIT, page: next }, signal };
+        const page = (await askTwice<P>(path, asked)) as Answered<RowOf<P>>;
+        yield page.data;
+        next = page.next_page ?? null;
+      } while (next !== null);
+    },
   };
 }
 
@@ -101,6 +126,18 @@ interface Answered<Row> {
 function ask<P extends PathsOf<"get">>(path: P, call: object): Promise<AnswerOf<P>> {
   // The call's shape was checked where the hook was called; through the generic it cannot be seen again.
   return (api.get as (path: string, call: object) => Promise<AnswerOf<P>>)(path, call);
+}
+
+/** A page among hundreds is asked for once more before all of them are given up. */
+async function askTwice<P extends PathsOf<"get">>(path: P, call: { signal: AbortSignal }): Promise<AnswerOf<P>> {
+  try {
+    return await ask<P>(path, call);
+  } catch (error) {
+    if (call.signal.aborted || !worthAsking(error)) throw error;
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+    call.signal.throwIfAborted();
+    return ask<P>(path, call);
+  }
 }
 
 /** A write. `changes`: beginnings of paths whose answers are stale afterwards; they are asked again at once where they are

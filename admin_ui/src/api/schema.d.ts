@@ -3448,6 +3448,7 @@ export interface components {
             cost_picos: number | null;
             currency: string | null;
             device_s: number | null;
+            duration_s: number | null;
             ended_at: number | null;
             ending: string | null;
             key_id: string;
@@ -3816,6 +3817,7 @@ export interface components {
             device_s: number;
             discard_reason: string | null;
             discarded_tokens: number;
+            duration_s: number;
             ending: string;
             finished_at: number;
             key_id: string;
@@ -3889,6 +3891,7 @@ export interface components {
             cost_picos: number | null;
             currency: string | null;
             device_s: number | null;
+            duration_s: number | null;
             ended_at: number | null;
             ending: string | null;
             entries: components["schemas"]["EntryView"][];

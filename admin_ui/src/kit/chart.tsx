@@ -1,7 +1,7 @@
 // Values over time: stacked bars or lines, the same numbers as a table and as a CSV, by UTC or the local clock.
 import { Suspense, lazy, useMemo, useState } from "react";
 import { moment } from "./amounts";
-import { saveCsv } from "./csv";
+import { iso, saveCsv } from "./csv";
 import { type Exact, count, exact, sum } from "./numbers";
 import { EmptyState, Skeleton } from "./parts";
 import { setSetting, useShade, useZone } from "./settings";
@@ -41,8 +41,8 @@ export function Chart(props: ChartProps) {
   const shown = useMemo(() => series.filter((one) => !off.has(one.name)), [series, off]);
   const total = props.kind === "bars" && shown.length > 1;
   const save = () => {
-    const header = [`Time (${zone === "utc" ? "UTC" : "local"})`, ...shown.map((one) => one.name)];
-    saveCsv(title.toLowerCase().replaceAll(/\W+/g, "-"), header, at.map((when, row) => [moment(when, zone), ...shown.map((one) => one.values[row])]));
+    const header = ["Time", ...shown.map((one) => one.name)];
+    saveCsv(title.toLowerCase().replaceAll(/\W+/g, "-"), header, at.map((when, row) => [iso(when), ...shown.map((one) => one.values[row])]));
   };
   const toggle = (name: string) =>
     setOff((now) => {

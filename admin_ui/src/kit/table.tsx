@@ -2,9 +2,11 @@
 import { Fragment, type KeyboardEvent, type ReactNode, useEffect, useRef, useState } from "react";
 import type { List } from "../api/query";
 import { useLate } from "./combobox";
-import { type Cell, saveCsv } from "./csv";
+import { type Cell, saveCsvOf } from "./csv";
+import { toast } from "./dialog";
 import { Options, type Option } from "./form";
-import { Link, type View } from "./links";
+import { Link, type View, useStay } from "./links";
+import { count } from "./numbers";
 import { EmptyState, Problem } from "./parts";
 
 export interface Column<Row> {
@@ -19,6 +21,8 @@ export interface Column<Row> {
   wide?: boolean;
   /** What this column is in the CSV; a column without is left out of it. */
   csv?: (row: Row) => Cell;
+  /** Its name in the CSV, where that has to say more: a unit. */
+  csvHeader?: string;
   /** In the CSV alone: what a cell beside it draws, say. */
   hidden?: boolean;
 }
@@ -54,10 +58,6 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
     if (view?.values.open === undefined) setOpened(next);
     else view.set({ open: next(open).join(",") });
   };
-  const save = () => {
-    const shown = all.filter((column) => column.csv !== undefined);
-    saveCsv(label.toLowerCase().replaceAll(/\W+/g, "-"), shown.map((column) => column.header), list.rows.map((row) => shown.map((column) => column.csv?.(row))));
-  };
   const span = columns.length + (detail === undefined ? 0 : 1);
   const narrowed = view?.narrowed ?? false;
   return (
@@ -68,7 +68,7 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
           {filters}
           {narrowed && <button type="button" className="button button-quiet" onClick={view?.clear}>Clear</button>}
           <span className="table-count num" role="status">{list.loading ? "" : `${list.rows.length}${list.hasMore ? "+" : ""} ${list.rows.length === 1 && !list.hasMore ? "row" : "rows"}`}</span>
-          {csv && <button type="button" className="button" onClick={save} disabled={list.rows.length === 0}>CSV</button>}
+          {csv && <SaveList label={label} list={list} columns={all} />}
         </div>
       )}
       {list.error !== null && list.rows.length === 0 ? (
@@ -119,6 +119,34 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
         <div className="table-more"><button type="button" className="button" onClick={list.more} disabled={list.busy}>{list.busy ? "Loading…" : "Load more"}</button></div>
       )}
     </div>
+  );
+}
+
+/** The whole list as a file, whatever part of it is shown. */
+function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row>; columns: readonly Column<Row>[] }) {
+  const [read, setRead] = useState<number | null>(null); // rows; null: no file is being made
+  const stop = useRef<AbortController | null>(null);
+  useEffect(() => () => stop.current?.abort(), []);
+  useStay(read !== null, () => toast("A CSV is being made; stop it first.", true));
+  const save = async () => {
+    const shown = columns.filter((column) => column.csv !== undefined);
+    const { signal } = (stop.current = new AbortController());
+    setRead(0);
+    try {
+      const rows = await saveCsvOf(label.toLowerCase().replaceAll(/\W+/g, "-"), shown.map((column) => column.csvHeader ?? column.header), list.all(signal), (row) => shown.map((column) => column.csv?.(row)), setRead);
+      toast(`The CSV has ${count(rows)} ${rows === 1 ? "row" : "rows"}: the whole list.`);
+    } catch (thrown) {
+      toast(signal.aborted ? "The CSV was stopped; nothing is saved." : `No CSV was saved: ${thrown instanceof Error ? thrown.message : String(thrown)}`, !signal.aborted);
+    } finally {
+      setRead(null);
+    }
+  };
+  if (read === null) return <button type="button" className="button" onClick={() => void save()} disabled={list.rows.length === 0} title="All rows of the list under its filters, those that are not shown too">CSV</button>;
+  return (
+    <span className="row csv-progress">
+      <span className="num" role="status">{count(read)} rows read…</span>
+      <button type="button" className="button" onClick={() => stop.current?.abort()}>Stop the CSV</button>
+    </span>
   );
 }
 
@@ -200,5 +228,8 @@ export function TextFilter<V extends Record<string, string>>({ label, view, name
 
 /** A list that is already whole, for DataTable: what a report answered, say. */
 export function wholeList<Row>(rows: readonly Row[]): List<Row> {
-  return { rows, loading: false, busy: false, error: null, hasMore: false, more: () => undefined, again: () => undefined };
+  const all = async function* () {
+    yield rows;
+  };
+  return { rows, loading: false, busy: false, error: null, hasMore: false, more: () => undefined, again: () => undefined, all };
 }

@@ -1,7 +1,7 @@
 // One adapter: what is served under its name, where it is, its use, and its versions, to promote, roll back and remove.
 import { useMemo, useState } from "react";
 import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useWrite } from "../api";
-import { Badge, Chart, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, ShortId, Tabs, Time, brief, bytes, count, place, toast, useGo, useParam } from "../kit";
+import { Badge, Chart, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, ShortId, Tabs, Time, brief, bytes, count, iso, place, toast, useGo, useParam } from "../kit";
 import { AdapterForm } from "./adapterForm";
 import { useAdapterUse } from "./adapterUse";
 import { Owner, Shared, Where } from "./adapters";
@@ -113,7 +113,7 @@ function Versions({ of: adapter }: { of: Adapter }) {
     { id: "parameters", header: "Parameters", end: true, wide: true, cell: (version) => <Count value={version.parameters} />, csv: (version) => version.parameters },
     { id: "warnings", header: "Warnings", cell: (version) => (version.warnings.length === 0 ? <span className="faint">none</span> : <Badge tone="warn">{version.warnings.length}</Badge>), csv: (version) => version.warnings.join("; ") },
     { id: "where", header: "Where", wide: true, cell: (version) => <Where digest={version.digest} /> },
-    { id: "created", header: "Uploaded", cell: (version) => <Time at={version.created_at} />, csv: (version) => version.created_at },
+    { id: "created", header: "Uploaded", cell: (version) => <Time at={version.created_at} />, csv: (version) => iso(version.created_at) },
   ];
   if (may) {
     columns.push({

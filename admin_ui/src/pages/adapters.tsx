@@ -1,6 +1,6 @@
 // Adapters: whose each is, what is served under its name, where it is now, and how much it is used.
 import { type RowOf, useList, useMay } from "../api";
-import { Badge, type Column, DataTable, EmptyState, Link, LookupFilter, PageHead, Sparkline, TenantLookup, Time, bytes, count, place, useView } from "../kit";
+import { Badge, type Column, DataTable, EmptyState, Link, LookupFilter, PageHead, Sparkline, TenantLookup, Time, bytes, count, iso, place, useView } from "../kit";
 import { USE_DAYS, useAdapterUse, usePlaces } from "./adapterUse";
 import "./adapters.css";
 import { TenantName } from "./names";
@@ -44,7 +44,7 @@ const COLUMNS: readonly Column<Adapter>[] = [
   { id: "version", header: "Version", sort: "version", end: true, cell: (adapter) => <span className="num">{adapter.version}</span>, csv: (adapter) => adapter.version },
   { id: "where", header: "Where", cell: (adapter) => <span className="row"><Where digest={adapter.digest} />{adapter.pinned && <Badge tone="accent">pinned</Badge>}</span> },
   { id: "use", header: `Tokens a day, ${USE_DAYS} days`, cell: (adapter) => <DailyUse of={adapter} /> },
-  { id: "created", header: "Created", sort: "created_at", wide: true, cell: (adapter) => <Time at={adapter.created_at} />, csv: (adapter) => adapter.created_at },
+  { id: "created", header: "Created", sort: "created_at", wide: true, cell: (adapter) => <Time at={adapter.created_at} />, csv: (adapter) => iso(adapter.created_at) },
 ];
 
 export default function Adapters() {

@@ -1,7 +1,7 @@
 // Thresholds that budgets reached, and the webhooks that are told of them.
 import { useState } from "react";
 import { type RowOf, api, useList, useMay, useSession, useWrite } from "../api";
-import { Badge, type Column, ConfirmDialog, DataTable, Dialog, EmptyState, Form, LookupField, LookupFilter, Meter, TenantLookup, TextField, Time, useForm, useView } from "../kit";
+import { Badge, type Column, ConfirmDialog, DataTable, Dialog, EmptyState, Form, LookupField, LookupFilter, Meter, TenantLookup, TextField, Time, iso, useForm, useView } from "../kit";
 import { ScopeOf, useSay } from "./budgetTable";
 import { TenantName } from "./names";
 import { SecretDialog, type Shown } from "./secret";
@@ -25,7 +25,7 @@ export function Alerts() {
   const webhooks = useList("/v1/admin/webhooks", {}, { limit: 500 });
   const say = useSay();
   const columns: readonly Column<Alert>[] = [
-    { id: "at", header: "When", cell: (alert) => <Time at={alert.crossed_at} absolute detail="minute" />, csv: (alert) => new Date(alert.crossed_at * 1000).toISOString() },
+    { id: "at", header: "When", cell: (alert) => <Time at={alert.crossed_at} absolute detail="minute" />, csv: (alert) => iso(alert.crossed_at) },
     { id: "of", header: "Budget of", cell: (alert) => <ScopeOf of={alert} />, csv: (alert) => alert.scope_id },
     { id: "threshold", header: "Reached", end: true, cell: (alert) => <Badge tone={alert.threshold >= 100 ? "bad" : "warn"}>{alert.threshold} %</Badge>, csv: (alert) => alert.threshold },
     { id: "budget", header: "Of its limit", wide: true, cell: (alert) => <Meter posted={alert.used} held={0} limit={alert.limit_amount} say={(amount) => say(alert, amount, true)} label={`The ${alert.period} budget then`} />, csv: (alert) => alert.used },
@@ -83,7 +83,7 @@ export function Webhooks() {
     { id: "url", header: "Address", cell: (webhook) => <code>{webhook.url}</code>, csv: (webhook) => webhook.url },
     { id: "tenant", header: "Told of", cell: (webhook) => (webhook.tenant_id === null ? "all tenants" : <TenantName id={webhook.tenant_id} />), csv: (webhook) => webhook.tenant_id },
     { id: "last", header: "Last deliveries", cell: (webhook) => <LastDeliveries of={lastOf(webhook)} /> },
-    { id: "created", header: "Since", wide: true, cell: (webhook) => <Time at={webhook.created_at} />, csv: (webhook) => webhook.created_at },
+    { id: "created", header: "Since", wide: true, cell: (webhook) => <Time at={webhook.created_at} />, csv: (webhook) => iso(webhook.created_at) },
   ];
   if (may) columns.push({ id: "do", header: "Change", end: true, cell: (webhook) => <button type="button" className="button button-quiet" aria-label={`Remove ${webhook.url}`} onClick={() => setRemoved(webhook)}>Remove</button> });
   return (

@@ -1,11 +1,11 @@
 // The audit log as a table: who changed what, from what to what. On its own page, and on that of an object.
 import { type RowOf, useList } from "../api";
-import { type Column, DataTable, EmptyState, Id, LookupFilter, ShortId, TenantLookup, TextFilter, Time, useView } from "../kit";
+import { type Column, DataTable, EmptyState, Id, LookupFilter, ShortId, TenantLookup, TextFilter, Time, iso, useView } from "../kit";
 
 type Line = RowOf<"/v1/admin/audit_log">;
 
 const COLUMNS: readonly Column<Line>[] = [
-  { id: "at", header: "When", cell: (line) => <Time at={line.at} absolute />, csv: (line) => new Date(line.at * 1000).toISOString() },
+  { id: "at", header: "When", cell: (line) => <Time at={line.at} absolute />, csv: (line) => iso(line.at) },
   { id: "action", header: "Action", cell: (line) => <b>{line.action}</b>, csv: (line) => line.action },
   { id: "object", header: "Object", cell: (line) => <ShortId value={line.object_id} />, csv: (line) => line.object_id },
   { id: "actor", header: "By", cell: (line) => <ShortId value={line.actor} />, csv: (line) => line.actor },

@@ -1,7 +1,7 @@
 // Budgets as a table: what is posted, held and left of each, where it leads at its present pace, and what to do.
 import { type ReactNode, useState } from "react";
 import { type RowOf, api, useList, useMay, useSession, useWrite } from "../api";
-import { Badge, type Column, ConfirmDialog, DataTable, Dialog, type Exact, Meter, Time, type View, brief, count, decimal, exact, percent, rounded, toast, useNow } from "../kit";
+import { Badge, type Column, ConfirmDialog, DataTable, Dialog, type Exact, Meter, Time, type View, brief, count, decimal, exact, iso, percent, rounded, toast, useNow } from "../kit";
 import { BudgetForm } from "./budgetForms";
 import { KeyName, ProjectName, TenantName, useTenants } from "./names";
 
@@ -76,7 +76,7 @@ export function BudgetTable({ label, query, view, search, filters, empty }: {
     ...(["used", "held", "left"] as const).map((name) => ({ id: name, header: name, hidden: true, cell: () => null, csv: (budget: Budget) => budget[name] })),
     { id: "outlook", header: "At this pace", cell: (budget) => <Outlook of={budget} /> },
     { id: "alerts", header: "Alerts at", wide: true, cell: (budget) => (budget.thresholds.length === 0 ? <span className="faint">–</span> : <span className="num">{budget.thresholds.join(", ")} %</span>), csv: (budget) => budget.thresholds.join(" ") },
-    { id: "resets", header: "Begins afresh", wide: true, cell: (budget) => <Time at={budget.resets_at} />, csv: (budget) => budget.resets_at },
+    { id: "resets", header: "Begins afresh", wide: true, cell: (budget) => <Time at={budget.resets_at} />, csv: (budget) => iso(budget.resets_at) },
   ];
   if (may) {
     columns.push({

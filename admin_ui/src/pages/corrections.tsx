@@ -1,7 +1,7 @@
 // Corrections: what is owed more or less than usage says, each with its reason, in the month that is open.
 import { useState } from "react";
 import { type BodyOf, type RowOf, api, useList, useMay, useSession, useWrite } from "../api";
-import { type Column, Copy, DataTable, Dialog, EmptyState, Facts, Form, Id, LookupField, LookupFilter, Money, SelectField, ShortId, TenantLookup, TextArea, TextField, TextFilter, Time, decimal, numberOf, picosOf, toast, useForm, useView, wrong } from "../kit";
+import { type Column, Copy, DataTable, Dialog, EmptyState, Facts, Form, Id, LookupField, LookupFilter, Money, SelectField, ShortId, TenantLookup, TextArea, TextField, TextFilter, Time, decimal, iso, numberOf, picosOf, toast, useForm, useView, wrong } from "../kit";
 import { TenantName, TenantText } from "./names";
 
 type Correction = RowOf<"/v1/admin/corrections">;
@@ -15,7 +15,7 @@ const COLUMNS: readonly Column<Correction>[] = [
   { id: "reason", header: "Reason", cell: (one) => one.reason, csv: (one) => one.reason },
   { id: "of", header: "Of", cell: (one) => (one.request_id === null ? <span className="faint">no request</span> : <ShortId value={one.request_id} />), csv: (one) => one.request_id },
   { id: "actor", header: "By", wide: true, cell: (one) => <ShortId value={one.actor} />, csv: (one) => one.actor },
-  { id: "made", header: "Made", cell: (one) => <Time at={one.created_at} />, csv: (one) => one.created_at },
+  { id: "made", header: "Made", cell: (one) => <Time at={one.created_at} />, csv: (one) => iso(one.created_at) },
 ];
 
 export function Corrections() {

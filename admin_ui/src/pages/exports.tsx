@@ -2,7 +2,7 @@
 import { useState } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { type AnswerOf, ApiError, type BodyOf, type RowOf, api, fileAddress, useGet, useList, useMay, useSession, useWrite } from "../api";
-import { Badge, CodeBlock, type Column, ConfirmDialog, Copy, Count, DataTable, Dialog, EmptyState, Facts, Form, Id, Link, Loaded, LookupField, LookupFilter, Money, SelectField, TenantLookup, Time, bytes, exact, picosOf, place, sum, toast, useForm, useNow, useView } from "../kit";
+import { Badge, CodeBlock, type Column, ConfirmDialog, Copy, Count, DataTable, Dialog, EmptyState, Facts, Form, Id, Link, Loaded, LookupField, LookupFilter, Money, SelectField, TenantLookup, Time, bytes, exact, iso, picosOf, place, sum, toast, useForm, useNow, useView } from "../kit";
 import { monthsBefore } from "./months";
 import { TenantText } from "./names";
 
@@ -43,7 +43,7 @@ export function Exports() {
     { id: "state", header: "State", cell: (one) => <State of={one} />, csv: (one) => one.state },
     { id: "rows", header: "Rows", end: true, cell: (one) => <Count value={one.rows} />, csv: (one) => one.rows },
     { id: "size", header: "Size", end: true, wide: true, cell: (one) => <span className="num">{one.size_bytes === null ? "–" : bytes(one.size_bytes)}</span>, csv: (one) => one.size_bytes },
-    { id: "made", header: "Asked for", cell: (one) => <Time at={one.created_at} />, csv: (one) => one.created_at },
+    { id: "made", header: "Asked for", cell: (one) => <Time at={one.created_at} />, csv: (one) => iso(one.created_at) },
     {
       id: "file", header: "File", end: true,
       cell: (one) =>

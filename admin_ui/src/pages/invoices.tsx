@@ -1,6 +1,6 @@
 // Invoices: what each tenant owes for each closed month.
 import { type RowOf, useList, useSession } from "../api";
-import { type Column, DataTable, EmptyState, LookupFilter, Money, SelectFilter, ShortId, TenantLookup, Time, decimal, exact, place, useNow, useView } from "../kit";
+import { type Column, DataTable, EmptyState, LookupFilter, Money, SelectFilter, ShortId, TenantLookup, Time, decimal, exact, iso, place, useNow, useView } from "../kit";
 import { monthOptions } from "./months";
 import { TenantText } from "./names";
 
@@ -15,7 +15,7 @@ const COLUMNS: readonly Column<Invoice>[] = [
   { id: "corrections", header: "Corrections", end: true, wide: true, cell: (invoice) => (exact(invoice.correction_picos) === 0n ? <span className="faint">none</span> : <Money picos={invoice.correction_picos} short />), csv: (invoice) => text(invoice.correction_picos) },
   { id: "total", header: "Total", end: true, cell: (invoice) => <b><Money picos={invoice.total_picos} currency={invoice.currency} short /></b>, csv: (invoice) => text(invoice.total_picos) },
   { id: "currency", header: "Currency", wide: true, cell: (invoice) => invoice.currency, csv: (invoice) => invoice.currency },
-  { id: "issued", header: "Issued", cell: (invoice) => <Time at={invoice.issued_at} />, csv: (invoice) => invoice.issued_at },
+  { id: "issued", header: "Issued", cell: (invoice) => <Time at={invoice.issued_at} />, csv: (invoice) => iso(invoice.issued_at) },
   { id: "id", header: "Invoice", wide: true, cell: (invoice) => <ShortId value={invoice.id} />, csv: (invoice) => invoice.id },
 ];
 

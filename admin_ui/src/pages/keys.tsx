@@ -1,7 +1,7 @@
 // Keys of all tenants: who holds one, whether it works, and when it was used last.
 import { useState } from "react";
 import { type RowOf, useList, useMay, useSession } from "../api";
-import { Badge, type Column, DataTable, Dialog, EmptyState, LookupFilter, PageHead, SelectFilter, TenantLookup, Time, moment, place, useNow, useView, useZone } from "../kit";
+import { Badge, type Column, DataTable, Dialog, EmptyState, LookupFilter, PageHead, SelectFilter, TenantLookup, Time, iso, moment, place, useNow, useView, useZone } from "../kit";
 import { NewKeyForm } from "./keyForms";
 import { ProjectLookup, ProjectName, TenantName, useTenants } from "./names";
 import { SecretDialog, type Shown } from "./secret";
@@ -48,9 +48,9 @@ const COLUMNS: readonly Column<Key>[] = [
   { id: "kind", header: "Kind", sort: "kind", cell: (key) => <KindOf of={key} />, csv: (key) => key.role ?? key.kind },
   { id: "tier", header: "Tier", sort: "tier", wide: true, cell: (key) => <TierOf of={key} />, csv: (key) => key.tier },
   { id: "state", header: "State", cell: (key) => <KeyState of={key} />, csv: (key) => stateOf(key, Date.now() / 1000) },
-  { id: "used", header: "Last used", sort: "last_used_at", cell: (key) => <Time at={key.last_used_at} />, csv: (key) => key.last_used_at },
-  { id: "expires", header: "Expires", sort: "expires_at", wide: true, cell: (key) => <Time at={key.expires_at} />, csv: (key) => key.expires_at },
-  { id: "created", header: "Created", sort: "created_at", wide: true, cell: (key) => <Time at={key.created_at} />, csv: (key) => key.created_at },
+  { id: "used", header: "Last used", sort: "last_used_at", cell: (key) => <Time at={key.last_used_at} />, csv: (key) => iso(key.last_used_at) },
+  { id: "expires", header: "Expires", sort: "expires_at", wide: true, cell: (key) => <Time at={key.expires_at} />, csv: (key) => iso(key.expires_at) },
+  { id: "created", header: "Created", sort: "created_at", wide: true, cell: (key) => <Time at={key.created_at} />, csv: (key) => iso(key.created_at) },
 ];
 
 export default function Keys() {

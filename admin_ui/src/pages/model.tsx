@@ -2,7 +2,7 @@
 // be done to it.
 import { type ReactNode, useState } from "react";
 import { api, useGet, useMay, useWrite } from "../api";
-import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, Skeleton, StatTile, Tabs, Tiles, Time, bytes, count, toast, useParam, wholeList } from "../kit";
+import { Badge, type Column, ConfirmDialog, Count, DataTable, Dialog, EmptyState, Facts, Id, Link, Loaded, PageHead, Section, Skeleton, StatTile, Tabs, Tiles, Time, bytes, count, iso, toast, useParam, wholeList } from "../kit";
 import { useAliases } from "./aliasParts";
 import { AuditTable } from "./auditTable";
 import { ChangeModelForm, useModelChange } from "./modelForms";
@@ -211,7 +211,7 @@ function Prices({ of: { currency, now, next } }: { of: PriceStanding }) {
 }
 
 const VERSIONS: readonly Column<Price>[] = [
-  { id: "from", header: "In force from", cell: (price) => <span className="row"><Time at={price.effective_from} absolute detail="minute" />{price.effective_from * 1000 > Date.now() && <Badge tone="warn">to come</Badge>}</span>, csv: (price) => price.effective_from },
+  { id: "from", header: "In force from", cell: (price) => <span className="row"><Time at={price.effective_from} absolute detail="minute" />{price.effective_from * 1000 > Date.now() && <Badge tone="warn">to come</Badge>}</span>, csv: (price) => iso(price.effective_from) },
   { id: "currency", header: "Currency", cell: (price) => price.currency, csv: (price) => price.currency },
   ...METERS.map((meter) => ({
     id: meter,
@@ -221,5 +221,5 @@ const VERSIONS: readonly Column<Price>[] = [
     csv: (price: Price) => perMillion(price.tiers[plainTier(price)]?.[meter] ?? 0),
   })),
   { id: "tier", header: "For", wide: true, cell: (price) => <span className="faint">{plainTier(price)}</span>, csv: plainTier },
-  { id: "published", header: "Published", wide: true, cell: (price) => <Time at={price.created_at} />, csv: (price) => price.created_at },
+  { id: "published", header: "Published", wide: true, cell: (price) => <Time at={price.created_at} />, csv: (price) => iso(price.created_at) },
 ];

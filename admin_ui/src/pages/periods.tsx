@@ -1,7 +1,7 @@
 // Periods: the months of each tenant. One that is over can be closed, the oldest first, and stays so.
 import { useState } from "react";
 import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useSession, useWrite } from "../api";
-import { Badge, type Column, ConfirmDialog, DataTable, EmptyState, Facts, Loaded, LookupFilter, Money, SelectFilter, ShortId, TenantLookup, Time, moment, place, sum, toast, useGo, useNow, useView, useZone } from "../kit";
+import { Badge, type Column, ConfirmDialog, DataTable, EmptyState, Facts, Loaded, LookupFilter, Money, SelectFilter, ShortId, TenantLookup, Time, iso, moment, place, sum, toast, useGo, useNow, useView, useZone } from "../kit";
 import { monthOptions } from "./months";
 import { TenantText, useNames } from "./names";
 
@@ -34,9 +34,9 @@ export function Periods() {
     { id: "tenant", header: "Tenant", cell: (period) => <TenantText id={period.tenant_id} />, csv: (period) => period.tenant_id },
     { id: "month", header: "Month", cell: (period) => <span className="num">{period.month}</span>, csv: (period) => period.month },
     { id: "state", header: "State", cell: (period) => <State of={period} ready={ready.has(period.id)} now={now} />, csv: (period) => period.state },
-    { id: "end", header: "Ends", cell: (period) => <Time at={period.end_at} />, csv: (period) => period.end_at },
+    { id: "end", header: "Ends", cell: (period) => <Time at={period.end_at} />, csv: (period) => iso(period.end_at) },
     { id: "zone", header: "By the clock of", wide: true, cell: (period) => period.time_zone, csv: (period) => period.time_zone },
-    { id: "closed", header: "Closed", wide: true, cell: (period) => (period.closed_at === null ? <span className="faint">–</span> : <><Time at={period.closed_at} /> <span className="faint">by <ShortId value={period.closed_by ?? ""} /></span></>), csv: (period) => period.closed_at },
+    { id: "closed", header: "Closed", wide: true, cell: (period) => (period.closed_at === null ? <span className="faint">–</span> : <><Time at={period.closed_at} /> <span className="faint">by <ShortId value={period.closed_by ?? ""} /></span></>), csv: (period) => iso(period.closed_at) },
     ...(may
       ? [{ id: "close", header: "Close", end: true, cell: (period: Period) => (ready.has(period.id) ? <button type="button" className="button" onClick={() => setClosing(period)}>Close…</button> : null) }]
       : []),

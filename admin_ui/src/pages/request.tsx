@@ -69,13 +69,13 @@ function Parts({ whole }: { whole: Whole }) {
   );
 }
 
-/** Where its time went: in the queue, until the first token, and making the rest. */
+/** Where its time went, from its arrival at the gateway: in the queue, until the first token, and making the rest. */
 function Timings({ whole }: { whole: Whole }) {
-  const { queue_s, ttft_s } = whole;
+  const { queue_s, ttft_s, duration_s } = whole;
   if (queue_s === null || ttft_s === null) {
     return <p className="note">{whole.status === "held" ? "It runs: its timings are known when it ends." : "It was not settled, so nothing was timed."}</p>;
   }
-  const whole_s = Math.max(ttft_s, (whole.ended_at ?? whole.started_at) - whole.started_at);
+  const whole_s = Math.max(ttft_s, duration_s ?? 0);
   const parts = [
     { name: "waited in the queue", seconds: queue_s, kind: "c7" },
     { name: "until its first token", seconds: Math.max(0, ttft_s - queue_s), kind: "c0" },
@@ -85,7 +85,7 @@ function Timings({ whole }: { whole: Whole }) {
   let x = 0;
   return (
     <figure className="timings panel">
-      <figcaption>First token after <b className="num">{duration(ttft_s)}</b>{whole_s > ttft_s && <>, ended after about <b className="num">{duration(whole_s)}</b></>}</figcaption>
+      <figcaption>First token after <b className="num">{duration(ttft_s)}</b>{whole_s > ttft_s && <>, ended after <b className="num">{duration(whole_s)}</b></>} <span className="faint">since it arrived at the gateway</span></figcaption>
       <svg viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label={parts.map((part) => `${part.name}: ${duration(part.seconds)}`).join(", ")}>
         {parts.map((part) => {
           const width = (100 * part.seconds) / total;

@@ -1,6 +1,6 @@
 // Requests: those that run, then those that ended, the newest first. What was asked and answered is not kept.
 import { type RowOf, useGet, useList, useMay } from "../api";
-import { Badge, type Column, DataTable, EmptyState, Link, Lookup, LookupFilter, Money, PageHead, SelectFilter, TenantLookup, TextFilter, Time, type Tone, count, decimal, duration, place, useView } from "../kit";
+import { Badge, type Column, DataTable, EmptyState, Link, Lookup, LookupFilter, Money, PageHead, SelectFilter, TenantLookup, TextFilter, Time, type Tone, count, decimal, duration, iso, place, useView } from "../kit";
 import { AnsweredBy, KeyLookup, TenantName, useAdapters, useTenants } from "./names";
 import "./requests.css";
 
@@ -66,14 +66,19 @@ function useColumns(): readonly Column<Request>[] {
     { id: "request", header: "Request", cell: (one) => <code className="no-break" title={one.request_id}>{one.request_id.slice(0, 9)}…{one.request_id.slice(-4)}</code>, csv: (one) => one.request_id },
     { id: "status", header: "Status", cell: (one) => <Standing of={one} />, csv: (one) => one.ending ?? one.status },
     { id: "tenant", header: "Tenant", cell: (one) => <TenantName id={one.tenant_id} />, csv: (one) => tenants.get(one.tenant_id)?.slug ?? one.tenant_id },
+    { id: "tenant_id", header: "Tenant id", hidden: true, cell: () => null, csv: (one) => one.tenant_id },
+    { id: "key", header: "Key id", hidden: true, cell: () => null, csv: (one) => one.key_id },
     { id: "model", header: "Model or adapter", cell: (one) => <AnsweredBy model={one.model} adapter={one.adapter} />, csv: (one) => (one.adapter === null ? one.model : (adapters.get(one.adapter)?.name ?? one.adapter)) },
     { id: "tier", header: "Tier", cell: (one) => one.tier, csv: (one) => one.tier },
     { id: "prompt", header: "Prompt", end: true, wide: true, cell: (one) => <span className="num" title={one.cached_tokens === null ? undefined : `${count(one.cached_tokens)} of them were cached`}>{count(one.prompt_tokens)}</span>, csv: (one) => one.prompt_tokens },
     { id: "made", header: "Answer", end: true, wide: true, cell: (one) => <span className="num">{one.completion_tokens === null ? "–" : count(one.completion_tokens)}</span>, csv: (one) => one.completion_tokens },
-    { id: "ttft", header: "TTFT", end: true, cell: (one) => <span className="num">{one.ttft_s === null ? "–" : duration(one.ttft_s)}</span>, csv: (one) => one.ttft_s },
+    { id: "ttft", header: "TTFT", csvHeader: "TTFT s", end: true, cell: (one) => <span className="num">{one.ttft_s === null ? "–" : duration(one.ttft_s)}</span>, csv: (one) => one.ttft_s },
+    { id: "queue", header: "Queue s", hidden: true, cell: () => null, csv: (one) => one.queue_s },
+    { id: "duration", header: "Took", csvHeader: "Duration s", end: true, wide: true, cell: (one) => <span className="num">{one.duration_s === null ? "–" : duration(one.duration_s)}</span>, csv: (one) => one.duration_s },
     { id: "cost", header: "Cost", end: true, cell: (one) => (one.cost_picos === null ? <span className="faint">–</span> : <Money picos={one.cost_picos} currency={one.currency ?? undefined} />), csv: (one) => (one.cost_picos === null ? null : decimal(one.cost_picos, false)) },
     { id: "currency", header: "Currency", hidden: true, cell: () => null, csv: (one) => one.currency },
-    { id: "ended", header: "Ended", end: true, cell: (one) => (one.ended_at === null ? <span className="faint">runs since <Time at={one.started_at} /></span> : <Time at={one.ended_at} />), csv: (one) => (one.ended_at === null ? null : new Date(one.ended_at * 1000).toISOString()) },
+    { id: "started", header: "Began", hidden: true, cell: () => null, csv: (one) => iso(one.started_at) },
+    { id: "ended", header: "Ended", end: true, cell: (one) => (one.ended_at === null ? <span className="faint">runs since <Time at={one.started_at} /></span> : <Time at={one.ended_at} />), csv: (one) => iso(one.ended_at) },
   ];
 }
 

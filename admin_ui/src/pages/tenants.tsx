@@ -1,7 +1,7 @@
 // Tenants: who may use Laneway.
 import { useState } from "react";
 import { type RowOf, useList, useMay } from "../api";
-import { Badge, type Column, DataTable, Dialog, EmptyState, PageHead, Time, place, useGo, useView } from "../kit";
+import { Badge, type Column, DataTable, Dialog, EmptyState, PageHead, Time, iso, place, useGo, useView } from "../kit";
 import { NewTenantForm } from "./tenantForms";
 
 type Tenant = RowOf<"/v1/admin/tenants">;
@@ -14,7 +14,7 @@ const COLUMNS: readonly Column<Tenant>[] = [
   { id: "weight", header: "Share weight", end: true, wide: true, cell: (tenant) => <span className="num">{tenant.share_weight}</span>, csv: (tenant) => tenant.share_weight },
   { id: "currency", header: "Currency", wide: true, cell: (tenant) => tenant.currency, csv: (tenant) => tenant.currency },
   { id: "zone", header: "Time zone", wide: true, cell: (tenant) => tenant.time_zone, csv: (tenant) => tenant.time_zone },
-  { id: "created", header: "Created", sort: "created_at", cell: (tenant) => <Time at={tenant.created_at} />, csv: (tenant) => tenant.created_at },
+  { id: "created", header: "Created", sort: "created_at", cell: (tenant) => <Time at={tenant.created_at} />, csv: (tenant) => iso(tenant.created_at) },
 ];
 
 export function Status({ of }: { of: { status: Tenant["status"] } }) {

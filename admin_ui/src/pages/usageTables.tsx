@@ -1,5 +1,5 @@
 // The numbers of the usage chart as tables, with their exact sums, and as the CSV of what is shown.
-import { type Exact, count, decimal, moment, saveCsv, useZone } from "../kit";
+import { type Exact, count, decimal, iso, moment, saveCsv, useZone } from "../kit";
 import { alike } from "./alike";
 import { type By, type Cell, type Measure, measured, summed } from "./usageData";
 import type { Unit } from "./usageTime";
@@ -80,8 +80,9 @@ export function TimeTable({ title, at, unit, shown, measure, say }: { title: str
   const told = money ? alike(rows.flat()) : say;
   const total = (values: readonly bigint[]) => values.reduce((sum, one) => sum + one, 0n);
   const save = () =>
-    saveCsv(`${title}-by-${unit}`.toLowerCase().replaceAll(/\W+/g, "-"), [`${unit} (${zone === "utc" ? "UTC" : "local"})`, ...shown.map((one) => one.name), "sum"], [
-      ...rows.map((values, row) => [when(at[row]!), ...values.map(text), text(total(values))]),
+    saveCsv(`${title}-by-${unit}`.toLowerCase().replaceAll(/\W+/g, "-"), [unit === "hour" ? unit : `${unit} (${zone === "utc" ? "UTC" : "local"})`, ...shown.map((one) => one.name), "sum"], [
+      // An hour begins at a moment; a day and a month are those of the calendar that is shown.
+      ...rows.map((values, row) => [unit === "hour" ? iso(at[row]) : when(at[row]!), ...values.map(text), text(total(values))]),
       ["sum", ...ends.map(text), text(total(ends))],
     ]);
   return (
