@@ -211,23 +211,42 @@ def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = No
 def tightest(
     connection: sa.Connection, *, tenant_id: str | None = None, limit: int, clock: Clock = database_now
 ) -> list[BudgetState]:
-    """Active budgets of money, those first of which the largest part is used or held in their present windows."""
+    """Active budgets of money, those first of which the largest part is used or held in their present windows; those
+    without use last, but for one whose limit is 0."""
     now = clock(connection)
     began = sa.case((_budgets.c.period == "total", 0), else_=now - _WINDOW_MAX)
     taken = _windows.c.held + _windows.c.posted
     query = (
         sa.select(_budgets)
         .join(_windows, sa.and_(_windows.c.budget_id == _budgets.c.id, _windows.c.window_start >= began))
-        .where(_budgets.c.active, _budgets.c.unit == "money", taken > 0)
+        .where(taken > 0)
         # Of a day's budget several windows are so young: what is used of the present one is known below.
         .order_by((taken * 1.0 / sa.func.nullif(_budgets.c.limit_amount, 0)).desc().nulls_first(), _budgets.c.id)
         .limit(limit * _WINDOWS_A_BUDGET)
     )
-    if tenant_id is not None:
-        query = query.where(_budgets.c.tenant_id == tenant_id)
+    query = _of_money(query, tenant_id)
     found = {row.id: _budget(row) for row in connection.execute(query)}
+    if len(found) < limit:
+        unused = (
+            _of_money(sa.select(_budgets), tenant_id)
+            .where(_budgets.c.id.not_in(list(found)))
+            .order_by(sa.case((_budgets.c.limit_amount == 0, 0), else_=1), _budgets.c.id)
+            .limit(limit)
+        )
+        found |= {row.id: _budget(row) for row in connection.execute(unused)}
     states = states_of(connection, list(found.values()), clock)
     return sorted(states, key=lambda state: (state.left / max(1, state.budget.limit_amount), state.budget.id))[:limit]
+
+
+def count_of_money(connection: sa.Connection, tenant_id: str | None = None) -> int:
+    """Active budgets of money, of one tenant or of all."""
+    query = _of_money(sa.select(sa.func.count()).select_from(_budgets), tenant_id)
+    return int(connection.execute(query).scalar_one())
+
+
+def _of_money(query: sa.Select[Any], tenant_id: str | None) -> sa.Select[Any]:
+    query = query.where(_budgets.c.active, _budgets.c.unit == "money")
+    return query if tenant_id is None else query.where(_budgets.c.tenant_id == tenant_id)
 
 
 def states_of(connection: sa.Connection, found: Sequence[Budget], clock: Clock = database_now) -> list[BudgetState]:

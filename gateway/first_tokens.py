@@ -76,8 +76,7 @@ class FirstTokens:
 
     def observe(self, tier: str, seconds: float, prompt_tokens: int) -> None:
         """From a request's arrival to its first token."""
-        section = self._sections[tier]
-        target_ms = section.ttft_base_ms + section.ttft_per_1k_prompt_tokens_ms * prompt_tokens / 1000
+        target_ms = self._sections[tier].ttft_target_ms(prompt_tokens)
         self._count(tier, bucket(seconds * 1000), within=seconds * 1000 <= target_ms)
 
     def refused(self, tier: str) -> None:

@@ -54,7 +54,10 @@ class Spend(msgspec.Struct, frozen=True, kw_only=True):
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Something that somebody should look at, and where."""
 
-    kind: Literal["engine", "models", "database", "lease", "journal", "books", "budget", "exports", "webhooks", "keys"]
+    kind: Literal[
+        "engine", "models", "database", "lease", "journal", "tiers", "queue", "books", "budget", "exports", "webhooks",
+        "keys",
+    ]  # fmt: skip
     severity: Literal["warning", "critical"]
     message: str
     link: str
@@ -70,10 +73,10 @@ class Hour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Today(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums since midnight UTC, of all requests that were in the roll-ups at `as_of`; `series` has the hours that are
-    not empty."""
+    """Sums since midnight UTC, of all requests that were in the roll-ups at `as_of` (null: nothing was ever rolled up);
+    `series` has the hours that are not empty."""
 
-    as_of: int
+    as_of: int | None
     requests: int
     tokens: int
     cost_picos: dict[str, int]
@@ -81,8 +84,11 @@ class Today(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """`spend`: the tightest of the `money_budgets` active budgets of money."""
+
     at: int
     spend: list[Spend]
+    money_budgets: int
     attention: list[Attention]
     today: Today
 
@@ -117,7 +123,13 @@ def read(connection: sa.Connection, tenant_id: str | None) -> Overview:
     attention = [] if tenant_id is not None else _of_the_books(connection)
     attention += _of_budgets(spend, now) + _of_failures(connection, tenant_id, now)
     attention += _of_keys(connection, tenant_id, now)
-    return Overview(at=now // SECOND, spend=spend, attention=attention, today=_today(connection, tenant_id, now))
+    return Overview(
+        at=now // SECOND,
+        spend=spend,
+        money_budgets=budgets.count_of_money(connection, tenant_id),
+        attention=attention,
+        today=_today(connection, tenant_id, now),
+    )
 
 
 def _spend(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Spend]:
@@ -174,7 +186,7 @@ def _today(connection: sa.Connection, tenant_id: str | None, now: int) -> Today:
         )
         cost[currency] = cost.get(currency, 0) + int(picos)
     return Today(
-        as_of=rollups.read_cursor(connection).folded_at // SECOND,
+        as_of=rollups.read_cursor(connection).folded_at // SECOND or None,
         requests=sum(one.requests for one in series.values()),
         tokens=sum(one.tokens for one in series.values()),
         cost_picos=cost,

@@ -175,6 +175,10 @@ class TierSection(Section, frozen=True, kw_only=True):
         if self.service_tier in RESERVED_SERVICE_TIERS:
             raise ValueError(f"service_tier is {self.service_tier!r}, which callers write for the tier of their key")
 
+    def ttft_target_ms(self, prompt_tokens: int) -> float:
+        """Within it a request with so long a prompt has its first token, by the tier's promise."""
+        return self.ttft_base_ms + self.ttft_per_1k_prompt_tokens_ms * prompt_tokens / 1000
+
 
 class LimitsSection(Section, frozen=True, kw_only=True):
     """For each key that has none of its own; over it, 429."""

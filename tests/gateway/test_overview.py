@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from billing.clock import SECOND, database_now
 from billing.database import Database
 from billing.projections import DAY, PACE_DAYS, Pace
 from billing.rollups import HOUR
-from gateway import keys, overview
+from gateway import keys, overview, tier_attention
 from gateway import tables as tables_of_keys
+from gateway.first_tokens import Summary
 from gateway.overview import SPEND_MAX, Overviews
+from gateway.sections import TierSection
 from migrations.upgrade import upgrade
 
 
@@ -127,6 +130,56 @@ def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
     assert own.today.cost_picos == {"USD": 50}
 
 
+def test_a_budget_without_use_is_a_budget(database: Database) -> None:
+    def fill(connection: sa.Connection) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for slug, limit in (("nothing", 0), ("idle", 1000), ("busy", 1000)):
+            made[slug] = tenants.create(connection, slug=slug, name=slug, tier="batch").id
+            budget = budgets.create(
+                connection, tenant_id=made[slug], scope="tenant", scope_id=made[slug], unit="money", period="month",
+                limit_amount=limit,
+            )  # fmt: skip
+            budgets.create(
+                connection, tenant_id=made[slug], scope="tenant", scope_id=made[slug], unit="tokens", period="day",
+                limit_amount=7,
+            )  # fmt: skip
+        (present,) = [one for one in budgets.states(connection, tenant_id=made["busy"]) if one.budget.id == budget.id]
+        window = {"budget_id": budget.id, "window_start": present.window_start, "held": 0, "posted": 10}
+        connection.execute(sa.insert(tables.budget_windows).values(window))
+        removed = budgets.create(
+            connection, tenant_id=made["idle"], scope="tenant", scope_id=made["idle"], unit="money", period="day",
+            limit_amount=5,
+        )  # fmt: skip
+        budgets.remove(connection, removed.id)
+        return made
+
+    made = database.write_sync(fill)
+    found = database.read_sync(lambda c: overview.read(c, None))
+    assert [(one.tenant, one.posted_picos, one.left_picos) for one in found.spend] == [
+        ("nothing", 0, 0),
+        ("busy", 10, 990),
+        ("idle", 0, 1000),
+    ]
+    assert found.money_budgets == 3
+    assert found.today.as_of is None, "nothing was ever summed"
+    own = database.read_sync(lambda c: overview.read(c, made["idle"]))
+    assert ([one.tenant for one in own.spend], own.money_budgets) == (["idle"], 1)
+
+    def many(connection: sa.Connection) -> None:
+        for number in range(SPEND_MAX):
+            tenant = tenants.create(connection, slug=f"t{number}", name="t", tier="batch").id
+            budgets.create(
+                connection, tenant_id=tenant, scope="tenant", scope_id=tenant, unit="money", period="total",
+                limit_amount=1,
+            )  # fmt: skip
+        rollups.fold_all(connection)
+
+    database.write_sync(many)
+    found = database.read_sync(lambda c: overview.read(c, None))
+    assert [one.tenant for one in found.spend[:2]] == ["nothing", "busy"]
+    assert (len(found.spend), found.money_budgets) == (SPEND_MAX, 3 + SPEND_MAX)
+
+
 def test_a_key_that_ends_soon_needs_attention_unless_it_was_made_to(database: Database) -> None:
     def fill(connection: sa.Connection) -> None:
         now = database_now(connection)
@@ -188,3 +241,74 @@ def test_it_says_what_needs_attention(stack: Stack) -> None:
     assert (listed[0]["posted"], listed[0]["projected"]) == (spent["posted_picos"], None)
     assert listed[0]["run_out_at"] is not None
     stack.write(lambda c: budgets.remove(c, budget.id))
+
+
+def test_a_tier_that_misses_its_target_needs_attention(make_stack: Callable[..., Stack]) -> None:
+    stack = make_stack(fake={"step_ms": 20.0}, engine_json={"sequences_max": 1})
+    browser = Browser(stack.url)
+    owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="looks", kind="admin"))
+    browser.headers["Authorization"] = f"Bearer {owner.secret}"
+    own = Browser(stack.url)
+    admin = stack.write(
+        lambda c: keys.create(c, tenant_id=stack.tenants["acme"], name="own", kind="admin", role="tenant_admin")
+    )
+    own.headers["Authorization"] = f"Bearer {admin.secret}"
+    target_s = stack.config.tiers[0].ttft_base_ms / 1000
+
+    def told(kind: str) -> list[dict[str, Any]]:
+        body = browser.get("/v1/admin/overview").json()
+        assert body["status"] == "ok", "what is slow is served"
+        return [one for one in body["attention"] if one["kind"] == kind]
+
+    assert stack.chat("globex", max_tokens=1).status_code == 200
+    assert told("queue") == told("tiers") == []
+    steps = int((target_s + 4) / 0.02)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(stack.chat, "acme", max_tokens=steps)
+        eventually(lambda: browser.get("/v1/admin/engine").json()["running"] == 1)
+        waits = [pool.submit(stack.chat, "acme", max_tokens=1) for _ in range(2)]
+        eventually(lambda: told("queue") and "has 2 requests" in told("queue")[0]["message"], target_s + 3)
+        [queue] = told("queue")
+        assert re.match(
+            r"Tier premium has 2 requests in the engine's queue, the oldest for \d+(\.\d+)? m?s\.", queue["message"]
+        )
+        assert (queue["severity"], queue["link"]) == ("warning", "/admin/live")
+        assert not [
+            one for one in own.get("/v1/admin/overview").json()["attention"] if one["kind"] in ("queue", "tiers")
+        ]
+        assert all(one.result().status_code == 200 for one in (first, *waits))
+    eventually(lambda: told("tiers"), 30)
+    [tier] = told("tiers")
+    assert "33.3 % of 3 requests met it, and p99 was" in tier["message"]
+    assert tier["message"].startswith("Tier premium misses its target for the first token. Within the last hour")
+    assert (tier["severity"], tier["link"]) == ("warning", "/admin/tiers")
+    assert told("queue") == []
+    assert not [one for one in own.get("/v1/admin/overview").json()["attention"] if one["kind"] == "tiers"]
+
+
+def test_what_a_tier_came_to_is_held_to_its_target() -> None:
+    tiers = [
+        TierSection(name="premium", service_tier="priority", ttft_base_ms=250.0, ttft_per_1k_prompt_tokens_ms=750.0)
+    ]
+
+    def summary(requests: int, within: int, refused: int = 0) -> Summary:
+        quantile = 1500.0 if requests else None
+        return Summary(
+            requests=requests, within_target=within, refused=refused, p50_ms=quantile, p95_ms=quantile, p99_ms=quantile
+        )
+
+    def told(found: Summary) -> str | None:
+        attention = tier_attention.of_promises(tiers, {"premium": found})
+        return attention[0].message if attention else None
+
+    assert tier_attention.of_promises(tiers, {}) == []
+    assert told(summary(100, 99)) is None
+    assert told(summary(0, 0)) is None
+    ends = "The target is 99 % within 250 ms and 750 ms for each 1,000 tokens of the prompt."
+    begins = "Tier premium misses its target for the first token. Within the last hour"
+    assert told(summary(100, 98)) == f"{begins} 98.0 % of 100 requests met it, and p99 was 1.5 s. {ends}"
+    assert (
+        told(summary(100, 100, 2))
+        == f"{begins} 100.0 % of 100 requests met it, and p99 was 1.5 s; 2 requests got a 503. {ends}"
+    )
+    assert told(summary(0, 0, 3)) == f"{begins} 3 requests got a 503. {ends}"

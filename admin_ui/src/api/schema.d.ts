@@ -1498,7 +1498,7 @@ export interface components {
         /** Attention */
         Attention: {
             /** @enum {string} */
-            kind: "engine" | "models" | "database" | "lease" | "journal" | "books" | "budget" | "exports" | "webhooks" | "keys";
+            kind: "engine" | "models" | "database" | "lease" | "journal" | "tiers" | "queue" | "books" | "budget" | "exports" | "webhooks" | "keys";
             link: string;
             message: string;
             /** @enum {string} */
@@ -3074,6 +3074,7 @@ export interface components {
         OverviewView: {
             at: number;
             attention: components["schemas"]["Attention"][];
+            money_budgets: number;
             spend: components["schemas"]["Spend"][];
             /** @enum {string} */
             status: "ok" | "degraded" | "down";
@@ -3677,7 +3678,7 @@ export interface components {
         };
         /** Today */
         Today: {
-            as_of: number;
+            as_of: number | null;
             cost_picos: {
                 [key: string]: number | bigint;
             };

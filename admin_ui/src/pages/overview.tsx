@@ -32,7 +32,7 @@ export default function OverviewPage() {
               <Section title="Needs attention"><AttentionList attention={overview.attention} /></Section>
               {may("engine:read") && <FirstTokens />}
             </div>
-            {may("money:read") && <Section title="Spend against budgets" note="The tightest first." actions={<Link to="/budgets">All budgets</Link>}><Spends spend={overview.spend} now={overview.at} /></Section>}
+            {may("money:read") && <Section title="Spend against budgets" note={overview.money_budgets > overview.spend.length ? `The tightest ${overview.spend.length} of ${count(overview.money_budgets)}.` : "The tightest first."} actions={<Link to="/budgets">All budgets</Link>}><Spends spend={overview.spend} now={overview.at} /></Section>}
             <Today today={overview.today} now={overview.at} />
           </>
         )}
@@ -176,7 +176,7 @@ function Today({ today, now }: { today: Overview["today"]; now: number }) {
   );
   const money = what === "cost" ? { say: decimal, brief: (value: number) => rounded(BigInt(Math.round(value)), 3) } : {};
   return (
-    <Section title="Today, by hour" note={<>Ended requests, as summed <Time at={today.as_of} />; the day is that of UTC.</>} actions={<>{choose}<Link to="/usage">Usage and costs</Link></>}>
+    <Section title="Today, by hour" note={<>Ended requests, {today.as_of === null ? "none of which is summed yet" : <>as summed <Time at={today.as_of} /></>}; the day is that of UTC.</>} actions={<>{choose}<Link to="/usage">Usage and costs</Link></>}>
       {today.requests === 0 ? <EmptyState title="No request has ended today"><p><Link to="/playground">Playground</Link></p></EmptyState> : <Chart title={`${what.charAt(0).toUpperCase()}${what.slice(1)} by hour`} kind="bars" at={at} series={series} {...money} />}
       <p className="overview-total faint num">{count(today.requests)} requests, {count(today.tokens)} tokens{Object.entries(today.cost_picos).map(([currency, picos]) => <span key={currency}>, <Money picos={picos} currency={currency} /></span>)}</p>
     </Section>
