@@ -3,7 +3,10 @@ reconciled."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
+import zlib
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -141,3 +144,34 @@ def test_who_only_reads_closes_and_corrects_nothing(open_page: Callable[..., Pag
     page.get_by_role("status").get_by_text("row").wait_for()
     assert page.get_by_role("button", name="New export").count() == 0
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "it must not scroll sideways"
+
+
+def drawn(pdf: bytes, colour: bytes) -> list[int]:
+    """How often each content stream of a PDF sets this colour ("1 0 1") to fill with, in the order of its pages."""
+    texts = []
+    for packed in re.findall(rb"stream\r?\n(.*?)endstream", pdf, re.DOTALL):
+        with contextlib.suppress(zlib.error):  # fonts and pictures are packed otherwise
+            texts.append(zlib.decompressobj().decompress(packed))
+    return [text.count(colour + b" rg") for text in texts if b" rg" in text]
+
+
+def test_a_printed_invoice_has_its_total_once_at_the_end(
+    console: Console, open_page: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = open_page(f"/admin/billing/invoices/{closed(console, 'wernham')}", role="finance")
+    page.locator(".grand").wait_for()
+    # As long an invoice as fills three sheets, its own lines again and again; a colour marks what is looked for.
+    page.locator(".invoice-lines tbody").evaluate(
+        """(body) => {
+            const rows = [...body.rows];
+            while (body.rows.length < 120) body.append(rows[body.rows.length % rows.length].cloneNode(true));
+            document.querySelector(".grand td").style.background = "#ff00ff";
+            document.querySelector(".invoice-lines thead th").style.background = "#00ffff";
+        }"""
+    )
+    pdf = page.pdf(format="A4", print_background=True)
+    heads, totals = drawn(pdf, b"0 1 1"), drawn(pdf, b"1 0 1")
+    sheets = len(re.findall(rb"/Type\s*/Page\b", pdf))
+    assert sheets >= 3
+    assert heads == [1] * sheets, "the table's head is on each sheet"
+    assert totals == [0] * (sheets - 1) + [1], "its foot is at the end"
