@@ -219,11 +219,16 @@ def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> l
     return [_adapter(row, shares[row.id]) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Adapter]:
-    """The active ones, of all owners or of one. Raises InvalidValue."""
+def found(
+    connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None, name: str | None = None
+) -> Listed[Adapter]:
+    """The active ones, of all owners or of one; with a `name`, those that have exactly this one. Raises
+    InvalidValue."""
     query = sa.select(adapters).where(adapters.c.active.is_(True))
     if tenant_id is not None:
         query = query.where(adapters.c.tenant_id == tenant_id)
+    if name is not None:
+        query = query.where(adapters.c.name == name)
     listed = page(connection, query, _SORTED, asked, lambda row: row, lambda row: str(row.id))
     shares: dict[str, list[str]] = {row.id: [] for row in listed.items}
     among = sa.select(adapter_shares).where(adapter_shares.c.adapter_id.in_(shares))

@@ -10,13 +10,14 @@ from litestar import Controller, Request, delete, get, patch, post
 from msgspec import Meta
 
 from adapters.facts import Facts
+from billing.lists import Listed
 from gateway import adapter_rows
 from gateway.adapter_rows import Adapter, Registration, Version
 from gateway.administration import Actor, Administration, narrowed, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.form import Fields
 from gateway.model_rows import BaseModel
-from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
+from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed
 from gateway.services import Services
 from gateway.staging import Base
 from gateway.uploads import Upload, UploadView
@@ -78,15 +79,19 @@ class AdapterController(Controller):
         services: Services,
         by: Actor,
         tenant: TenantFilter = None,
+        name: Name = None,
         search: Search = None,
         sort: AdapterSort = "name",
         limit: Limit = PAGE_DEFAULT,
         after: After = None,
     ) -> Page[Adapter]:
-        """Adapters, of all owners or of one."""
+        """Adapters, of all owners or of one. `name`: those that have exactly this name, one of each owner at most."""
         wanted = asked(sort, search, after, limit)
-        found = await services.database.read(lambda c: adapter_rows.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
-        return listed(found, lambda adapter: adapter)
+
+        def query(connection: sa.Connection) -> Listed[Adapter]:
+            return adapter_rows.found(connection, wanted, tenant_id=narrowed(connection, by, tenant), name=name or None)
+
+        return listed(await services.database.read(query), lambda adapter: adapter)
 
     @get("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
     async def get_adapter(self, services: Services, by: Actor, adapter: str) -> Adapter:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import serious_faults
 from console import Console
+from playwright.sync_api import expect
 
 from adapters.check import BaseShape
 from adapters.generate import Recipe, write_random
@@ -136,3 +137,78 @@ def test_the_list_says_where_each_is_and_what_it_made(console: Console, open_pag
     assert page.get_by_role("link", name="Upload an adapter").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert serious_faults(page) == []
+
+
+def test_a_name_that_is_there_is_not_replaced_unawares(
+    console: Console, open_page: Opens, contents: list[Path]
+) -> None:
+    adapter = console.stack.adapters["shared-style"]
+    before = console.api("GET", f"/v1/admin/adapters/{adapter}").json()
+    console.api("PATCH", f"/v1/admin/adapters/{adapter}", json={"pinned": True}).raise_for_status()
+    page = open_page("/admin/adapters/upload")
+
+    def checked(directory: Path) -> None:
+        give(page, directory)
+        page.get_by_role("button", name="Check the files").click()
+        page.get_by_text("fits the base").wait_for()
+
+    checked(contents[0])
+    promote = page.get_by_label("Serve it at once")
+    assert promote.is_checked(), "a new name's first version is served"
+    page.get_by_label("Name").fill("shared-style")
+    warning = page.get_by_role("alert")
+    warning.get_by_text("This makes version 2 of it; version 1 is served to every tenant now.").wait_for()
+    expect(promote).not_to_be_checked()
+    assert serious_faults(page) == []
+    page.get_by_label("Name").fill("shared-styles")
+    warning.wait_for(state="detached")
+    expect(promote).to_be_checked()
+    # The owner's names are apart: another's of the same name is not it.
+    page.get_by_label("Name").fill("hooli-mail")
+    page.wait_for_timeout(600)
+    assert warning.count() == 0
+    page.get_by_role("combobox", name="Owner").fill("hooli")
+    page.get_by_role("option", name="hooli").click()
+    warning.get_by_text("is served to hooli now").wait_for()
+    page.goto("/admin/adapters/upload")
+    checked(contents[0])
+    page.get_by_label("Name").fill("shared-style")
+    warning.get_by_text("every tenant").wait_for()
+
+    page.get_by_role("button", name="Upload", exact=True).click()
+    page.get_by_text("Version 2 of shared-style is there, and waits to be promoted.").wait_for()
+    after = console.api("GET", f"/v1/admin/adapters/{adapter}").json()
+    assert after == before | {"pinned": True}, "what is served, to whom, and its pin"
+
+    page.goto("/admin/adapters/upload")
+    checked(contents[1])
+    page.get_by_label("Name").fill("shared-style")
+    warning.get_by_text("This makes version 3 of it").wait_for()
+    promote.check()
+    page.get_by_role("button", name="Upload", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Serve version 3 of shared-style at once?")
+    dialog.get_by_text("Requests of every tenant that name shared-style get version 3 instead of version 1").wait_for()
+    dialog.get_by_role("button", name="Cancel").click()
+    dialog.wait_for(state="detached")
+    assert [one["number"] for one in versions(console, adapter)] == [2, 1], "nothing was uploaded"
+    page.get_by_role("button", name="Upload", exact=True).click()
+    dialog.get_by_role("button", name="Upload and serve version 3").click()
+    page.get_by_text("Version 3 of shared-style is served.").wait_for()
+    assert console.api("GET", f"/v1/admin/adapters/{adapter}").json()["version"] == 3
+
+
+def test_who_is_faster_than_the_look_up_is_told_all_the_same(
+    console: Console, open_page: Opens, contents: list[Path]
+) -> None:
+    page = open_page("/admin/adapters/upload")
+    give(page, contents[0])
+    page.get_by_role("button", name="Check the files").click()
+    page.get_by_text("fits the base").wait_for()
+    there = console.stack.adapters["acme-style"]
+    page.get_by_role("combobox", name="Owner").fill("acme")
+    page.get_by_role("option", name="acme").click()
+    page.get_by_label("Name").fill("acme-style")
+    page.get_by_label("Name").press("Enter")
+    page.get_by_text("acme-style is there already: this would be version 2 of it.").wait_for()
+    expect(page.get_by_label("Serve it at once")).not_to_be_checked()
+    assert len(versions(console, there)) == 1

@@ -4439,6 +4439,7 @@ export interface operations {
             query?: {
                 /** @description an id or a slug */
                 tenant?: string | null;
+                name?: string | null;
                 /** @description part of a name or an id, in whatever case */
                 search?: string | null;
                 sort?: "name" | "-name" | "base_model" | "-base_model" | "version" | "-version" | "created_at" | "-created_at";

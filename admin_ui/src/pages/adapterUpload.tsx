@@ -1,7 +1,7 @@
 // An adapter goes up: two files, checked first without a trace, then uploaded under a name.
-import { type DragEvent, useRef, useState } from "react";
-import { ApiError, type AnswerOf, apiError, upload, useGet, useMay, useSession, useWrite } from "../api";
-import { Badge, CheckField, Facts, Field, Form, Link, LookupField, PageHead, SelectField, ShortId, TenantLookup, TextArea, TextField, bytes, count, place, toast, useForm, useGo, useStay, useView, wrong } from "../kit";
+import { type DragEvent, useEffect, useRef, useState } from "react";
+import { ApiError, type AnswerOf, api, apiError, upload, useGet, useMay, useSession, useWrite } from "../api";
+import { Badge, CheckField, ConfirmDialog, Facts, Field, Form, Link, LookupField, PageHead, SelectField, ShortId, TenantLookup, TextArea, TextField, bytes, count, place, toast, useForm, useGo, useLate, useStay, useView, wrong } from "../kit";
 import { ADAPTERS, Warnings } from "./adapter";
 import { SHARES, sharesOf } from "./adapterForm";
 import { useTenants } from "./names";
@@ -10,6 +10,9 @@ import "./adapters.css";
 type Checked = AnswerOf<"/v1/admin/adapters/check", "post">;
 type Made = AnswerOf<"/v1/admin/adapters", "post">;
 
+type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
+
+const NAMED_MAX = 5; // tenants that are named one by one
 const CONFIG = "adapter_config.json";
 const WEIGHTS = "adapter_model.safetensors";
 type Part = typeof CONFIG | typeof WEIGHTS;
@@ -49,6 +52,23 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
   const stop = useRef<AbortController | null>(null);
   useStay(going !== null, () => toast("An upload is on its way; stop it first.", true));
   const { values } = form;
+  // Under a name that its owner has already, an upload is a further version of what is served to others now.
+  const [there, setThere] = useState<Existing | null>(null);
+  const [asking, setAsking] = useState(false);
+  const confirmed = useRef(false);
+  const late = useLate(`${values.tenant}/${values.name.trim()}`, 300);
+  useEffect(() => {
+    const stale = new AbortController();
+    void existing(of, values.tenant, values.name.trim(), stale.signal)
+      .then((found) => !stale.signal.aborted && know(found))
+      .catch(() => undefined); // asked again when it is uploaded
+    return () => stale.abort();
+  }, [late]);
+  const know = (found: Existing | null) => {
+    if (found?.adapter.id === there?.adapter.id) return;
+    setThere(found);
+    form.set("promote", found === null);
+  };
   const send = async (path: string, verb: string, fields: Record<string, string>): Promise<unknown> => {
     const config = files[CONFIG];
     const weights = files[WEIGHTS];
@@ -70,8 +90,20 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
   };
   const store = useWrite((fields: Record<string, string>) => send("/v1/admin/adapters", "Uploading", fields) as Promise<Made>, ADAPTERS);
   const save = async () => {
+    const agreed = confirmed.current;
+    confirmed.current = false;
     if (checked === null) {
       setChecked((await send("/v1/admin/adapters/check", "Checking", { base: values.base })) as Checked);
+      return;
+    }
+    const found = await existing(of, values.tenant, values.name.trim());
+    if (found?.adapter.id !== there?.adapter.id) {
+      know(found);
+      if (found !== null) throw wrong("name", `${found.adapter.name} is there already: this would be version ${found.next} of it. Look again, then upload.`);
+    }
+    if (found !== null && values.promote && !agreed) {
+      setThere(found);
+      setAsking(true);
       return;
     }
     const made = await store.mutateAsync({
@@ -80,7 +112,7 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
       tenant: of === null ? values.tenant : owner,
       notes: values.notes.trim(),
       promote: String(values.promote),
-      ...(of === null ? { shared: sharesOf(values.who, values.shared).join(","), pinned: String(values.pinned) } : {}),
+      ...(found === null ? { shared: sharesOf(values.who, values.shared).join(","), pinned: String(values.pinned) } : {}),
     });
     toast(made.added.number === made.version ? `Version ${made.version} of ${made.name} is served.` : `Version ${made.added.number} of ${made.name} is there, and waits to be promoted.`);
     go(place("/adapters", made.id), { tab: "versions" });
@@ -102,24 +134,76 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
           {checked !== null && (
             <>
               <div className="field-row">
-                {of === null && <TextField form={form} name="name" label="Name" placeholder="acme-support" hint="What callers write as model. A name that there is gets a further version." autoFocus />}
+                {of === null && <TextField form={form} name="name" label="Name" placeholder="acme-support" hint="What callers write as model." autoFocus />}
                 {of === null && session.tenant === null && <LookupField form={form} name="tenant" label="Owner" optional hint="Blank: the operator, for every tenant unless said otherwise." control={(props) => <TenantLookup {...props} label="Owner" />} />}
               </div>
-              {of === null && (
+              {there !== null && of === null && (
+                <div className="problem problem-warn" role="alert">
+                  <p><Link to={place("/adapters", there.adapter.id)}>{there.adapter.name}</Link> is there already. This makes version {there.next} of it; version {there.adapter.version} is served to {there.whom} now. Who may call it and whether it is pinned stays as it is.</p>
+                </div>
+              )}
+              {there === null && (
                 <div className="field-row">
                   {values.tenant !== "" && <SelectField form={form} name="who" label="May call it" options={SHARES} />}
                   {values.tenant !== "" && values.who === "some" && <TextField form={form} name="shared" label="Tenants" placeholder="acme, globex" hint="Slugs or ids." />}
                 </div>
               )}
               <TextArea form={form} name="notes" label="Notes" optional rows={2} />
-              <CheckField form={form} name="promote" label="Serve it at once" hint="Otherwise a further version waits until it is promoted. The first version of a name is served in any case." />
-              {of === null && <CheckField form={form} name="pinned" label="Pin it in the engine's memory" />}
+              <CheckField form={form} name="promote" label="Serve it at once" hint={there === null ? "The first version of a name is served in any case." : `Version ${there.next} replaces version ${there.adapter.version} for ${there.whom}. Otherwise it waits until it is promoted.`} />
+              {there === null && <CheckField form={form} name="pinned" label="Pin it in the engine's memory" />}
             </>
           )}
         </Form>
       </div>
+      <ConfirmDialog
+        open={asking && there !== null}
+        onClose={() => setAsking(false)}
+        title={`Serve version ${there?.next} of ${there?.adapter.name} at once?`}
+        verb={`Upload and serve version ${there?.next}`}
+        deed={async () => {
+          confirmed.current = true;
+          void form.submit(save); // its progress and its refusals are the form's
+        }}
+      >
+        {there !== null && <>Requests of <b>{there.whom}</b> that name {there.adapter.name} get version {there.next} instead of version {there.adapter.version} as soon as it is uploaded. Those in flight end on version {there.adapter.version}. A rollback serves that version again.</>}
+      </ConfirmDialog>
     </>
   );
+}
+
+interface Existing {
+  adapter: Adapter;
+  /** The number that a further version gets. */
+  next: number;
+  /** Whose requests it serves, in words. */
+  whom: string;
+}
+
+/** The adapter that an upload would be a version of: `of`, or the one that the owner (a slug; blank: the operator) has under
+ * this name. */
+async function existing(of: Adapter | null, tenant: string, name: string, signal?: AbortSignal): Promise<Existing | null> {
+  if (of === null && name === "") return null;
+  const call = { ...(signal === undefined ? {} : { signal }) };
+  const named = of === null ? (await api.get("/v1/admin/adapters", { query: { name, tenant, limit: 500 }, ...call })).data : [of];
+  const adapter = named.find((one) => of !== null || tenant !== "" || one.tenant_id === null);
+  if (adapter === undefined) return null;
+  const newest = await api.get("/v1/admin/adapters/{adapter}/versions", { path: { adapter: adapter.id }, query: { limit: 1 }, ...call });
+  return { adapter, next: (newest.data[0]?.number ?? 0) + 1, whom: await servedTo(adapter, signal) };
+}
+
+async function servedTo(adapter: Adapter, signal?: AbortSignal): Promise<string> {
+  if (adapter.shared.includes("*")) return "every tenant";
+  const ids = [...(adapter.tenant_id === null ? [] : [adapter.tenant_id]), ...adapter.shared];
+  if (ids.length === 0) return "nobody";
+  const named = ids.slice(0, NAMED_MAX).map(async (tenant_id) => {
+    try {
+      return (await api.get("/v1/admin/tenants/{tenant_id}", { path: { tenant_id }, ...(signal === undefined ? {} : { signal }) })).slug;
+    } catch {
+      return tenant_id; // another tenant, which its owner's admin does not see
+    }
+  });
+  const names = await Promise.all(named);
+  return ids.length > NAMED_MAX ? `${names.join(", ")} and ${count(ids.length - NAMED_MAX)} more` : names.join(", ");
 }
 
 function Drop({ files, take }: { files: Record<Part, File | null>; take: (part: Part, file: File | null) => void }) {
@@ -149,7 +233,7 @@ function Drop({ files, take }: { files: Record<Part, File | null>; take: (part: 
                 <>
                   <Badge tone="accent">{files[part].name}</Badge>
                   <span className="num">{bytes(files[part].size)}</span>
-                  <button type="button" className="button button-quiet" aria-label={`Take ${part} away`} onClick={() => take(part, null)}>Another</button>
+                  <button type="button" className="button button-quiet" aria-label={`Remove ${part} from this upload`} onClick={() => take(part, null)}>Remove</button>
                 </>
               )}
             </span>
