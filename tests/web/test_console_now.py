@@ -91,6 +91,21 @@ def test_requests_are_found_and_one_is_shown_whole(console: Console, open_page: 
     assert serious_faults(page) == []
 
 
+def test_a_short_request_s_times_are_its_own(console: Console, open_page: Callable[..., Page]) -> None:
+    answer = console.stack.chat("hooli", max_tokens=6)
+    line = console.stack.request_line(answer.headers["x-request-id"])
+    one = console.api("GET", f"/v1/admin/requests/{line['request_id']}").json()
+    page = open_page(f"/admin/requests/{line['request_id']}")
+    caption = page.locator(".timings figcaption")
+    caption.wait_for()
+    told = re.findall(r"([\d.]+) (ms|s)\b", caption.inner_text())
+    times = [float(number) * (0.001 if unit == "ms" else 1) for number, unit in told]
+    assert times == pytest.approx([line["ttft_s"], one["duration_s"]], rel=0.01, abs=0.0006)
+    parts = page.locator(".timings li .num").all_inner_texts()
+    seconds = [float(text.split()[0]) * (0.001 if text.endswith("ms") else 1) for text in parts]
+    assert sum(seconds) == pytest.approx(one["duration_s"], rel=0.01, abs=0.002)
+
+
 def test_a_tenants_admin_sees_its_own(console: Console, open_page: Callable[..., Page]) -> None:
     page = open_page("/admin/requests", role="tenant_admin")
     links = page.get_by_role("table", name="Requests").locator("a[href^='/admin/tenants/']")
