@@ -1,4 +1,5 @@
 """`laneway serve --demo`: from an empty directory to a served model, three tenants, their keys and curl lines to paste.
+`laneway demo seed` does all of it but the processes.
 
 Everything it does an operator can do with the other commands; it must never do anything that they cannot.
 """
@@ -62,9 +63,11 @@ class Secrets(msgspec.Struct):
 class Demo:
     """One run of the demo over `.laneway/`."""
 
-    def __init__(self, config: Config, say: Callable[[str], None]) -> None:
+    def __init__(self, config: Config, say: Callable[[str], None], examples: Path = EXAMPLES) -> None:
+        """`examples`: a folder with a folder for each adapter."""
         self._config = config
         self._say = say
+        self._examples = examples
         self._file = config.data_dir / "demo.json"
 
     def run(self, specs: list[supervisor.ChildSpec]) -> None:
@@ -72,6 +75,30 @@ class Demo:
         began = time.monotonic()
         supervisor.check_port(self._config.gateway.host, self._config.gateway.port)
         self._file.unlink(missing_ok=True)
+        secrets, served = self._prepare()
+        self._say("==> the engine and the gateway start")
+
+        def changed(pids: dict[str, int]) -> None:
+            self._write_file(secrets, served, pids)
+
+        def ready() -> None:
+            self._say(f"==> ready, {time.monotonic() - began:.1f} s after the start\n")
+            self._say(welcome(self._config.base_url, secrets, served))
+            self._say(f"\nThe same, for scripts: {self._file}\nCtrl-C stops it.")
+
+        try:
+            asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
+        finally:
+            self._file.unlink(missing_ok=True)  # what it says is true only while they run
+
+    def seed(self) -> None:
+        """Everything but the processes, for those that are started apart. Raises CannotStart."""
+        secrets, served = self._prepare()
+        self._say("")
+        self._say(welcome(self._config.base_url, secrets, served, serves=False))
+
+    def _prepare(self) -> tuple[Secrets, Served]:
+        """The schema, the models' files, and what the database holds of the demo. Raises CannotStart."""
         with self._stage("database"):
             upgrade(self._config)
         if missing(self._config):
@@ -80,19 +107,7 @@ class Demo:
         secrets = self._secrets()
         with self._stage("tenants, keys, prices, budgets, adapters"):
             served = self._seed(secrets)
-        self._say("==> the engine and the gateway start")
-
-        def changed(pids: dict[str, int]) -> None:
-            self._write_file(secrets, served, pids)
-
-        def ready() -> None:
-            self._say(f"==> ready, {time.monotonic() - began:.1f} s after the start\n")
-            self._say(welcome(self._config.base_url, secrets, served, self._file))
-
-        try:
-            asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
-        finally:
-            self._file.unlink(missing_ok=True)  # what it says is true only while they run
+        return secrets, served
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -131,7 +146,7 @@ class Demo:
         """Make what is not there yet. Raises CannotStart."""
         database = Database(self._config.database_url)
         try:
-            return Seed(self._config, secrets).apply(database)
+            return Seed(self._config, secrets, self._examples).apply(database)
         except (BillingRefused, AdapterRefused, keys.KeyRefused, OSError, ValueError) as error:
             raise supervisor.CannotStart(f"the demo cannot be set up: {error}") from error
         except DatabaseUnavailable as error:
@@ -151,9 +166,10 @@ class Example:
 class Seed:
     """What the demo puts into the database. What is there already, changed by somebody or not, is left alone."""
 
-    def __init__(self, config: Config, secrets: Secrets) -> None:
+    def __init__(self, config: Config, secrets: Secrets, examples: Path) -> None:
         self._config = config
         self._secrets = secrets
+        self._examples = examples
         self._administration = Administration(config, ACTOR)
 
     def apply(self, database: Database) -> Served:
@@ -161,7 +177,7 @@ class Seed:
         with contextlib.ExitStack() as held:
             examples = {
                 path.name: Example(base.name, held.enter_context(stage_directory(store, base, path)))
-                for path, base in example_adapters(self._config).items()
+                for path, base in example_adapters(self._config, self._examples).items()
             }
             return database.write_sync(lambda connection: self._write(connection, examples))
 
@@ -215,17 +231,21 @@ class Seed:
         return {tier: factor for tier, factor in MULTIPLIERS.items() if self._config.tier(tier) is not None}
 
 
-def example_adapters(config: Config) -> dict[Path, Base]:
+def example_adapters(config: Config, examples: Path) -> dict[Path, Base]:
     """The example adapters' directories and their bases: those whose base is served, where there are examples."""
-    paths = sorted(path.parent for path in EXAMPLES.glob("*/adapter_config.json"))
+    paths = sorted(path.parent for path in examples.glob("*/adapter_config.json"))
     bases = {path: base_named(config, configured(config), path) for path in paths}
     return {path: base for path, base in bases.items() if base is not None}
 
 
-def welcome(base_url: str, secrets: Secrets, served: Served, file: Path) -> str:
-    """What a newcomer sees when everything serves: the address, the keys, and lines to paste."""
+def welcome(base_url: str, secrets: Secrets, served: Served, *, serves: bool = True) -> str:
+    """What a newcomer sees when everything serves, or is about to: the address, the keys, and lines to paste."""
     console = base_url.removesuffix("/v1") + "/admin"
-    lines = [f"Laneway serves at {base_url}", f"The console: {console} (sign in with the admin key)", ""]
+    lines = [
+        f"Laneway {'serves' if serves else 'will serve'} at {base_url}",
+        f"The console: {console} (sign in with the admin key)",
+        "",
+    ]
     for slug, tier in TENANTS.items():
         lines.append(f"  {slug:<8} {tier:<9} {secrets.tenants[slug]}")
     lines += [f"  {'admin':<18} {secrets.admin}", ""]
@@ -246,7 +266,7 @@ def welcome(base_url: str, secrets: Secrets, served: Served, file: Path) -> str:
     lines += ["", "# What acme may call:", f"curl -s {base_url}/models {bearer}"]
     bearer = f"-H 'Authorization: Bearer {secrets.admin}'"
     lines += ["", "# What was used, and what it cost (picos):", f"curl -s {base_url}/admin/usage {bearer}"]
-    return "\n".join([*lines, "", f"The same, for scripts: {file}", "Ctrl-C stops it."])
+    return "\n".join(lines)
 
 
 def chat(base_url: str, key: str, model: str, question: str) -> str:

@@ -1,4 +1,5 @@
-"""`laneway demo adapters`: random adapters by the hundred, registered as any others are.
+"""`laneway demo seed`: what `laneway serve --demo` makes, without the processes.
+`laneway demo adapters`: random adapters by the hundred, registered as any others are.
 
 It must never do anything that an operator cannot: `laneway adapters add` does the same one by one.
 """
@@ -22,8 +23,10 @@ from billing.errors import BillingRefused
 from gateway.adapter_rows import Adapter, Registration
 from gateway.commands.console import Console, fail, json_option, pass_console, show_rows
 from gateway.commands.database import base_models, sentence, write
+from gateway.demo import EXAMPLES, Demo
 from gateway.registry import base_shape
 from gateway.staging import Base, Staged, base_of, stage_directory
+from gateway.supervisor import CannotStart
 
 COUNT_MAX = 10_000
 TOGETHER_MAX = 100  # in one transaction; each has a file open until then
@@ -34,6 +37,23 @@ COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "id", "digest
 @click.group("demo")
 def demo_group() -> None:
     """Something to play with."""
+
+
+@demo_group.command("seed")
+@click.option(
+    "--examples",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder with a folder for each adapter. Without it: examples/adapters of the checkout.",
+)
+@pass_console
+def seed_command(console: Console, examples: Path | None) -> None:
+    """Migrate the database, make the models, three tenants, their keys, prices and adapters, and print the keys.
+
+    Safe to run again. For a gateway and an engine that are started apart; `laneway serve --demo` does it too."""
+    try:
+        Demo(console.config, say=click.echo, examples=examples or EXAMPLES).seed()
+    except CannotStart as error:
+        fail(str(error))
 
 
 @demo_group.command("adapters")
