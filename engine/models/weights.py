@@ -6,6 +6,7 @@ It knows tensor names and shapes. It must never know a request or the arena.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -192,4 +193,6 @@ def _write_beside(path: Path, text: str) -> None:
         scratch.write_text(text)
         scratch.replace(path)
     except OSError:
-        scratch.unlink(missing_ok=True)
+        # A read-only file system refuses to remove even what is not there.
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import oracle
 import pytest
 import torch
+from required import missing_service
 from safetensors.torch import load_file, save_file
 
 from engine.models.batch import pack
@@ -240,3 +243,22 @@ def test_the_digest_follows_config_and_weights(tmp_path: Path) -> None:
     oracle.save_tiny("llama", tmp_path, seed=1, rms_norm_eps=0.5)
     assert model_digest(directory) not in (first, second)
     assert not list(directory.glob("*.tmp"))
+
+
+@pytest.fixture
+def read_only_directory(tmp_path: Path) -> Iterator[Path]:
+    """A model's directory on a file system that is mounted read-only, as a container's volume is."""
+    directory = oracle.save_tiny("llama", tmp_path)
+    for options in (["--bind", str(directory)], ["-o", "remount,bind,ro"]):
+        done = subprocess.run(["mount", *options, str(directory)], capture_output=True, check=False)
+        if done.returncode:
+            subprocess.run(["umount", str(directory)], capture_output=True, check=False)
+            missing_service("a read-only mount", done.stderr.decode())
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+def test_a_model_may_be_on_a_read_only_file_system(read_only_directory: Path) -> None:
+    digest = model_digest(read_only_directory)
+    assert model_digest(read_only_directory) == digest
+    assert not (read_only_directory / DIGEST_CACHE).exists(), "it is mounted read-only"
