@@ -47,6 +47,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint deploy/containers/*.Containerfile
 	$(BIN)/python -m pytest -q tests/test_house.py
 
 bench: $(VENV)/.dev

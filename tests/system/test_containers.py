@@ -149,6 +149,8 @@ def test_every_service_is_closed_and_names_what_is_there() -> None:
         if build := service.get("build"):
             assert (FOLDER / build["context"]).resolve() == REPO
             assert build["target"] in stages(REPO / build["dockerfile"])
+    command = " ".join(services["redis"]["command"])
+    assert "--protected-mode no" in command, "it would answer localhost alone, and limits would not be shared"
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published), "the trial is for this host alone"
