@@ -20,6 +20,9 @@ from gateway.commands.database import with_database
 from gateway.exporting import label
 
 EXIT_FOUND = 1
+# Below the data directory, and not in the current one: that is often a checkout. Not the gateway's own exports' folder,
+# which deletes its oldest.
+EXPORTED = "exported"
 
 
 @click.command("export")
@@ -30,8 +33,7 @@ EXIT_FOUND = 1
 @click.option(
     "--directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=Path("."),
-    help="Where the file and its manifest go.",
+    help="Where the file and its manifest go. Without it: <data_dir>/exported.",
 )
 @json_option
 @pass_console
@@ -41,7 +43,7 @@ def export_command(
     tenant: str | None,
     kind: Kind,
     format_: Format | None,
-    directory: Path,
+    directory: Path | None,
     as_json: bool,
 ) -> None:
     """Write a month as FOCUS 1.2 (cost by hour, key, model, meter and tier) or as CloudEvents (each request).
@@ -49,20 +51,22 @@ def export_command(
     A closed month gives the same file each time; an open one what is there now.
     """
     config = console.config
+    folder = directory or config.data_dir / EXPORTED
 
     def work(database: Database) -> Manifest:
         tenant_id = None if tenant is None else database.read_sync(lambda c: tenant_of(c, tenant)).id
         chosen = format_ or ("csv" if kind == "focus" else "jsonl")
         spec = Spec(kind=kind, format=chosen, month=month, tenant_id=tenant_id).check()
         label(database, spec, config.exports.provider_name)
-        return database.read_sync(lambda c: export.run(c, spec, directory, bytes_max=config.exports.bytes_max))
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return database.read_sync(lambda c: export.run(c, spec, folder, bytes_max=config.exports.bytes_max))
 
     try:
         made = with_database(config, work)
     except (BooksDiffer, MissingLibrary, TooLarge, OSError) as error:
         fail(str(error))
     shown = {
-        "file": str(directory / made.file),
+        "file": str(_short(folder / made.file)),
         "rows": made.rows,
         "size_bytes": made.size_bytes,
         "sha256": made.sha256,
@@ -72,6 +76,11 @@ def export_command(
         "provisional": made.provisional,
     }
     show_row(shown, as_json=as_json)
+
+
+def _short(path: Path) -> Path:
+    """Relative to the current directory where it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 @click.command("check")
