@@ -206,6 +206,13 @@ def check_name(name: str) -> None:
         raise InvalidValue(f"a model's name has 1 to 128 of a-z, A-Z, 0-9, '.', '_', '/', '-': {NAME}", "name")
 
 
+class NoSuchDirectory(InvalidValue):
+    """Whoever is on the host may also be told where the models' folder is."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the models' folder has no directory {path!r}, or a dead link in it", "path")
+
+
 def directory_in(models_dir: Path, path: str) -> Path:
     """The directory of that relative path in the models' folder, wherever links lead within it: whoever may add a model
     reads nothing else of the host. Raises InvalidValue."""
@@ -222,7 +229,7 @@ def directory_in(models_dir: Path, path: str) -> Path:
         within = [directory, *directory.iterdir()]
         outside = [one.name for one in within if not one.resolve(strict=True).is_relative_to(root)]
     except (FileNotFoundError, NotADirectoryError):
-        raise InvalidValue(f"the models' folder has no directory {path!r}, or a dead link in it", "path") from None
+        raise NoSuchDirectory(path) from None
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "a link leads to itself"
         raise InvalidValue(f"the directory {path!r} cannot be read: {reason}", "path") from None

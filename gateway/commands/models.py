@@ -13,9 +13,9 @@ import msgspec
 from billing.database import Database
 from engine.client import EngineClient, EngineUnavailable
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
-from gateway.commands.database import read, with_database, write
+from gateway.commands.database import read, sentence, with_database, write
 from gateway.model_changes import ModelChanges
-from gateway.model_rows import BaseModel, Dtype, ModelChange, list_models
+from gateway.model_rows import BaseModel, Dtype, ModelChange, NoSuchDirectory, list_models
 from gateway.model_writes import NewModel
 
 CONNECT_S_MAX = 5.0
@@ -149,8 +149,14 @@ def _with_engine(console: Console, work: Callable[[ModelChanges], Awaitable[T]])
             changes = ModelChanges(database, engine, console.administration, lambda stage: click.echo(stage, err=True))
             return await work(changes)
 
+    def refused_here(database: Database) -> T:
+        try:
+            return asyncio.run(run(database))
+        except NoSuchDirectory as error:  # an answer over HTTP does not tell where on the host the folder is
+            fail(f"{sentence(error)}; the folder is {console.config.models_dir}")
+
     try:
-        return with_database(console.config, lambda database: asyncio.run(run(database)))
+        return with_database(console.config, refused_here)
     except EngineUnavailable as error:
         fail(f"nothing was changed: {error}; start one with: laneway serve")
 
