@@ -1,4 +1,4 @@
-"""Structured JSON lines on stderr, for every logger of the engine's process that is ours.
+"""Structured JSON lines, for every logger of the engine's process that is ours.
 
 A record's `extra={"fields": {...}}` becomes fields of the line. Prompts, ids and adapters' weights are never logged.
 """
@@ -6,9 +6,10 @@ A record's `extra={"fields": {...}}` becomes fields of the line. Prompts, ids an
 from __future__ import annotations
 
 import logging
-import sys
 
 import msgspec
+
+from engine.log_output import handlers
 
 LOGGERS = ("engine", "adapters", "kernels")
 
@@ -28,10 +29,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Send the engine's log to stderr. Called once, by `__main__`."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    """Send the engine's log to stderr, or where LANEWAY_LOG_FILE says. Called once, by `__main__`."""
+    chosen = handlers(JsonFormatter())
     for logger in map(logging.getLogger, LOGGERS):
-        logger.handlers[:] = [handler]
+        logger.handlers[:] = chosen
         logger.setLevel(level)
         logger.propagate = False

@@ -200,8 +200,8 @@ def _check_alone(field: str, names: Sequence[str]) -> None:
 def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in `file`; without one in `$LANEWAY_CONFIG`, else ./laneway.toml, else the defaults.
 
-    LANEWAY_PORT, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file. Relative paths are taken from the file's
-    folder. Raises ConfigError."""
+    LANEWAY_HOST, LANEWAY_PORT, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file. Relative paths are taken
+    from the file's folder. Raises ConfigError."""
     chosen = locate(file, environ)
     if chosen is None:
         return parse(b"", Path.cwd(), "the defaults", environ)
@@ -243,6 +243,8 @@ def _named(message: str) -> str:
 
 def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
     gateway = config.gateway
+    if host := environ.get("LANEWAY_HOST"):
+        gateway = msgspec.structs.replace(gateway, host=host)
     if port := environ.get("LANEWAY_PORT"):
         if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
             raise ConfigError(f"LANEWAY_PORT: {port!r} is no port: an integer from 1 to 65535 is needed")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,9 +32,10 @@ from gateway.administration import Actor, Administration
 from gateway.commands.database import upgrade
 from gateway.config import Config, write_private
 from gateway.model_rows import configured
-from gateway.packaged import install_models, missing
+from gateway.packaged import check_free, install_models, missing, size_of
 from gateway.sections import OWN_MODEL
 from gateway.staging import Base, Staged, base_named, stage_directory
+from gateway.steps import Steps
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "adapters"
 TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
@@ -63,10 +66,14 @@ class Secrets(msgspec.Struct):
 class Demo:
     """One run of the demo over `.laneway/`."""
 
-    def __init__(self, config: Config, say: Callable[[str], None], examples: Path = EXAMPLES) -> None:
-        """`examples`: a folder with a folder for each adapter."""
+    def __init__(
+        self, config: Config, say: Callable[[str], None], log_dir: Path | None = None, examples: Path = EXAMPLES
+    ) -> None:
+        """`log_dir`: where the processes log; None: to the terminal. `examples`: a folder with a folder for each
+        adapter."""
         self._config = config
         self._say = say
+        self._log_dir = log_dir
         self._examples = examples
         self._file = config.data_dir / "demo.json"
 
@@ -75,45 +82,44 @@ class Demo:
         began = time.monotonic()
         supervisor.check_port(self._config.gateway.host, self._config.gateway.port)
         self._file.unlink(missing_ok=True)
-        secrets, served = self._prepare()
-        self._say("==> the engine and the gateway start")
+        secrets, served, steps = self._prepare(processes=True)
+        start = steps.begin("the engine and the gateway start")
 
         def changed(pids: dict[str, int]) -> None:
             self._write_file(secrets, served, pids)
 
         def ready() -> None:
+            start.end(quiet=True)
             self._say(f"==> ready, {time.monotonic() - began:.1f} s after the start\n")
-            self._say(welcome(self._config.base_url, secrets, served))
-            self._say(f"\nThe same, for scripts: {self._file}\nCtrl-C stops it.")
+            self._say(welcome(self._config.base_url, secrets, served, self._file, self._log_dir))
 
         try:
             asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
         finally:
+            start.end(quiet=True)
             self._file.unlink(missing_ok=True)  # what it says is true only while they run
 
     def seed(self) -> None:
         """Everything but the processes, for those that are started apart. Raises CannotStart."""
-        secrets, served = self._prepare()
+        secrets, served, _ = self._prepare(processes=False)
         self._say("")
-        self._say(welcome(self._config.base_url, secrets, served, serves=False))
+        self._say(welcome(self._config.base_url, secrets, served))
 
-    def _prepare(self) -> tuple[Secrets, Served]:
-        """The schema, the models' files, and what the database holds of the demo. Raises CannotStart."""
-        with self._stage("database"):
+    def _prepare(self, *, processes: bool) -> tuple[Secrets, Served, Steps]:
+        """The schema, the models' files, and what the database holds of the demo. `processes`: their start is a further
+        step. Raises CannotStart."""
+        lacking = missing(self._config)
+        check_free(lacking)
+        steps = Steps(self._say, 2 + bool(lacking) + processes)
+        with steps.step("the database"):
             upgrade(self._config)
-        if missing(self._config):
-            with self._stage("models"):
+        if lacking:
+            with steps.step(f"the models, once: {size_of(lacking)} below {self._config.data_dir}"):
                 install_models(self._config, self._say)
         secrets = self._secrets()
-        with self._stage("tenants, keys, prices, budgets, adapters"):
+        with steps.step("tenants, keys, prices, budgets and adapters"):
             served = self._seed(secrets)
-        return secrets, served
-
-    @contextlib.contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self._say(f"==> {name}: {time.monotonic() - began:.1f} s")
+        return secrets, served, steps
 
     def _secrets(self) -> Secrets:
         """Those of the first run. Raises CannotStart when the file is not what it was."""
@@ -238,11 +244,14 @@ def example_adapters(config: Config, examples: Path) -> dict[Path, Base]:
     return {path: base for path, base in bases.items() if base is not None}
 
 
-def welcome(base_url: str, secrets: Secrets, served: Served, *, serves: bool = True) -> str:
-    """What a newcomer sees when everything serves, or is about to: the address, the keys, and lines to paste."""
+def welcome(
+    base_url: str, secrets: Secrets, served: Served, file: Path | None = None, log_dir: Path | None = None
+) -> str:
+    """What a newcomer sees when everything serves: the address, the keys, and lines to paste. `file`: of the running
+    demo; None: its processes are started apart."""
     console = base_url.removesuffix("/v1") + "/admin"
     lines = [
-        f"Laneway {'serves' if serves else 'will serve'} at {base_url}",
+        f"Laneway {'serves' if file else 'will serve'} at {base_url}",
         f"The console: {console} (sign in with the admin key)",
         "",
     ]
@@ -266,7 +275,23 @@ def welcome(base_url: str, secrets: Secrets, served: Served, *, serves: bool = T
     lines += ["", "# What acme may call:", f"curl -s {base_url}/models {bearer}"]
     bearer = f"-H 'Authorization: Bearer {secrets.admin}'"
     lines += ["", "# What was used, and what it cost (picos):", f"curl -s {base_url}/admin/usage {bearer}"]
-    return "\n".join(lines)
+    if file is None:
+        return "\n".join(lines)
+    lines += ["", f"Address, keys and models as JSON, for scripts: {file}"]
+    if log_dir is not None:
+        lines.append(f"The log, a JSON object a line: {log_dir}")
+    if (activate := activation()) is not None:
+        lines.append(f"In another terminal, for the command `laneway`: . {activate}")
+    return "\n".join([*lines, "Ctrl-C stops it."])
+
+
+def activation() -> Path | None:
+    """The script that puts `laneway` on PATH, relative to the current directory where it lies below; None: it is there
+    already, or no virtual environment runs this."""
+    script = Path(sys.prefix, "bin", "activate")
+    if shutil.which("laneway") is not None or not script.exists():
+        return None
+    return script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
 
 
 def chat(base_url: str, key: str, model: str, question: str) -> str:

@@ -1,13 +1,14 @@
-"""Structured JSON lines on stderr; one of them for each request. No prompt, no answer, no secret is ever logged."""
+"""Structured JSON lines; one of them for each request. No prompt, no answer, no secret is ever logged."""
 
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Callable
 
 import msgspec
+
+from engine.log_output import handlers
 
 # Machines ask these all the time; their lines are for whoever looks for them.
 QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})
@@ -116,10 +117,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Send every logger of this process to stderr. Called once, by `__main__`."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    """Send every logger of this process to stderr, or where LANEWAY_LOG_FILE says. Called once, by `__main__`."""
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = handlers(JsonFormatter())
     root.setLevel(level)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -417,7 +417,7 @@ def check_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise CannotStart(
-                f"port {port} on {host} cannot be used ({error.strerror}); choose another with LANEWAY_PORT, "
+                f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port or LANEWAY_PORT, "
                 f"for example LANEWAY_PORT={port + 1 if port < 65535 else 8080}"
             ) from error
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 Float32 = npt.NDArray[np.float32]
@@ -56,7 +57,7 @@ def make(directory: Path, source: object, write: Callable[[Path, Progress], None
                 partial.rename(directory)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter for a full disk, too
         raise ConversionError(f"cannot convert {source} into {directory}: {error}") from error
     say(f"model ready in {directory}")
 

@@ -24,6 +24,7 @@ from gateway.finance import Finance
 Row = Mapping[str, object]
 Command = TypeVar("Command", bound=Callable[..., Any])
 EXIT_REFUSED = 2
+CHECKOUT_FILE = Path(__file__).resolve().parents[2] / configuration.DEFAULT_FILE
 
 
 class Refused(click.ClickException):
@@ -53,6 +54,12 @@ class Console:
         return self._config
 
     @property
+    def located(self) -> Path | None:
+        """The configuration file, absolute; None: there is none, and the defaults hold for the current directory."""
+        found = configuration.locate(self.file)
+        return None if found is None else found.resolve()
+
+    @property
     def administration(self) -> Administration:
         """The writes of whoever runs this command."""
         return Administration(self.config, Actor(audit.host_actor()))
@@ -61,6 +68,14 @@ class Console:
     def finance(self) -> Finance:
         """The same, with what finance writes."""
         return Finance(self.config, Actor(audit.host_actor()))
+
+
+def checkout_config() -> Config | None:
+    """The configuration of the checkout that this code lies in; None: it was installed without one, or it is broken."""
+    try:
+        return configuration.load(CHECKOUT_FILE, {}) if CHECKOUT_FILE.exists() else None
+    except configuration.ConfigError:
+        return None
 
 
 pass_console = click.make_pass_decorator(Console)

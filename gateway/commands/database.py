@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from adapters.header import AdapterRefused
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
-from gateway.commands.console import Console, fail, pass_console
+from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
 from gateway.config import Config
 from gateway.keys import KeyRefused
 from gateway.model_rows import BaseModel, active_models, configured
@@ -78,7 +79,7 @@ def with_database(config: Config, work: Callable[[Database], T]) -> T:
     database = Database(config.database_url)
     try:
         if database.sqlite_path is not None and not database.sqlite_path.exists():
-            fail(f"there is no database at {database.sqlite_path}; make it with: laneway db upgrade")
+            fail(_no_database(database.sqlite_path))
         return work(database)
     except REFUSALS as error:
         fail(sentence(error))
@@ -88,6 +89,20 @@ def with_database(config: Config, work: Callable[[Database], T]) -> T:
         fail(_unavailable(config, str(error.orig)))
     finally:
         database.close()
+
+
+def _no_database(path: Path) -> str:
+    """What to do depends on why it is not there: another directory than that of laneway.toml, or none was made yet."""
+    context = click.get_current_context(silent=True)
+    console = context.find_object(Console) if context is not None else None
+    located = console.located if console is not None else None
+    if located is not None:
+        return f"there is no database at {path} (by {located}); `laneway serve` makes it, or: laneway db upgrade"
+    here = "no laneway.toml is in this directory, and no --config was given"
+    other = checkout_config()
+    if other is not None and Path(other.database_url.removeprefix("sqlite:///")).exists():
+        return f"there is no database at {path}: {here}. There is one of: laneway --config {CHECKOUT_FILE} …"
+    return f"there is no database at {path}: {here}; change to the directory of laneway.toml, or: laneway --config FILE"
 
 
 def _unavailable(config: Config, reason: str) -> str:

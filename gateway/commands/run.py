@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -11,17 +12,21 @@ import click
 import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
+from engine import log_output
 from gateway import config as configuration
 from gateway import supervisor
-from gateway.commands.console import Console, fail, pass_console
+from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
 from gateway.commands.database import upgrade
 from gateway.config import Config
 from gateway.model_rows import BaseModel, configured, list_models
-from gateway.packaged import install_models
+from gateway.packaged import check_free, install_models, missing, size_of
+from gateway.private_files import make_private
 from gateway.pulse import EnginePulse, WorkerPulse
 from gateway.siblings import socket_path
+from gateway.steps import Steps
 
 WORKERS_MAX = 32
+EXIT_INTERRUPTED = 130  # as a shell has it after SIGINT
 
 workers_option = click.option(
     "--workers",
@@ -30,29 +35,108 @@ workers_option = click.option(
     show_default=True,
     help="Gateway processes on the one port. More than one need PostgreSQL.",
 )
+host_option = click.option("--host", help="The address to listen on, in the place of gateway.host.")
+port_option = click.option(
+    "--port", type=click.IntRange(1, 65535), help="The port to listen on, in the place of gateway.port."
+)
 fake_option = click.option("--fake", is_flag=True, help="An engine without a model: its words mean nothing.")
 
 
 @click.command("serve")
 @click.option("--demo", is_flag=True, help="With a demo model, example adapters, three tenants and their keys.")
+@click.option("--new", is_flag=True, help="With --demo: make a second one, though the checkout has one already.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="text: JSON lines go to files in <data_dir>/logs, and warnings to the terminal. json: JSON lines to stderr. "
+    "Without it: text with --demo or at a terminal, else json.",
+)
+@host_option
+@port_option
 @fake_option
 @workers_option
 @pass_console
-def serve_command(console: Console, demo: bool, fake: bool, workers: int) -> None:
+def serve_command(
+    console: Console,
+    demo: bool,
+    new: bool,
+    log_format: str | None,
+    host: str | None,
+    port: int | None,
+    fake: bool,
+    workers: int,
+) -> None:
     """Run the engine and the gateway, and start again whichever dies. Ctrl-C stops both."""
-    _check_workers(console.config, workers)
+    _listen_at(host, port)
+    config = console.config
+    _check_workers(config, workers)
     if demo and workers > 1:
         fail(f"--demo runs one gateway process, not --workers {workers}")
+    if demo and not new:
+        _check_no_other_demo(console)
+    text = log_format == "text" or (log_format is None and (demo or sys.stderr.isatty()))
     try:
-        with supervisor.only_one(console.config.data_dir):
+        with supervisor.only_one(config.data_dir):
+            log_dir = _made_log_dir(config) if text else None
             if demo:
                 from gateway.demo import Demo  # what only the demo needs is loaded only for it
 
-                Demo(console.config, say=click.echo).run(specs(console.config, console.file, fake=fake, demo=True))
+                kept = logging_to(log_dir, specs(config, console.file, fake=fake, demo=True))
+                Demo(config, click.echo, log_dir).run(kept)
             else:
-                _serve(console, fake=fake, workers=workers)
+                _serve(console, fake=fake, workers=workers, log_dir=log_dir)
     except supervisor.CannotStart as error:
         fail(str(error))
+    except KeyboardInterrupt:  # before the processes were started
+        click.echo("stopped")
+        sys.exit(EXIT_INTERRUPTED)
+    click.echo("stopped")
+
+
+def _listen_at(host: str | None, port: int | None) -> None:
+    """In the place of the configuration's. The environment carries it to the gateway's processes."""
+    if host is not None:
+        os.environ["LANEWAY_HOST"] = host
+    if port is not None:
+        os.environ["LANEWAY_PORT"] = str(port)
+
+
+def _check_no_other_demo(console: Console) -> None:
+    """Refuse to make a second demo, and a second copy of its model, beside the one of the checkout: whoever starts it
+    in another directory most likely looks for the first."""
+    other = checkout_config()
+    if console.located is not None or other is None or other.data_dir == console.config.data_dir:
+        return
+    made_there = {model.package for model in other.models} - {model.package for model in missing(other)}
+    if not made_there & {model.package for model in missing(console.config)}:
+        return
+    fail(
+        f"this directory has no laneway.toml and no demo, and {other.data_dir} has one. Start that one with: "
+        f"laneway --config {CHECKOUT_FILE} serve --demo. Make another here "
+        f"({size_of(missing(console.config))}) with: laneway serve --demo --new"
+    )
+
+
+def _made_log_dir(config: Config) -> Path:
+    """Raises CannotStart."""
+    directory = config.data_dir / "logs"
+    try:
+        make_private(directory)
+    except OSError as error:
+        raise supervisor.CannotStart(f"the logs' directory {directory} cannot be made: {error.strerror}") from error
+    return directory
+
+
+def logging_to(log_dir: Path | None, kept: list[supervisor.ChildSpec]) -> list[supervisor.ChildSpec]:
+    """The same processes, each with a log file of its own in `log_dir`; None: all log to stderr."""
+
+    def environ(spec: supervisor.ChildSpec) -> dict[str, str]:
+        others = {name: value for name, value in spec.environ.items() if name != log_output.VARIABLE}
+        if log_dir is None:
+            return others
+        return {**others, log_output.VARIABLE: str(log_dir / f"{spec.name.replace(' ', '-')}.jsonl")}
+
+    return [dataclasses.replace(spec, environ=environ(spec)) for spec in kept]
 
 
 def _check_workers(config: Config, workers: int) -> None:
@@ -66,16 +150,30 @@ def _check_workers(config: Config, workers: int) -> None:
         fail(f"gateway.data_dir: {longest} is over {configuration.SOCKET_PATH_BYTES_MAX} bytes, a Unix socket's limit")
 
 
-def _serve(console: Console, *, fake: bool, workers: int) -> None:
+def _serve(console: Console, *, fake: bool, workers: int, log_dir: Path | None) -> None:
     config = console.config
     supervisor.check_port(config.gateway.host, config.gateway.port)
-    upgrade(config)
-    install_models(config, click.echo)
-    asyncio.run(
-        supervisor.Supervisor(
-            specs(config, console.file, fake=fake, workers=workers), click.echo, changed=lambda pids: None
-        ).run(on_ready=lambda: click.echo(f"Laneway serves at {config.base_url}; Ctrl-C stops it."))
-    )
+    lacking = missing(config)
+    check_free(lacking)
+    steps = Steps(click.echo, 3 if lacking else 2)
+    with steps.step("the database"):
+        upgrade(config)
+    if lacking:
+        with steps.step(f"the models, once: {size_of(lacking)}"):
+            install_models(config, click.echo)
+    start = steps.begin("the engine and the gateway start")
+
+    def ready() -> None:
+        start.end(quiet=True)
+        if log_dir is not None:
+            click.echo(f"The log, a JSON object a line: {log_dir}")
+        click.echo(f"Laneway serves at {config.base_url}; Ctrl-C stops it.")
+
+    kept = logging_to(log_dir, specs(config, console.file, fake=fake, workers=workers))
+    try:
+        asyncio.run(supervisor.Supervisor(kept, click.echo, changed=lambda pids: None).run(on_ready=ready))
+    finally:
+        start.end(quiet=True)
 
 
 def _install(config: Config) -> None:
@@ -145,11 +243,14 @@ def child_environ(file: Path | None) -> dict[str, str]:
 
 
 @click.command("gateway")
+@host_option
+@port_option
 @workers_option
 @pass_console
-def gateway_command(console: Console, workers: int) -> None:
+def gateway_command(console: Console, host: str | None, port: int | None, workers: int) -> None:
     """Run a gateway alone. It takes requests once an engine answers on the socket. Of several workers, one that dies,
     or stands still for gateway.still_s_max, is started again."""
+    _listen_at(host, port)
     config = console.config  # a bad file is refused here, in one sentence
     _check_workers(config, workers)
     _install(config)

@@ -307,7 +307,8 @@ def test_a_refusal_is_one_sentence_and_exit_code_2(shared: Laneway, arguments: t
 def test_a_database_that_cannot_be_used_is_said(
     make: Callable[[str], Laneway], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert make("").refusal("tenants", "list").endswith("make it with: laneway db upgrade")
+    says = make("").refusal("tenants", "list")
+    assert says.endswith(f"(by {tmp_path}/laneway.toml); `laneway serve` makes it, or: laneway db upgrade")
     (tmp_path / "empty.db").touch()
     empty = make('[gateway]\ndatabase_url = "sqlite:///empty.db"')
     assert empty.refusal("tenants", "list").endswith("bring it up with: laneway db upgrade")

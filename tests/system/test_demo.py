@@ -42,7 +42,7 @@ def test_a_newcomers_first_and_second_run(make_serve: Callable[..., Any]) -> Non
     serve = make_serve(TINY)
     serve.start("--demo", "--fake")
     first = serve.demo
-    assert "==> laneway-tiny, converted once from the package laneway:" in serve.output
+    assert "    laneway-tiny, converted once from the package laneway:" in serve.output
     assert mode(serve.data / "demo.json") == mode(serve.data / "secrets.json") == 0o600
     assert mode(serve.data) == 0o700  # the database lies in it
     assert first["base_url"] == f"http://127.0.0.1:{serve.port}/v1"

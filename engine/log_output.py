@@ -1,0 +1,67 @@
+"""Where a process's log lines go: as JSON to stderr, or as JSON to a file and, for people, its warnings to stderr.
+
+`laneway serve` chooses, by the environment's LANEWAY_LOG_FILE. It must never know what is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import msgspec
+
+VARIABLE = "LANEWAY_LOG_FILE"
+# A file is renamed to FILE.1 at this size, FILE.1 to FILE.2 and so on; the last is deleted.
+FILE_BYTES_MAX = 10 * 1024 * 1024
+FILES_KEPT = 4  # beside the one that is written
+
+
+def handlers(json_lines: logging.Formatter, variables: Mapping[str, str] = os.environ) -> list[logging.Handler]:
+    """The handlers of a process: to the file that LANEWAY_LOG_FILE names, with warnings as text on stderr; without a
+    file that can be written, to stderr alone."""
+    terminal = logging.StreamHandler(sys.stderr)
+    terminal.setFormatter(json_lines)
+    if not (name := variables.get(VARIABLE)):
+        return [terminal]
+    try:
+        file = LogFile(Path(name))
+    except OSError as error:
+        sys.stderr.write(f"warning: the log goes to the terminal, as {name} cannot be written: {error.strerror}\n")
+        return [terminal]
+    file.setFormatter(json_lines)
+    terminal.setFormatter(PlainFormatter())
+    terminal.setLevel(logging.WARNING)
+    return [file, terminal]
+
+
+class LogFile(RotatingFileHandler):
+    """One process's log file, of bounded size. A full disk costs lines of the log and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError when it cannot be opened."""
+        super().__init__(path, maxBytes=FILE_BYTES_MAX, backupCount=FILES_KEPT, encoding="utf-8")
+        self._failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """The first lost line is reported, not each with a traceback as the base class does."""
+        if not self._failed:
+            self._failed = True
+            sys.stderr.write(f"warning: lines of the log {self.baseFilename} are lost: {sys.exc_info()[1]}\n")
+
+
+class PlainFormatter(logging.Formatter):
+    """One line for people: 14:03:22 warning: event: field=value, …; of an exception its last line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower()}: {record.getMessage()}"
+        fields = getattr(record, "fields", None)
+        if fields is not None:
+            plain = msgspec.to_builtins(fields, enc_hook=str)
+            text += ": " + ", ".join(f"{name}={value}" for name, value in plain.items())
+        if record.exc_info and record.exc_info[0] is not None:
+            text += f": {record.exc_info[0].__name__}: {record.exc_info[1]}"
+        return "".join(char if char.isprintable() else " " for char in text)

@@ -1,0 +1,72 @@
+"""The steps of a start as a person sees them: numbered, named, and never silent for long.
+
+It must never know what a step does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+# A step that takes longer prints its elapsed seconds, this often.
+SILENCE_S_MAX = 5.0
+
+Say = Callable[[str], None]
+
+
+class Steps:
+    """`total` steps of one start; `say` prints one line and may be called from another thread."""
+
+    def __init__(self, say: Say, total: int, silence_s_max: float = SILENCE_S_MAX) -> None:
+        self._say = say
+        self._total = total
+        self._silence_s_max = silence_s_max
+        self._number = 0
+
+    def begin(self, name: str) -> Step:
+        """Print the next step's number and name; it lasts until `end`."""
+        self._number += 1
+        return Step(self._say, f"==> {self._number}/{self._total} {name}", self._silence_s_max)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        began = self.begin(name)
+        try:
+            yield
+        except BaseException:
+            began.end(quiet=True)
+            raise
+        began.end()
+
+
+class Step:
+    """One step that runs: `end` it, once or more often."""
+
+    def __init__(self, say: Say, title: str, silence_s_max: float) -> None:
+        self._say = say
+        self._silence_s_max = silence_s_max
+        self._ended = threading.Event()
+        self._began = time.monotonic()
+        say(title)
+        self._ticker = threading.Thread(target=self._tick, name="step-progress", daemon=True)
+        self._ticker.start()
+
+    def end(self, *, quiet: bool = False) -> None:
+        """Print what it took, unless `quiet` or already ended."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        self._ticker.join()
+        if not quiet:
+            self._say(f"    done after {self.seconds:.1f} s")
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began
+
+    def _tick(self) -> None:
+        while not self._ended.wait(self._silence_s_max):
+            self._say(f"    … {self.seconds:.0f} s")
