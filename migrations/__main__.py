@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
-from migrations.upgrade import new_revision, upgrade
+from migrations.upgrade import new_revision, revisions, upgrade
+
+EXIT_NOT_CURRENT = 3
 
 
 def main() -> None:
@@ -20,9 +23,14 @@ def main() -> None:
     parser.add_argument(
         "--draft", metavar="MESSAGE", help="write a new revision from what the tables have and it lacks"
     )
+    parser.add_argument("--check", action="store_true", help="change nothing; 3 when the schema is not the newest")
     arguments = parser.parse_args()
     if not arguments.url:
         parser.error("a URL is needed")
+    if arguments.check:
+        found, newest = revisions(arguments.url)
+        sys.stdout.write(f"the schema has revision {found or 'none'}, and the newest is {newest}\n")
+        sys.exit(0 if found == newest else EXIT_NOT_CURRENT)
     if arguments.draft:
         new_revision(arguments.url, arguments.draft)
     else:

@@ -29,11 +29,17 @@ def upgrade(url: str) -> None:
 
 def is_current(url: str) -> bool:
     """Whether the schema is at the newest revision."""
+    found, newest = revisions(url)
+    return found == newest
+
+
+def revisions(url: str) -> tuple[str | None, str | None]:
+    """The schema's revision, None without tables, and the newest."""
     from alembic.migration import MigrationContext
 
     with _migrating(url) as connection:
         found = MigrationContext.configure(connection).get_current_revision()
-    return found == ScriptDirectory.from_config(configuration(None)).get_current_head()
+    return found, ScriptDirectory.from_config(configuration(None)).get_current_head()
 
 
 def new_revision(url: str, message: str) -> None:

@@ -198,7 +198,9 @@ def test_another_directory_gets_no_second_demo_without_a_word(tmp_path: Path, mo
 def test_a_command_in_the_wrong_directory_names_the_right_one(tmp_path: Path) -> None:
     done = run(tmp_path, "tenants", "list")
     assert done.returncode == 2
-    assert f"there is no database at {tmp_path}/.laneway/laneway.db: no laneway.toml is in this directory" in done.stderr
+    assert (
+        f"there is no database at {tmp_path}/.laneway/laneway.db: no laneway.toml is in this directory" in done.stderr
+    )
     assert "laneway --config " in done.stderr
     assert "db upgrade" not in done.stderr, "that would make an empty one here"
 

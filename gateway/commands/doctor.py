@@ -1,0 +1,46 @@
+"""`laneway doctor`: what this host lacks, one line a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from billing.texts import visible
+from gateway import config as configuration
+from gateway import doctor
+from gateway.commands.console import Console, json_option, pass_console, show_json
+
+EXIT_FAILED = 1
+NAME_WIDTH = 13
+
+
+@click.command("doctor")
+@json_option
+@click.pass_context
+@pass_console
+def doctor_command(console: Console, context: click.Context, as_json: bool) -> None:
+    """Check this host: Python, torch, GPU, memory, ports, database, clock, Redis, disk, secrets, models, console.
+
+    One line each: ok, warn or fail, and what to do. Ends with 1 when a check fails, else with 0. Nothing is changed.
+    """
+    checks: list[doctor.Check] = []
+    for check in _checks(console):
+        checks.append(check)
+        if not as_json:
+            advice = f"; {check.advice}" if check.advice else ""
+            click.echo(visible(f"{check.status:<5}{check.name:<{NAME_WIDTH}} {check.detail}{advice}"))
+    status = doctor.worst(checks)
+    if as_json:
+        show_json({"status": status, "checks": checks})
+    context.exit(EXIT_FAILED if status == "fail" else 0)
+
+
+def _checks(console: Console) -> Iterator[doctor.Check]:
+    try:
+        config = configuration.load(console.file)
+    except configuration.ConfigError as error:
+        yield doctor.fail("configuration", str(error), "correct it; laneway.toml documents every setting")
+        return
+    yield doctor.ok("configuration", str(console.located or "the defaults: no laneway.toml is in this directory"))
+    yield from doctor.examine(config, console.located)
