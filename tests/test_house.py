@@ -55,16 +55,29 @@ def test_a_module_opens_with_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(REPO)} has no opening docstring"
 
 
+def top_level(repo: Path) -> set[str]:
+    """What lies in a checkout and is not ignored by git."""
+    argv = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(argv, cwd=repo, capture_output=True, text=True, check=True).stdout
+    return {name.split("/")[0] for name in listed.split("\0") if name and (repo / name).exists()}
+
+
+def test_the_top_level_is_what_git_does_not_ignore(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text("*.egg-info/\n")
+    for name in ("laneway.egg-info", "gateway", "empty"):
+        (tmp_path / name).mkdir()
+    for name in ("laneway.egg-info/x", "gateway/x.py", "focus-2026-10.csv"):
+        (tmp_path / name).write_text("")
+    assert top_level(tmp_path) == {".gitignore", "gateway", "focus-2026-10.csv"}
+
+
 def test_the_top_level_is_the_agreed_one() -> None:
     allowed = {
         *ROOMS, "admin_ui", "tests", "benchmarks", "docs", "deploy", "examples",
         "pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "LICENSE", "laneway.toml",
     }  # fmt: skip
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=REPO, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    present = {name.split("/")[0] for name in listed.split("\0") if name and (REPO / name).exists()}
+    present = top_level(REPO)
     strange = {name for name in present - allowed if not name.startswith(".")}
     assert not strange, f"not of the agreed top level: {sorted(strange)}"
 

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from billing.database import Database
 from gateway import audit, keys
 from gateway.cli import main
+from gateway.commands.bench import install_line
 from gateway.tables import audit_log
 from migrations.upgrade import upgrade
 
@@ -327,6 +328,13 @@ def test_a_database_without_tables_is_said(make: Callable[[str], Laneway], empty
     assert says.endswith("bring it up with: laneway db upgrade")
 
 
+def test_the_load_tools_install_line_works_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPO)
+    assert install_line().endswith("pip install -e '.[bench]'")
+    monkeypatch.chdir(tmp_path)
+    assert install_line().endswith(f"pip install -e '{REPO}[bench]'")
+
+
 def test_config_check(make: Callable[[str], Laneway], tmp_path: Path) -> None:
     good = make("[gateway]\nport = 1234")
     assert good.text("config", "check").startswith(f"{tmp_path}/laneway.toml: ok\n")
@@ -367,13 +375,13 @@ WRITES: dict[str, list[tuple[str, ...]]] = {
 }
 READS = {
     *("tenants list", "projects list", "keys list", "budgets list", "webhooks list", "webhooks alerts", "prices list"),
-    *("adapters list", "adapters versions", "adapters check", "audit", "config check", "limits list"),
+    *("adapters list", "adapters versions", "adapters check", "audit", "config check", "doctor", "limits list"),
     *("prices preview", "billing periods", "billing invoices", "billing invoice", "billing corrections"),
     *("billing margin", "billing check"),
 }
 ELSEWHERE = {
     *("billing close", "billing correct"),  # test_finance closes a month and corrects a request
-    "billing export",  # test_exports_cli makes one
+    "billing export",  # tests/system/test_readme.py makes one
     "billing reconcile",  # it leaves a result of its own, which is not about an administrative write
     *("aliases list", "aliases set", "aliases remove"),  # test_aliases types them
     *("models list", "models add", "models set", "models remove", "models restore"),  # test_model_commands does

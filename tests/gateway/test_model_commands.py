@@ -39,6 +39,8 @@ def test_models_come_and_go_by_command(make_stack: Callable[..., Stack], model_d
     assert "laneway prices publish second --ahead" in refusal(stack, "models", "add", "second")
     assert "there is no base model 'second'" in refusal(stack, "prices", "publish", "second", *PRICE)
     told(stack, "prices", "publish", "second", "--ahead", *PRICE)
+    absent = refusal(stack, "models", "add", "absent", "--name", "second")
+    assert absent.endswith(f"no directory 'absent', or a dead link in it; the folder is {stack.config.models_dir}")
     assert "no directory inside" in refusal(stack, "models", "add", "../second", "--name", "second")
     made = command(stack, "models", "add", "second", "--tenant", "acme", "--fallback", MODEL, "--json")
     assert made.exit_code == 0, made.output
