@@ -1,6 +1,6 @@
 """Runs the clients against a Laneway that is up (`make run`), each from its own virtual environment; prints a table.
 
-    python tests/clients/live.py openai=VENV/bin/python anthropic=VENV/bin/python … ai_sdk=node
+    python tests/clients/live.py openai=VENV/bin/python anthropic=VENV/bin/python … ai_sdk=node jdk=java
 
 The cases are those that were recorded. Exit status 1 when one failed, or when what was used is not in `GET /v1/usage`.
 """
@@ -18,10 +18,12 @@ from typing import Any
 HERE = Path(__file__).parent
 DEMO = HERE.parents[1] / ".laneway" / "demo.json"
 CLIENT_S_MAX = 600
+# By client: the script, where it is not speak_CLIENT.py.
+SCRIPTS = {"ai_sdk": "speak_ai_sdk.mjs", "anthropic_0": "speak_anthropic.py", "jdk": "SpeakJdk.java"}
 
 
 def run(client: str, interpreter: str, url: str, key: str) -> list[dict[str, Any]]:
-    script = HERE / f"speak_{client}{'.mjs' if client == 'ai_sdk' else '.py'}"
+    script = HERE / SCRIPTS.get(client, f"speak_{client}.py")
     environ = {**os.environ, "CLIENT_URL": url, "CLIENT_KEY": key}
     done = subprocess.run(
         [interpreter, str(script)], env=environ, stdout=subprocess.PIPE, text=True, check=True, timeout=CLIENT_S_MAX

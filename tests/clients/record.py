@@ -3,8 +3,9 @@
     python tests/clients/record.py openai VENV/bin/python tests/clients/speak_openai.py
 
 writes tests/clients/recorded/openai.json. Each client lives in a virtual environment of its own (for the AI SDK: `npm
-install` beside speak_ai_sdk.mjs, then `record.py ai_sdk node …`). No key is ever kept. litellm: 1.82.7, 1.82.8 and
-1.107.0 were compromised; never install those.
+install` beside speak_ai_sdk.mjs, then `record.py ai_sdk node …`; for the JDK's client: `record.py jdk java …`).
+speak_anthropic.py also speaks for versions before 1: `record.py anthropic_0 …`. No key is ever kept. litellm: 1.82.7,
+1.82.8 and 1.107.0 were compromised; never install those.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 RECORDED = Path(__file__).parent / "recorded"
-KEPT_HEADERS = ("accept", "content-type", "anthropic-version", "anthropic-beta")
+KEPT_HEADERS = ("accept", "content-type", "anthropic-version", "anthropic-beta", "expect", "transfer-encoding")
+UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")  # kept where an upgrade is offered
 BODY_BYTES_MAX = 1024 * 1024
+CONTEXT_TOKENS = 8192
 TEXT = "Hello there."
 
 Json = dict[str, Any]
@@ -109,7 +112,7 @@ def message(asked: Json) -> Json:
         "type": "message",
         "role": "assistant",
         "model": asked["model"],
-        "content": [{"type": "text", "text": TEXT, "citations": None}],
+        "content": [{"type": "text", "text": TEXT}],
         "stop_reason": "end_turn",
         "stop_sequence": None,
         "usage": {
@@ -147,6 +150,8 @@ def answer(path: str, asked: Json) -> tuple[int, Json | list[Json]]:
     """The status, and a body or the events of a stream."""
     if asked.get("tools") or asked.get("response_format", {"type": "text"}) != {"type": "text"}:
         return 400, refusal("Not supported.", "tools")
+    if (asked.get("max_tokens") or 0) > CONTEXT_TOKENS:
+        return 400, refusal(f"This model's maximum context length is {CONTEXT_TOKENS} tokens.", "max_tokens")
     stream = bool(asked.get("stream"))
     match path:
         case "/v1/chat/completions":
@@ -189,11 +194,11 @@ class Handler(BaseHTTPRequestHandler):
     server: Recorder
 
     def do_POST(self) -> None:
-        length = int(self.headers.get("content-length") or 0)
-        assert length <= BODY_BYTES_MAX
-        asked = json.loads(self.rfile.read(length)) if length else None
+        content = self.content()
+        asked = json.loads(content) if content else None
         _, case, path = self.path.split("/", 2)
-        headers = {name: value for name in KEPT_HEADERS if (value := self.headers.get(name)) is not None}
+        names = KEPT_HEADERS + (UPGRADE_HEADERS if "upgrade" in self.headers else ())
+        headers = {name: value for name in names if (value := self.headers.get(name)) is not None}
         auth = "x-api-key" if "x-api-key" in self.headers else "bearer" if "authorization" in self.headers else None
         kept = {"case": case, "method": self.command, "path": f"/{path}", "auth": auth, "headers": headers}
         with self.server.lock:
@@ -201,6 +206,20 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(urlsplit(f"/{path}").path, asked or {})
 
     do_GET = do_POST
+
+    def content(self) -> bytes:
+        """The body, of a known length or in chunks without trailers."""
+        if "transfer-encoding" not in self.headers:
+            length = int(self.headers.get("content-length") or 0)
+            assert length <= BODY_BYTES_MAX
+            return self.rfile.read(length)
+        found = b""
+        while length := int(self.rfile.readline(), 16):
+            assert len(found) + length <= BODY_BYTES_MAX
+            found += self.rfile.read(length)
+            self.rfile.readline()
+        self.rfile.readline()
+        return found
 
     def answer(self, path: str, asked: Json) -> None:
         status, said = answer(path, asked)

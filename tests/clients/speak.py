@@ -22,10 +22,12 @@ MODEL = os.environ.get("CLIENT_MODEL", "smollm2-135m-instruct")
 Case = Callable[[str], object]  # takes the base URL, without /v1
 
 
-def run(package: str, cases: list[Case], refused: dict[str, int]) -> None:
-    """Print a line of JSON for each case. `refused`: cases that must raise an error with this `status_code`."""
+def run(package: str, cases: list[Case], refused: dict[str, int], also: tuple[str, ...] = ()) -> None:
+    """Print a line of JSON for each case. `refused`: cases that must raise an error with this `status_code`. `also`: other
+    packages whose versions count."""
     warnings.simplefilter("ignore")
-    tell(versions={package: metadata.version(package), "python": platform.python_version()})
+    versions = {name: metadata.version(name) for name in (package, *also)}
+    tell(versions={**versions, "python": platform.python_version()})
     for case in cases:
         name = case.__name__
         began = time.monotonic()

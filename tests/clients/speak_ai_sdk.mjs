@@ -1,5 +1,6 @@
-// The AI SDK from npm, with both providers that its users point at a server like this. `npm install` beside it first.
+// The AI SDK from npm, with three providers that its users point at a server like this. `npm install` beside it first.
 import { readFileSync } from "node:fs";
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateObject, generateText, streamText, tool } from "ai";
@@ -13,6 +14,7 @@ globalThis.AI_SDK_LOG_WARNINGS = false;
 const official = (url) => createOpenAI({ baseURL: `${url}/v1`, apiKey: CLIENT_KEY }).chat(CLIENT_MODEL);
 const provider = (url) =>
   createOpenAICompatible({ name: "laneway", baseURL: `${url}/v1`, apiKey: CLIENT_KEY, includeUsage: true });
+const anthropic = (url) => createAnthropic({ baseURL: `${url}/v1`, apiKey: CLIENT_KEY })(CLIENT_MODEL);
 
 async function streamed(result) {
   let text = "";
@@ -81,6 +83,27 @@ const cases = {
     ];
     return (await generateText({ model: official(url), messages: [{ role: "user", content }], ...short })).text;
   },
+  plain_anthropic: async (url) => (await generateText({ model: anthropic(url), prompt, ...short })).text,
+  stream_anthropic: async (url) => streamed(streamText({ model: anthropic(url), prompt, ...short })),
+  turns_anthropic: async (url) => conversation(anthropic(url)),
+  parameters_anthropic: async (url) => {
+    const system = { role: "system", content: "You are terse." };
+    const cached = { ...system, providerOptions: { anthropic: { cacheControl: { type: "ephemeral" } } } };
+    const content = [
+      { type: "text", text: "Say" },
+      { type: "text", text: "hello." },
+    ];
+    const answer = await generateText({
+      model: anthropic(url),
+      messages: [cached, { role: "user", content }],
+      allowSystemInMessages: true,
+      ...short,
+      temperature: 0.7,
+      topK: 40,
+      stopSequences: ["END"],
+    });
+    return answer.text;
+  },
   completion: async (url) => {
     const model = provider(url).completionModel(CLIENT_MODEL);
     return (await generateText({ model, prompt: "Once upon a time", ...short })).text;
@@ -93,18 +116,22 @@ const cases = {
     const schema = z.object({ word: z.string() });
     return (await generateObject({ model: official(url), prompt, schema, ...short })).object;
   },
+  tools_anthropic: async (url) => {
+    const add = tool({ description: "Add", inputSchema: z.object({ a: z.number() }), execute: async () => 1 });
+    return (await generateText({ model: anthropic(url), prompt, tools: { add }, ...short })).text;
+  },
   tools: async (url) => {
     const add = tool({ description: "Add", inputSchema: z.object({ a: z.number() }), execute: async () => 1 });
     return (await generateText({ model: official(url), prompt, tools: { add }, ...short })).text;
   },
 };
-const refused = { structured: 400, tools: 400 };
+const refused = { structured: 400, tools: 400, tools_anthropic: 400 };
 
 const version = (name) =>
   JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url))).version;
 const tell = (fields) => console.log(JSON.stringify(fields));
 
-const packages = ["ai", "@ai-sdk/openai", "@ai-sdk/openai-compatible"];
+const packages = ["ai", "@ai-sdk/anthropic", "@ai-sdk/openai", "@ai-sdk/openai-compatible"];
 tell({ versions: { ...Object.fromEntries(packages.map((name) => [name, version(name)])), node: process.version } });
 for (const [name, run] of Object.entries(cases)) {
   const began = Date.now();

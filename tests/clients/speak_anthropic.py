@@ -128,7 +128,10 @@ def count(url: str) -> object:
 
 
 def models(url: str) -> object:
-    return [model.id for model in client(url).models.list()]
+    found = client(url).models
+    names = [model.id for model in found.list()]
+    assert found.retrieve(MODEL).id == MODEL
+    return names
 
 
 def tools(url: str) -> object:

@@ -95,6 +95,14 @@ def completion(url: str) -> object:
     return [model.invoke("Once upon a time"), model.generate(["One,", "A,"]).generations[1][0].text]
 
 
+def completions(url: str) -> object:
+    """Twenty prompts in one request: the package's default for `batch_size`."""
+    model = OpenAI(base_url=f"{url}/v1", api_key=speak.KEY, model=MODEL, max_tokens=4, max_retries=0)
+    texts = model.generate([f"Chapter {number}:" for number in range(20)]).generations
+    assert len(texts) == 20
+    return texts[19][0].text
+
+
 def completion_stream(url: str) -> object:
     model = OpenAI(base_url=f"{url}/v1", api_key=speak.KEY, model=MODEL, max_tokens=8, max_retries=0, stop=["\n"])
     return "".join(model.stream("Once upon a time"))
@@ -116,8 +124,8 @@ def tools(url: str) -> object:
 
 
 CASES: list[speak.Case] = [
-    plain, stream, stream_default, turns, parameters, bound, parts, batch, later, completion, completion_stream,
-    structured, tools,
+    plain, stream, stream_default, turns, parameters, bound, parts, batch, later, completion, completions,
+    completion_stream, structured, tools,
 ]  # fmt: skip
 
 if __name__ == "__main__":

@@ -134,6 +134,15 @@ def anthropic_stream(url: str) -> object:
     return litellm.stream_chunk_builder(list(chunks)).choices[0].message.content
 
 
+def overflow(url: str) -> object:
+    """litellm knows an exceeded context by the words of the refusal; callers of it trim or fall back then."""
+    try:
+        ask(url, max_tokens=1_000_000)
+    except litellm.ContextWindowExceededError as error:
+        return error.message
+    raise AssertionError("answered")
+
+
 def tools(url: str) -> object:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
     return ask(url, tools=[tool])
@@ -141,7 +150,7 @@ def tools(url: str) -> object:
 
 CASES: list[speak.Case] = [
     plain, stream, turns, parameters, parts, vllm, hints, completion, completion_stream, anthropic, anthropic_stream,
-    tools,
+    overflow, tools,
 ]  # fmt: skip
 
 if __name__ == "__main__":

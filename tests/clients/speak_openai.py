@@ -159,6 +159,20 @@ def helper(url: str) -> object:
     return [choice.message.content for choice in answer.choices]
 
 
+def parsed(url: str) -> object:
+    """The accumulator's message goes back, with the field `parsed` that the package adds to it."""
+    api = client(url).chat.completions
+    with api.stream(model=MODEL, messages=[ASKED], max_completion_tokens=6) as events:
+        for _ in events:
+            pass
+        message = events.current_completion_snapshot.choices[0].message
+    assert "parsed" in message.model_dump()
+    messages = [ASKED, message, {"role": "user", "content": "Again."}]
+    api.create(model=MODEL, messages=messages, max_tokens=8)
+    messages[1] = message.model_dump()
+    return api.create(model=MODEL, messages=messages, max_tokens=8).choices[0].message.content
+
+
 def completion(url: str) -> object:
     answer = client(url).completions.create(model=MODEL, prompt="Once upon a time", max_tokens=8, echo=True)
     assert answer.choices[0].text.startswith("Once upon a time")
@@ -210,7 +224,7 @@ def embeddings(url: str) -> object:
 
 
 CASES: list[speak.Case] = [
-    plain, stream, turns, parameters, hints, parts, neutral, vllm, prefill, helper,
+    plain, stream, turns, parameters, hints, parts, neutral, vllm, prefill, helper, parsed,
     completion, completion_lists, completion_stream, models, tools, responses, embeddings,
 ]  # fmt: skip
 

@@ -1,9 +1,10 @@
-"""What five clients really sent (tests/clients/recorded), sent again: each is answered in a shape that its client
-reads, and the few that ask for what is not served are refused by name."""
+"""What clients really sent (tests/clients/recorded), sent again: each is answered in a shape that its client reads, and
+the few that ask for what is not served are refused by name."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,30 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 RECORDED = Path(__file__).resolve().parents[1] / "clients" / "recorded"
-CLIENTS = ("ai_sdk", "anthropic", "langchain", "litellm", "openai")
+CLIENTS = (
+    "agents", "ai_sdk", "anthropic", "anthropic_0", "autogen", "jdk", "langchain", "langgraph", "litellm", "openai",
+    "semantic_kernel",
+)  # fmt: skip
 
-# By case: the status, and a word of the message. Everything else is answered.
+# By case: the status, words of the message, and the field that it names. Everything else is answered.
 REFUSED = {
-    "tools": (400, "tools"),  # no tool calls
-    "structured": (400, "response_format"),  # no constrained decoding
-    "responses": (404, "/v1/chat/completions"),  # the Responses API keeps conversations for its callers
-    "embeddings": (404, "embeddings"),  # no embedding models
+    "tools": (400, "tools", "tools"),  # no tool calls
+    "tools_anthropic": (400, "tools", "tools"),
+    "structured": (400, "response_format", "response_format"),  # no constrained decoding
+    "overflow": (400, "maximum context length is", "max_tokens"),  # litellm recognises an exceeded context by this
+    "responses": (404, "/v1/chat/completions", None),  # the Responses API keeps conversations for its callers
+    "embeddings": (404, "embeddings", None),  # no embedding models
+}
+
+# What only some clients send, and each of them by default: a recording without it proves less.
+SENT = {
+    "autogen": lambda request: "name" in request["body"]["messages"][-1],
+    "semantic_kernel": lambda request: any("name" in message for message in request["body"]["messages"]),
+    "langgraph": lambda request: any("name" in message for message in request["body"]["messages"]),
+    "openai": lambda request: any("parsed" in message for message in (request["body"] or {}).get("messages", ())),
+    "langchain": lambda request: len((request["body"]).get("prompt", ())) == 20,
+    "anthropic_0": lambda request: request["auth"] == "x-api-key" and request["path"] == "/v1/models",
+    "jdk": lambda request: request["headers"].get("upgrade") == "h2c",
 }
 
 
@@ -46,7 +63,9 @@ def key(stack: Stack) -> str:
 def send(stack: Stack, key: str, request: dict[str, Any]) -> httpx.Response:
     auth = {"x-api-key": key} if request["auth"] == "x-api-key" else {"Authorization": f"Bearer {key}"}
     path, body = request["path"].replace("smollm2-135m-instruct", MODEL), request["body"]
-    content = None if body is None else json.dumps(body | {"model": MODEL}).encode()
+    content: bytes | Iterator[bytes] | None = None if body is None else json.dumps(body | {"model": MODEL}).encode()
+    if content is not None and "transfer-encoding" in request["headers"]:
+        content = iter([content])  # httpx sends chunks then
     headers = request["headers"] | auth
     return httpx.request(request["method"], stack.url + path, headers=headers, content=content, timeout=60)
 
@@ -81,22 +100,28 @@ def test_a_recorded_request(stack: Stack, key: str, request_: dict[str, Any]) ->
             assert Model.model_validate(answer.json()).id == MODEL
 
 
+@pytest.mark.parametrize("client", SENT)
+def test_a_recording_has_what_its_client_is_known_for(client: str) -> None:
+    recorded = json.loads((RECORDED / f"{client}.json").read_text())
+    assert any(SENT[client](request) for request in recorded["requests"])
+
+
 def test_every_refusal_is_still_asked_for() -> None:
     """A recording that lost a case would prove less, silently."""
     cases = {param.values[0]["case"] for param in requests()}
     assert set(REFUSED) <= cases
 
 
-def check_refusal(answer: httpx.Response, status: int, word: str, *, anthropic: bool) -> None:
+def check_refusal(answer: httpx.Response, status: int, words: str, param: str | None, *, anthropic: bool) -> None:
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
-    assert word in error["message"]
+    assert words in error["message"]
     if anthropic:
         assert answer.json()["type"] == "error"
     else:
         assert set(error) == {"message", "type", "param", "code"}
         assert error["type"] == "invalid_request_error"
-        assert error["param"] == (word if status == 400 else None)
+        assert error["param"] == param
 
 
 # ---- OpenAI's shapes, read by OpenAI's package
@@ -181,6 +206,7 @@ def check_message(message: dict[str, Any]) -> None:
     assert message["role"] == "assistant"
     assert message["model"] == MODEL
     [block] = message["content"]
+    assert block.keys() == {"type", "text"}  # @ai-sdk/anthropic refuses `citations: null`
     assert block["type"] == "text"
     assert isinstance(block["text"], str)
     assert message["stop_reason"] in ("end_turn", "max_tokens", "stop_sequence")
@@ -202,6 +228,7 @@ def check_message_stream(answer: httpx.Response) -> None:
     assert start["type"] == "message_start"
     assert start["message"]["content"] == []
     assert opened["type"] == "content_block_start"
+    assert opened["content_block"] == {"type": "text", "text": ""}
     assert {event["type"] for event in deltas} == {"content_block_delta"}
     assert closed["type"] == "content_block_stop"
     assert ending["type"] == "message_delta"
