@@ -23,8 +23,8 @@ Case = Callable[[str], object]  # takes the base URL, without /v1
 
 
 def run(package: str, cases: list[Case], refused: dict[str, int], also: tuple[str, ...] = ()) -> None:
-    """Print a line of JSON for each case. `refused`: cases that must raise an error with this `status_code`. `also`: other
-    packages whose versions count."""
+    """Print a line of JSON for each case. `refused`: cases that must raise an error with this `status_code`. `also`:
+    other packages whose versions count."""
     warnings.simplefilter("ignore")
     versions = {name: metadata.version(name) for name in (package, *also)}
     tell(versions={**versions, "python": platform.python_version()})
