@@ -28,7 +28,7 @@ test: CONSOLE_STEPS := 6/7 7/7
 CONSOLE_STEPS ?= 1/2 2/2
 
 .NOTPARALLEL:
-.PHONY: run test long check bench format constraints clean admin-ui console-if-npm first-run-check
+.PHONY: run test long check bench format constraints clean admin-ui console-if-npm client-packages client-packages-if-npm first-run-check
 
 run: $(VENV)/.runtime console-if-npm
 	@exec $(BIN)/laneway serve --demo
@@ -49,7 +49,19 @@ console-if-npm:
 	elif [ ! -f admin_ui/dist/index.html ]; then \
 	echo "==> $(CONSOLE_STEPS) left out: there is no npm here, and the console at /admin is not built"; fi
 
-test: $(VENV)/.dev console-if-npm
+# The npm packages whose snippets of docs/clients.md the tests run.
+CLIENTS := tests/clients/connect
+client-packages: $(CLIENTS)/node_modules/.package-lock.json
+
+$(CLIENTS)/node_modules/.package-lock.json: $(CLIENTS)/package.json $(CLIENTS)/package-lock.json
+	cd $(CLIENTS) && $(NPM) ci --silent
+	@touch $@
+
+client-packages-if-npm:
+	@if command -v $(NPM) >/dev/null; then $(MAKE) --no-print-directory -s client-packages || \
+	echo "==> the npm packages of $(CLIENTS) could not be installed (see above); their tests skip"; fi
+
+test: $(VENV)/.dev console-if-npm client-packages-if-npm
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # The seeded searches that `make test` runs small: make long LONG_SECONDS=600 LONG_SEED=1. One command a line.

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.asked import Asked, Prompt
 from gateway.errors import InvalidRequest, UnsupportedValue
 from gateway.parsing import BodyDecoder, Unserved, check_served
-from gateway.sampling import LOGPROBS_MAX, UNSERVED_SAMPLING, SamplingFields, TokenId, check_sampling
+from gateway.sampling import HINTS_SAMPLING, LOGPROBS_MAX, UNSERVED_SAMPLING, SamplingFields, TokenId, check_sampling
 from gateway.unknown_fields import UnknownFields
 from gateway.wire import FinishReason, Usage
 
@@ -69,6 +69,8 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
             sticky=self.user,
         )
 
+
+HINTS = HINTS_SAMPLING
 
 UNSERVED: dict[str, Unserved] = UNSERVED_SAMPLING | {
     "add_special_tokens": Unserved("A prompt that is a text begins with the model's special tokens", (True,)),

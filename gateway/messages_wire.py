@@ -56,7 +56,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
     model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
     system: System | None = None
-    # Hints.
+    # In HINTS.
     cache_control: CacheControl | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
@@ -105,7 +105,7 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
         None
     )
     service_tier: str | None = None
-    # Hints.
+    # In HINTS.
     metadata: Metadata | None = None
     # In UNSERVED.
     container: Any = None
@@ -126,6 +126,18 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
             sticky=None if self.metadata is None else self.metadata.user_id,
         )
 
+
+_CACHED = "Every prompt is cached, by its pages, and `ttl` is no promise"
+
+# By path in the body: sentences without their full stop.
+HINTS: dict[str, str] = {
+    "cache_control": _CACHED,
+    "messages[].content[].cache_control": _CACHED,
+    "system[].cache_control": _CACHED,
+    "metadata": "Of an alias, requests with the same `user_id` are served by the same model",
+    "user_profile_id": "It is not kept",
+    "workspace_id": "It is not kept",
+}
 
 _NO_TOOLS = "Tool calling is not served"
 

@@ -68,7 +68,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     service_tier: str | None = None
-    # A hint: it may change nothing that the caller gets, but which model of an alias serves.
+    # In HINTS_SAMPLING.
     user: str | None = None
     # In UNSERVED_SAMPLING.
     add_special_tokens: Any = None
@@ -118,6 +118,10 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def wants_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+
+# A hint changes nothing that the caller gets; some choose which model of an alias serves.
+STICKY = "Of an alias, requests with the same value are served by the same model"
+HINTS_SAMPLING: dict[str, str] = {"user": STICKY}
 
 UNSERVED_STREAM_OPTIONS = {
     "continuous_usage_stats": Unserved("The usage is reported at a stream's end", (False,)),

@@ -1,7 +1,7 @@
 """The bytes of a chat completion, in and out, as types: what a caller may send, and what it gets back.
 
-A field has an effect, or is a hint, or is in UNSERVED: then only its neutral values are accepted. Every other field is
-unknown. It must never know who asks or what happens next.
+A field has an effect, or is in HINTS, or is in UNSERVED: then only its neutral values are accepted. Every other field
+is unknown. It must never know who asks or what happens next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.asked import Asked, ChatPrompt
 from gateway.errors import InvalidRequest
 from gateway.parsing import BodyDecoder, Explanations, Unserved, check_served
-from gateway.sampling import LOGPROBS_MAX, UNSERVED_SAMPLING, SamplingFields, Tokens, check_sampling
+from gateway.sampling import (
+    HINTS_SAMPLING,
+    LOGPROBS_MAX,
+    STICKY,
+    UNSERVED_SAMPLING,
+    SamplingFields,
+    Tokens,
+    check_sampling,
+)
 from gateway.unknown_fields import UnknownFields
 
 MESSAGES_MAX = 4096
@@ -80,7 +88,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     chat_template_kwargs: (
         Annotated[dict[str, Any], Meta(description="Arguments that the model's chat template reads")] | None
     ) = None
-    # Hints: they may change nothing that the caller gets, but which model of an alias serves.
+    # In HINTS.
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -121,6 +129,17 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             sticky=self.prompt_cache_key or self.safety_identifier or self.user,
         )
 
+
+# By path in the body, as UNSERVED by name: sentences without their full stop.
+HINTS: dict[str, str] = {
+    "messages[].name": "No template that is served reads it",
+    "metadata": "It is not kept",
+    "safety_identifier": STICKY,
+    "prompt_cache_key": STICKY,
+    "prompt_cache_options": "Every prompt is cached; nothing is cached on request",
+    "prompt_cache_retention": "It is no promise: cached pages that were not used for longest are evicted first",
+    **HINTS_SAMPLING,
+}
 
 _NO_TOOLS = "Tool calling is not served"
 _TEXT_ONLY = "Only text is read and made"

@@ -1,0 +1,250 @@
+"""`python -m gateway.field_tables`: what each field of a request comes to, as JSON, read from the wire types.
+
+docs/clients.md and the console's page Connect are made from it, so that they say what the decoders do. It must never
+know a value that a caller sent.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import inspect
+
+from gateway import completions_wire, messages_wire, wire
+from gateway.parsing import Unserved, UnservedFields
+from gateway.sampling import UNSERVED_STREAM_OPTIONS
+from gateway.tiers import AUTO
+from gateway.unknown_fields import UnknownFields
+
+State = Literal["works", "hint", "neutral", "refused"]
+# What a table calls each state, in the order of its rows.
+STATES: dict[State, str] = {
+    "works": "works",
+    "hint": "hint: accepted, changes nothing",
+    "neutral": "neutral values only",
+    "refused": "refused",
+}
+# Bounds from here on are no limits that a caller meets.
+BOUND_MAX = 2**31 - 1
+_QUOTED = re.compile(r"'(\w+)'")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One field. `field`: its path in the body, [] for each item. `values`: what is accepted, beside null in an
+    optional field. `why`: of a field without an effect; a sentence without its full stop, or ""."""
+
+    field: str
+    state: State
+    values: str
+    why: str
+    required: bool
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    path: str
+    kind: type[msgspec.Struct]
+    unserved: UnservedFields
+    hints: Mapping[str, str]
+    parse: Callable[[bytes, UnknownFields], msgspec.Struct]
+
+
+class Table(msgspec.Struct, frozen=True):
+    path: str
+    rows: list[Row]
+
+
+_STREAM_OPTIONS = {f"stream_options.{name}": entry for name, entry in UNSERVED_STREAM_OPTIONS.items()}
+ENDPOINTS = (
+    Endpoint(
+        "/v1/chat/completions", wire.ChatRequest, {**wire.UNSERVED, **_STREAM_OPTIONS}, wire.HINTS, wire.parse_chat
+    ),
+    Endpoint(
+        "/v1/completions",
+        completions_wire.CompletionRequest,
+        {**completions_wire.UNSERVED, **_STREAM_OPTIONS},
+        completions_wire.HINTS,
+        completions_wire.parse_completion,
+    ),
+    Endpoint(
+        "/v1/messages",
+        messages_wire.MessagesRequest,
+        messages_wire.UNSERVED,
+        messages_wire.HINTS,
+        messages_wire.parse_messages,
+    ),
+)
+# Said in place of the type's words, where those are long.
+VALUES = {
+    "prompt": "a text, a list of texts, a list of ids, or a list of lists of ids; at most "
+    f"{completions_wire.PROMPTS_MAX} prompts, and prompts × `n` at most {completions_wire.TEXTS_MAX}",
+}
+# What a type does not say of a field that works, by path in the body.
+REMARKS = {
+    "model": "a name of `GET /v1/models`",
+    "max_tokens": "completion tokens of each text",
+    "max_completion_tokens": "the newer name of `max_tokens`",
+    "n": "texts of each prompt",
+    "service_tier": f"`{AUTO}`, or the name of a tier; it may lower the key's own tier and never raises it",
+    "stream_options": "only with `stream`",
+    "top_logprobs": "only with `logprobs`",
+    "continue_final_message": "the last message is the beginning of the answer",
+    "ignore_eos": "the model's own end does not end a text",
+    "messages[].content": "parts are joined by line breaks",
+}
+
+
+def tables() -> list[Table]:
+    """A table for each endpoint that makes text; rows by state, and in the order of the API's type."""
+    return [Table(endpoint.path, rows(endpoint)) for endpoint in ENDPOINTS]
+
+
+def rows(endpoint: Endpoint) -> list[Row]:
+    found = {row.field: row for row in _rows(inspect.type_info(endpoint.kind), endpoint, "")}
+    return sorted(found.values(), key=lambda row: list(STATES).index(row.state))
+
+
+def _rows(kind: inspect.Type, endpoint: Endpoint, prefix: str) -> Iterator[Row]:
+    """The rows of the structs in this type. A struct of a union has its fields beside those of the others."""
+    structs = list(_structs(kind))
+    tag_field = structs[0].tag_field
+    if tag_field is not None:
+        tags = " or ".join([f'`"{struct.tag}"`' for struct in structs])
+        yield Row(f"{prefix}{tag_field}", "works", tags, "", required=True)
+    for struct in structs:
+        for field in struct.fields:
+            yield from _field(field, endpoint, f"{prefix}{field.encode_name}")
+
+
+def _field(field: inspect.Field, endpoint: Endpoint, path: str) -> Iterator[Row]:
+    if (entry := endpoint.unserved.get(path)) is not None:
+        yield _unserved(path, entry)
+    elif (why := endpoint.hints.get(path)) is not None:
+        yield Row(path, "hint", words(field.type), why, required=False)
+    elif (neutral := _only_neutral(field.type)) is not None:
+        yield Row(path, "neutral", neutral, "No answer made here has it", required=False)
+    else:
+        said = [words(field.type), REMARKS.get(path, ""), _description(field.type)]
+        values = VALUES.get(path) or "; ".join([one for one in said if one])
+        yield Row(path, "works", values, "", field.required)
+        if next(_structs(field.type), None) is not None:
+            yield from _rows(field.type, endpoint, f"{path}[]." if _has_list(field.type) else f"{path}.")
+
+
+def _unserved(path: str, entry: Unserved) -> Row:
+    why = _QUOTED.sub(r"`\1`", entry.why)
+    if not entry.neutral:
+        return Row(path, "refused", "", why, required=False)
+    values = " or ".join([f"`{msgspec.json.encode(value).decode()}`" for value in entry.neutral])
+    return Row(path, "neutral", values, why, required=False)
+
+
+def _only_neutral(kind: inspect.Type) -> str | None:
+    """The values of a type that can say nothing; None for any other type."""
+    match kind:
+        case inspect.NoneType():
+            return "`null`"
+        case inspect.UnionType():
+            found = [_only_neutral(one) for one in kind.types]
+            said = [one for one in found if one is not None]
+            return " or ".join([one for one in said if one != "`null`"]) if len(said) == len(found) else None
+        case inspect.ListType(max_length=0):
+            return "`[]`"
+        case inspect.DictType(value_type=inspect.NoneType()):
+            return "an object whose values are all `null`"
+    return None
+
+
+def _structs(kind: inspect.Type) -> Iterator[inspect.StructType]:
+    match kind:
+        case inspect.StructType():
+            yield kind
+        case inspect.Metadata():
+            yield from _structs(kind.type)
+        case inspect.UnionType():
+            for one in kind.types:
+                yield from _structs(one)
+        case inspect.ListType():
+            yield from _structs(kind.item_type)
+
+
+def _has_list(kind: inspect.Type) -> bool:
+    match kind:
+        case inspect.ListType():
+            return True
+        case inspect.Metadata():
+            return _has_list(kind.type)
+        case inspect.UnionType():
+            return any(_has_list(one) for one in kind.types)
+    return False
+
+
+def _description(kind: inspect.Type) -> str:
+    """Of the field itself, as the OpenAPI description has it."""
+    match kind:
+        case inspect.Metadata():
+            said = str((kind.extra_json_schema or {}).get("description", ""))
+            return said[:1].lower() + said[1:]
+        case inspect.UnionType():
+            return "; ".join([said for one in kind.types if (said := _description(one))])
+    return ""
+
+
+def words(kind: inspect.Type) -> str:
+    """A type, with its bounds, as a person writes it. Null is left out."""
+    match kind:
+        case inspect.Metadata():
+            schema = kind.extra_json_schema or {}
+            if "minimum" in schema:
+                return f"number from {schema['minimum']} to {schema['maximum']}"
+            return words(kind.type)
+        case inspect.UnionType():
+            said = [words(one) for one in kind.types if not isinstance(one, inspect.NoneType)]
+            return ", or ".join(dict.fromkeys(said))
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return (
+                "text" if kind.max_length is None else f"text of {kind.min_length or 0} to {kind.max_length} characters"
+            )
+        case inspect.IntType() | inspect.FloatType():
+            return _number(kind)
+        case inspect.LiteralType():
+            return " or ".join([f'`"{value}"`' for value in sorted(map(str, kind.values))])
+        case inspect.ListType():
+            return f"list{_length(kind)}{_items(words(kind.item_type))}"
+        case inspect.DictType():
+            values = "" if isinstance(kind.value_type, inspect.AnyType) else f", each {words(kind.value_type)}"
+            return f"object{_length(kind)}{values}"
+        case inspect.StructType():
+            return "object"
+    return "anything"
+
+
+def _items(item: str) -> str:
+    return " of objects" if set(item.split(", or ")) == {"object"} else f", each {item}"
+
+
+def _length(kind: inspect.ListType | inspect.DictType) -> str:
+    return "" if kind.max_length is None else f" (at most {kind.max_length})"
+
+
+def _number(kind: inspect.IntType | inspect.FloatType) -> str:
+    name = "integer" if isinstance(kind, inspect.IntType) else "number"
+    low, high = kind.ge, kind.le
+    if kind.gt is not None:
+        return f"{name} over {_plain(kind.gt)}, at most {_plain(high)}"
+    if low is None or low < -BOUND_MAX:
+        return name
+    return f"{name} from {_plain(low)}" + ("" if high is None or high >= BOUND_MAX else f" to {_plain(high)}")
+
+
+def _plain(bound: Any) -> str:
+    return f"{bound:g}"
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(tables()), indent=1) + b"\n")

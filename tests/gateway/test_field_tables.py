@@ -1,0 +1,166 @@
+"""The tables of fields say what the decoders do: what works changes what is asked, a hint and a neutral value change
+nothing, and everything else is refused by its name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from gateway.asked import Asked
+from gateway.errors import InvalidRequest
+from gateway.field_tables import ENDPOINTS, Endpoint, Row, rows
+from gateway.parsing import Unserved
+from gateway.unknown_fields import UnknownFields
+
+TURNS = [{"role": "user", "content": "Say something."}, {"role": "assistant", "content": "Well"}]
+BASE: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": "m", "messages": TURNS, "seed": 1},
+    "/v1/completions": {"model": "m", "prompt": "Say", "seed": 1},
+    "/v1/messages": {
+        "model": "m",
+        "max_tokens": 8,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Say"}]}],
+        "system": [{"type": "text", "text": "Be terse"}],
+    },
+}
+# Of each field that works: a value that changes what is asked; with what it needs beside it.
+EXAMPLES: dict[str, Any] = {
+    "model": "other",
+    "max_tokens": 9,
+    "max_completion_tokens": 9,
+    "n": 2,
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 5,
+    "min_p": 0.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.1,
+    "logit_bias": {"5": -1},
+    "seed": 2,
+    "stop": ["x"],
+    "stop_sequences": ["x"],
+    "stop_token_ids": [7],
+    "min_tokens": 2,
+    "ignore_eos": True,
+    "skip_special_tokens": False,
+    "stream": True,
+    "stream_options": ({"include_usage": True}, {"stream": True}),
+    "stream_options.include_usage": (True, {"stream": True}),
+    "service_tier": "flex",
+    "messages": [{"role": "user", "content": "Other."}],
+    "messages[].role": "system",
+    "messages[].content": "Other.",
+    "messages[].content[].type": None,  # of one value; `messages[].content` has it
+    "messages[].content[].text": (
+        "Other.",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "A"}]}]},
+    ),
+    "logprobs": {"/v1/chat/completions": True, "/v1/completions": 2},
+    "top_logprobs": (3, {"logprobs": True}),
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+    "chat_template_kwargs": {"enable_thinking": False},
+    "prompt": "Other",
+    "echo": True,
+    "best_of": (2, {"n": 2}),  # only as `n`
+    "system": "Other",
+    "system[].type": None,
+    "system[].text": "Other",
+}
+HINTS: dict[str, Any] = {
+    "metadata": {"/v1/chat/completions": {"a": "b"}, "/v1/messages": {"user_id": "u"}},
+    "prompt_cache_options": {"mode": "implicit"},
+}
+CACHED = {"type": "ephemeral", "ttl": "1h"}
+# No field that is not served has it among its neutral values.
+ASKING = {"laneway": "asks"}
+
+
+def cases(state: str) -> list[Any]:
+    return [
+        pytest.param(endpoint, row, id=f"{endpoint.path}-{row.field}")
+        for endpoint in ENDPOINTS
+        for row in rows(endpoint)
+        if row.state == state
+    ]
+
+
+def body(endpoint: Endpoint, path: str = "", value: Any = None, beside: dict[str, Any] | None = None) -> bytes:
+    """The endpoint's body with this value at the path, of a list in its first item."""
+    made = msgspec.json.decode(msgspec.json.encode({**BASE[endpoint.path], **(beside or {})}))
+    place = made
+    *way, last = path.split(".")
+    for step in way:
+        name = step.removesuffix("[]")
+        place = place.setdefault(name, {})
+        if step.endswith("[]"):
+            place = place[0]
+    if path:
+        place[last] = value
+    return msgspec.json.encode(made)
+
+
+def asked(endpoint: Endpoint, sent: bytes) -> tuple[Asked, bool]:
+    """What the body asks for; whether it wants its stream to tell the usage. `sticky` is a hint's one effect."""
+    request: Any = endpoint.parse(sent, UnknownFields())
+    found: Asked = request.asked()
+    if "seed" not in BASE[endpoint.path]:
+        found = msgspec.structs.replace(found, sampling=msgspec.structs.replace(found.sampling, seed=0))
+    usage = request.wants_usage() if hasattr(request, "wants_usage") else False
+    return msgspec.structs.replace(found, sticky=None), usage
+
+
+def example(endpoint: Endpoint, found: Any) -> tuple[Any, dict[str, Any]]:
+    if isinstance(found, dict) and endpoint.path in found:
+        found = found[endpoint.path]
+    return found if isinstance(found, tuple) else (found, {})
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+def test_every_field_of_the_type_has_one_row(endpoint: Endpoint) -> None:
+    fields = {field.encode_name for field in inspect.type_info(endpoint.kind).fields}  # type: ignore[attr-defined]
+    named = [row.field for row in rows(endpoint)]
+    assert {name for name in named if not re.search(r"[.\[]", name)} == fields
+    assert len(named) == len(set(named))
+    assert set(endpoint.hints) | set(endpoint.unserved) <= set(named)
+
+
+@pytest.mark.parametrize(("endpoint", "row"), cases("works"))
+def test_what_works_changes_what_is_asked(endpoint: Endpoint, row: Row) -> None:
+    value, beside = example(endpoint, EXAMPLES[row.field])
+    if value is None:
+        return
+    with_it = asked(endpoint, body(endpoint, row.field, value, beside))
+    if row.field == "best_of":
+        assert with_it == asked(endpoint, body(endpoint, beside=beside))
+    else:
+        assert with_it != asked(endpoint, body(endpoint, beside=beside))
+
+
+@pytest.mark.parametrize(("endpoint", "row"), cases("hint"))
+def test_a_hint_changes_nothing_that_is_asked(endpoint: Endpoint, row: Row) -> None:
+    value = CACHED if row.field.endswith("cache_control") else example(endpoint, HINTS.get(row.field, "u"))[0]
+    assert asked(endpoint, body(endpoint, row.field, value)) == asked(endpoint, body(endpoint))
+
+
+@pytest.mark.parametrize(("endpoint", "row"), [*cases("neutral"), *cases("refused")])
+def test_neutral_values_change_nothing_and_any_other_is_refused(endpoint: Endpoint, row: Row) -> None:
+    # Those that are no entry are empty by their type, and of an assistant's message or a text block.
+    empty = [msgspec.json.decode(value) for value in re.findall(r"`([^`]+)`", row.values)]
+    entry = endpoint.unserved.get(row.field, Unserved("", tuple(empty)))
+    beside: dict[str, Any] = {"stream": True} if row.field.startswith("stream_options") else {}
+    if row.field.startswith("messages[].") and endpoint.path == "/v1/chat/completions":
+        beside = {"messages": [{"role": "assistant", "content": "Well"}]}
+    plain = asked(endpoint, body(endpoint, beside=beside))
+    assert (row.state == "neutral") == bool(entry.neutral)
+    for value in [None, *entry.neutral]:
+        assert asked(endpoint, body(endpoint, row.field, value, beside)) == plain
+    with pytest.raises(InvalidRequest) as refused:
+        endpoint.parse(body(endpoint, row.field, ASKING, beside), UnknownFields())
+    first = row.field.split(".")[-1]
+    assert first in (refused.value.param or "")
