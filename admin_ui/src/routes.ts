@@ -22,6 +22,7 @@ export const PAGES: readonly Page[] = [
   { path: "/requests", title: "Requests", group: "Now", needs: "requests:read", load: () => import("./pages/requests") },
   { path: "/requests/$request", title: "Request", needs: "requests:read", load: () => import("./pages/request") },
   { path: "/health", title: "Health", group: "Now", needs: "engine:read", load: () => import("./pages/health") },
+  { path: "/connect", title: "Connect", group: "Serve", load: () => import("./pages/connect") },
   { path: "/playground", title: "Playground", group: "Serve", needs: "keys:write", load: () => import("./pages/playground") },
   { path: "/tenants", title: "Tenants", group: "People", needs: "people:read", load: () => import("./pages/tenants") },
   { path: "/tenants/$tenant", title: "Tenant", needs: "people:read", load: () => import("./pages/tenant") },
