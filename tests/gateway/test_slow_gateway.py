@@ -21,6 +21,7 @@ from billing.database import Database
 from billing.ledger import Held, Ledger
 from billing.patience import Patience
 from gateway import holding, keys
+from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 from gateway.pace import AT_ONCE, Pace
 from gateway.registry import Target
@@ -186,14 +187,15 @@ def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monk
         tenant = tenants.create(connection, slug="acme", name="Acme", tier="standard")
         key = keys.create(connection, tenant_id=tenant.id, name="k")
         prices.publish(connection, subject="m", input=1, cached_input=1, output=1, multipliers={"standard": 1})
-        return SimpleNamespace(tenant_id=tenant.id, key_id=key.key.id, project_id=None)
+        return SimpleNamespace(tenant_id=tenant.id, key_id=key.key.id, project_id=None, first_key_id=key.key.id)
 
     caller = database.write_sync(seed)
 
     async def run() -> None:
         ledger = Ledger(database, "gw_1")
         plan = SimpleNamespace(target=Target("m", "m", None), prompt_tokens=1, max_tokens=1, texts=1)
-        work = SimpleNamespace(request_id="req_1", caller=caller, tier="standard", plan=plan)
+        line = RequestLine(RequestRecord(request_id="req_1", method="POST"))
+        work = SimpleNamespace(request_id="req_1", caller=caller, tier="standard", plan=plan, line=line)
         asyncio.get_running_loop().call_later(0.0, time.sleep, 0.8)
         held = await holding.Holding(ledger, None, Metrics()).hold(work)  # type: ignore[arg-type]
         assert isinstance(held, Held)

@@ -20,6 +20,7 @@ APART = """
 laneway() { case "$1" in bench|simulate) return 0;; esac; "$PYTHON" -m gateway.cli "$@"; }
 pip() { :; }
 make() { :; }
+docker() { :; }
 set -e
 set -o pipefail
 """
