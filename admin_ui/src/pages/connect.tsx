@@ -48,8 +48,10 @@ export default function Connect() {
       </dl>
       <Tabs label="Clients" tabs={data.snippets.map((one) => ({ id: one.id, label: one.title, content: () => <Shown snippet={one} origin={origin} model={model} /> }))} />
       <Section title="What works, what is neutral, what is refused" note="Of the fields of a request, from the types that decode it.">
-        <p className="note">A hint is accepted and changes nothing in the answer. A neutral value is accepted because it asks for nothing; any other value of that field is refused by name. A field that is in no table is refused, unless it is empty or <code>gateway.unknown_fields</code> is <code>"ignore"</code>.</p>
-        <Fields />
+        <div className="connect-fields">
+          <p className="note">A hint is accepted and changes nothing in the answer. A neutral value is accepted because it asks for nothing; any other value of that field is refused by name. A field that is in no table is refused, unless it is empty or <code>gateway.unknown_fields</code> is <code>"ignore"</code>.</p>
+          <Fields />
+        </div>
       </Section>
     </>
   );
