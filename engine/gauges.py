@@ -33,7 +33,7 @@ class Gauges:
     pages_free: int
     pages_cached: int
     pages_adapters: int
-    # Since the start, by model, those that are removed among them.
+    # Counts since the engine's start, by model; removed models are included.
     cache_queries: dict[str, int]  # prompt tokens looked up in the prefix cache, and of them found
     cache_hits: dict[str, int]
     preemptions: dict[str, int]

@@ -63,7 +63,7 @@ class Hosting:
         self.models: dict[str, Hosted] = {}
         self.hits = Counter(device=0, host=0, disk=0)  # where a request's model was when it came
         self.failures = 0  # loads that failed
-        self.evictions: Counter[str] = Counter()  # by model, those that are removed among them
+        self.evictions: Counter[str] = Counter()  # by model; removed models are included
         self._table = table
         self._tiers = tiers
         self._live = live

@@ -17,7 +17,7 @@ import msgspec
 VARIABLE = "LANEWAY_LOG_FILE"
 # A file is renamed to FILE.1 at this size, FILE.1 to FILE.2 and so on; the last is deleted.
 FILE_BYTES_MAX = 10 * 1024 * 1024
-FILES_KEPT = 4  # beside the one that is written
+FILES_KEPT = 4  # older files, besides the current file
 
 
 def handlers(json_lines: logging.Formatter, variables: Mapping[str, str] = os.environ) -> list[logging.Handler]:

@@ -25,8 +25,8 @@ PROBE_S_MAX = 5.0
 # A shortest step of over IMPOSSIBLE_TIMES the target refuses the start: a busy machine does not explain it. A smaller
 # excess is only a warning, because an engine that is restarted under load must start.
 IMPOSSIBLE_TIMES = 20.0
-# A raised target is so many times the least that is possible, as several requests make longer steps than one, rounded
-# up to a multiple of RAISED_TO_MS.
+# A raised target is RAISED_TIMES the smallest possible target, because a step of several requests is longer than the
+# measured step of one request. It is rounded up to a multiple of RAISED_TO_MS.
 RAISED_TIMES, RAISED_TO_MS = 1.25, 10
 TIER = Tier(name="probe", service_tier="probe")
 

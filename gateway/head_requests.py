@@ -23,13 +23,10 @@ class HeadRequests:
         if scope["type"] != ScopeType.HTTP or scope["method"] != "HEAD":
             await self._inner(scope, receive, send)
             return
-        answered = False
 
         async def send_head(message: Message) -> None:
-            nonlocal answered
             if message["type"] == "http.response.start":
                 await send(message)
-                answered = True
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             elif message.get("more_body"):
                 raise _BodyUnwanted
@@ -38,9 +35,8 @@ class HeadRequests:
         own = {**scope, "method": "GET"}
         try:
             await self._inner(own, receive, send_head)  # type: ignore[arg-type]  # the keys are a scope's
-        except Exception:
-            if not answered:
-                raise
+        except _BodyUnwanted:
+            pass  # raised by `send_head`, after the answer
         finally:
             if "route_handler" in own:
                 scope["route_handler"] = own["route_handler"]  # type: ignore[typeddict-item]

@@ -141,7 +141,7 @@ function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row
       setRead(null);
     }
   };
-  if (read === null) return <button type="button" className="button" onClick={() => void save()} disabled={list.rows.length === 0} title="All rows of the list under its filters, those that are not shown too">CSV</button>;
+  if (read === null) return <button type="button" className="button" onClick={() => void save()} disabled={list.rows.length === 0} title="Saves every row that matches the filters, also the rows that are not loaded yet">CSV</button>;
   return (
     <span className="row csv-progress">
       <span className="num" role="status">{count(read)} rows read…</span>

@@ -179,8 +179,8 @@ interface Existing {
   whom: string;
 }
 
-/** The adapter that an upload would be a version of: `of`, or the one that the owner (a slug; blank: the operator) has under
- * this name. */
+/** The existing adapter to which an upload would add a version: `of`, or else the adapter with this name and owner
+ * (`tenant`: the owner's slug; blank: the operator). Null: the upload makes a new adapter. */
 async function existing(of: Adapter | null, tenant: string, name: string, signal?: AbortSignal): Promise<Existing | null> {
   if (of === null && name === "") return null;
   const call = { ...(signal === undefined ? {} : { signal }) };
@@ -194,7 +194,7 @@ async function existing(of: Adapter | null, tenant: string, name: string, signal
 async function servedTo(adapter: Adapter, signal?: AbortSignal): Promise<string> {
   if (adapter.shared.includes("*")) return "every tenant";
   const ids = [...(adapter.tenant_id === null ? [] : [adapter.tenant_id]), ...adapter.shared];
-  if (ids.length === 0) return "nobody";
+  if (ids.length === 0) return "no tenant";
   const named = ids.slice(0, NAMED_MAX).map(async (tenant_id) => {
     try {
       return (await api.get("/v1/admin/tenants/{tenant_id}", { path: { tenant_id }, ...(signal === undefined ? {} : { signal }) })).slug;

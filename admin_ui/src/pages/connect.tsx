@@ -12,7 +12,7 @@ type Row = Table["rows"][number];
 type State = keyof typeof data.states;
 
 const OWN = "/v1/admin/models";
-/** Where one's role sees no model, the one that the documents name. */
+/** The model in the snippets when the signed-in role may not list models: the default of docs/clients.md. */
 const DEFAULT_MODEL = "smollm2-135m-instruct";
 const TONES: Record<State, Tone> = { works: "good", hint: "accent", neutral: "warn", refused: "bad" };
 const COLUMNS: readonly Column<Row>[] = [
