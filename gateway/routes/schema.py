@@ -18,9 +18,9 @@ from gateway.errors import ErrorBody
 from gateway.live_views import AwayEvent, EngineEvent
 from gateway.parsing import UnservedFields
 from gateway.routes.admin_adapters import BOOLEANS
+from gateway.routes.component_names import REFERENCE, joined, without_module_paths
 from gateway.uploads import FIELDS
 
-_REFERENCE = "#/components/schemas/{name}"
 _STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
 _SESSION = (
     f"Of POST /v1/admin/session. Its name ends with the port of the browser's address, if that has one, and begins "
@@ -99,11 +99,12 @@ _STREAMS: dict[str, tuple[str, list[type[msgspec.Struct]]]] = {
 
 
 def complete(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `schema` with keys, errors and the raw bodies described."""
+    """A copy of `schema` with keys, errors and the raw bodies described, and no module path in a component's name."""
+    schema = without_module_paths(schema)
     kinds: list[Any] = [ErrorBody, AnthropicError, *(kind for _, kinds in _STREAMS.values() for kind in kinds)]
     for body in _BODIES.values():
         kinds += [kind for kind in (body.request, body.whole, body.streamed) if kind is not None]
-    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCE)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
     described = dict(zip(kinds, schemas, strict=True))
     for body in _BODIES.values():
         _describe_unserved(components[body.request.__name__], body.unserved)
@@ -127,7 +128,7 @@ def complete(schema: dict[str, Any]) -> dict[str, Any]:
     return schema | {
         "paths": paths,
         "security": [{"key": []}, {"x-api-key": []}],
-        "components": known | {"schemas": known.get("schemas", {}) | components, "securitySchemes": keys},
+        "components": known | {"schemas": joined(known.get("schemas", {}), components), "securitySchemes": keys},
     }
 
 

@@ -13,6 +13,11 @@ from typing import Any
 import pytest
 from required import missing_service
 
+from gateway.routes.component_names import component_name, joined, without_module_paths
+
+# A component is named for its types alone, with `_` before a generic type's argument. Where two types have the same
+# name, the framework sets their modules' names before it, and those begin with a small letter.
+COMPONENT = re.compile(r"[A-Z][A-Za-z0-9]*(_[A-Z][A-Za-z0-9]*)*")
 REPO = Path(__file__).resolve().parents[2]
 UI = REPO / "admin_ui"
 # A path of the API, written as the client takes it; an address with a query or a value in it is none.
@@ -62,6 +67,32 @@ def test_the_types_are_fresh(description: dict[str, Any], tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     assert made.read_text() == (UI / "src/api/schema.d.ts").read_text(), "run: npm run types"
+
+
+def test_no_name_in_the_description_contains_a_module(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    assert len(schemas) > 100
+    assert "Page_TenantView" in schemas
+    operations = [operation for path in description["paths"].values() for operation in path.values()]
+    names = [*schemas, *(operation["operationId"] for operation in operations)]
+    assert [name for name in names if COMPONENT.fullmatch(name) is None] == []
+    assert re.findall(r"\b(?:gateway|billing|engine|adapters)\.[a-z_]+", json.dumps(description)) == []
+
+
+def test_two_types_of_one_component_name_are_refused() -> None:
+    schema = {"components": {"schemas": {"Page_gateway.views.KeyView_": {}, "Page_gateway.keys.KeyView_": {}}}}
+    with pytest.raises(ValueError, match="the same name"):
+        without_module_paths(schema)
+    described, other = {"Usage": {"properties": {"tokens": {}}}}, {"Usage": {"properties": {"hours": {}}}}
+    assert joined(described, described) == described
+    with pytest.raises(ValueError, match="two types have the component name Usage"):
+        joined(described, other)
+
+
+def test_component_names() -> None:
+    assert component_name("Page_gateway.adapter_rows.Version_") == "Page_Version"
+    assert component_name("Pair_str_gateway.a_b.Key_billing.prices.Price_") == "Pair_str_Key_Price"
+    assert component_name("TenantView") == "TenantView"
 
 
 def test_the_lockfile_names_no_registry() -> None:

@@ -3125,7 +3125,7 @@ export interface components {
             swapped_tokens: number;
         };
         /** Page[Adapter] */
-        "Page_gateway.adapter_rows.Adapter_": {
+        Page_Adapter: {
             data: components["schemas"]["Adapter"][];
             has_more: boolean;
             next_page: string | null;
@@ -3135,19 +3135,8 @@ export interface components {
              */
             object: "page";
         };
-        /** Page[Version] */
-        "Page_gateway.adapter_rows.Version_": {
-            data: components["schemas"]["Version"][];
-            has_more: boolean;
-            next_page: string | null;
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-        };
         /** Page[Alias] */
-        "Page_gateway.alias_rows.Alias_": {
+        Page_Alias: {
             data: components["schemas"]["Alias"][];
             has_more: boolean;
             next_page: string | null;
@@ -3157,85 +3146,8 @@ export interface components {
              */
             object: "page";
         };
-        /** Page[OwnLimits] */
-        "Page_gateway.allowances.OwnLimits_": {
-            data: components["schemas"]["OwnLimits"][];
-            has_more: boolean;
-            next_page: string | null;
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-        };
-        /** Page[CorrectionView] */
-        "Page_gateway.finance_views.CorrectionView_": {
-            data: components["schemas"]["CorrectionView"][];
-            has_more: boolean;
-            next_page: string | null;
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-        };
-        /** Page[InvoiceView] */
-        "Page_gateway.finance_views.InvoiceView_": {
-            data: components["schemas"]["InvoiceView"][];
-            has_more: boolean;
-            next_page: string | null;
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-        };
-        /** Page[PeriodView] */
-        "Page_gateway.finance_views.PeriodView_": {
-            data: components["schemas"]["PeriodView"][];
-            has_more: boolean;
-            next_page: string | null;
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-        };
-        /** Page[ReconciliationView] */
-        "Page_gateway.finance_views.ReconciliationView_": {
-            data: components["schemas"]["ReconciliationView"][];
-            has_more: boolean;
-            next_page: string | null;
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-        };
-        /** Page[Key] */
-        "Page_gateway.keys.Key_": {
-            data: components["schemas"]["Key"][];
-            has_more: boolean;
-            next_page: string | null;
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-        };
-        /** Page[RequestView] */
-        "Page_gateway.request_views.RequestView_": {
-            data: components["schemas"]["RequestView"][];
-            has_more: boolean;
-            next_page: string | null;
-            /**
-             * @default page
-             * @constant
-             */
-            object: "page";
-        };
         /** Page[AuditLineView] */
-        "Page_gateway.views.AuditLineView_": {
+        Page_AuditLineView: {
             data: components["schemas"]["AuditLineView"][];
             has_more: boolean;
             next_page: string | null;
@@ -3245,8 +3157,19 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[CorrectionView] */
+        Page_CorrectionView: {
+            data: components["schemas"]["CorrectionView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[ExportView] */
-        "Page_gateway.views.ExportView_": {
+        Page_ExportView: {
             data: components["schemas"]["ExportView"][];
             has_more: boolean;
             next_page: string | null;
@@ -3256,8 +3179,30 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[InvoiceView] */
+        Page_InvoiceView: {
+            data: components["schemas"]["InvoiceView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[Key] */
+        Page_Key: {
+            data: components["schemas"]["Key"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[ListedAlertView] */
-        "Page_gateway.views.ListedAlertView_": {
+        Page_ListedAlertView: {
             data: components["schemas"]["ListedAlertView"][];
             has_more: boolean;
             next_page: string | null;
@@ -3268,7 +3213,7 @@ export interface components {
             object: "page";
         };
         /** Page[ListedBudgetView] */
-        "Page_gateway.views.ListedBudgetView_": {
+        Page_ListedBudgetView: {
             data: components["schemas"]["ListedBudgetView"][];
             has_more: boolean;
             next_page: string | null;
@@ -3278,8 +3223,30 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[OwnLimits] */
+        Page_OwnLimits: {
+            data: components["schemas"]["OwnLimits"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[PeriodView] */
+        Page_PeriodView: {
+            data: components["schemas"]["PeriodView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[PriceView] */
-        "Page_gateway.views.PriceView_": {
+        Page_PriceView: {
             data: components["schemas"]["PriceView"][];
             has_more: boolean;
             next_page: string | null;
@@ -3290,7 +3257,7 @@ export interface components {
             object: "page";
         };
         /** Page[ProjectView] */
-        "Page_gateway.views.ProjectView_": {
+        Page_ProjectView: {
             data: components["schemas"]["ProjectView"][];
             has_more: boolean;
             next_page: string | null;
@@ -3300,8 +3267,30 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[ReconciliationView] */
+        Page_ReconciliationView: {
+            data: components["schemas"]["ReconciliationView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
+        /** Page[RequestView] */
+        Page_RequestView: {
+            data: components["schemas"]["RequestView"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[TenantView] */
-        "Page_gateway.views.TenantView_": {
+        Page_TenantView: {
             data: components["schemas"]["TenantView"][];
             has_more: boolean;
             next_page: string | null;
@@ -3312,7 +3301,7 @@ export interface components {
             object: "page";
         };
         /** Page[UsageView] */
-        "Page_gateway.views.UsageView_": {
+        Page_UsageView: {
             data: components["schemas"]["UsageView"][];
             has_more: boolean;
             next_page: string | null;
@@ -3322,8 +3311,19 @@ export interface components {
              */
             object: "page";
         };
+        /** Page[Version] */
+        Page_Version: {
+            data: components["schemas"]["Version"][];
+            has_more: boolean;
+            next_page: string | null;
+            /**
+             * @default page
+             * @constant
+             */
+            object: "page";
+        };
         /** Page[WebhookView] */
-        "Page_gateway.views.WebhookView_": {
+        Page_WebhookView: {
             data: components["schemas"]["WebhookView"][];
             has_more: boolean;
             next_page: string | null;
@@ -4460,7 +4460,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.adapter_rows.Adapter_"];
+                    "application/json": components["schemas"]["Page_Adapter"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4871,7 +4871,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.adapter_rows.Version_"];
+                    "application/json": components["schemas"]["Page_Version"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4956,7 +4956,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.ListedAlertView_"];
+                    "application/json": components["schemas"]["Page_ListedAlertView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -4999,7 +4999,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.alias_rows.Alias_"];
+                    "application/json": components["schemas"]["Page_Alias"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5218,7 +5218,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.AuditLineView_"];
+                    "application/json": components["schemas"]["Page_AuditLineView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5266,7 +5266,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.ListedBudgetView_"];
+                    "application/json": components["schemas"]["Page_ListedBudgetView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5394,7 +5394,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.finance_views.CorrectionView_"];
+                    "application/json": components["schemas"]["Page_CorrectionView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5562,7 +5562,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.ExportView_"];
+                    "application/json": components["schemas"]["Page_ExportView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5868,7 +5868,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.finance_views.InvoiceView_"];
+                    "application/json": components["schemas"]["Page_InvoiceView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -5961,7 +5961,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.keys.Key_"];
+                    "application/json": components["schemas"]["Page_Key"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -6221,7 +6221,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.allowances.OwnLimits_"];
+                    "application/json": components["schemas"]["Page_OwnLimits"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -6683,7 +6683,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.finance_views.PeriodView_"];
+                    "application/json": components["schemas"]["Page_PeriodView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -6770,7 +6770,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.PriceView_"];
+                    "application/json": components["schemas"]["Page_PriceView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -6904,7 +6904,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.ProjectView_"];
+                    "application/json": components["schemas"]["Page_ProjectView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -7035,7 +7035,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.finance_views.ReconciliationView_"];
+                    "application/json": components["schemas"]["Page_ReconciliationView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -7173,7 +7173,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.request_views.RequestView_"];
+                    "application/json": components["schemas"]["Page_RequestView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -7381,7 +7381,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.TenantView_"];
+                    "application/json": components["schemas"]["Page_TenantView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -7654,7 +7654,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.UsageView_"];
+                    "application/json": components["schemas"]["Page_UsageView"];
                 };
             };
             /** @description A refusal, with its reason */
@@ -7699,7 +7699,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_gateway.views.WebhookView_"];
+                    "application/json": components["schemas"]["Page_WebhookView"];
                 };
             };
             /** @description A refusal, with its reason */
