@@ -29,8 +29,8 @@ from adapters.order import (
     read_past_header,
     slab_bytes,
 )
+from adapters.slab_names import SLAB_FORMAT, slab_name
 from adapters.spec import BaseShape
-from adapters.store import SLAB_FORMAT, slab_name
 
 MAGIC = b"laneway-slab\n\0\0\0"
 # So much is summed up in one number, by which what a disk, a copy or a crash did to it is found.

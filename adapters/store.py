@@ -31,6 +31,7 @@ from adapters.check import (
 )
 from adapters.header import AdapterRefused
 from adapters.resolved import is_resolved
+from adapters.slab_names import SLAB_FORMAT, slab_name
 from adapters.spec import AdapterSpec, BaseShape
 
 __all__ = [
@@ -46,8 +47,6 @@ __all__ = [
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 COPY_BYTES = 1024 * 1024
-# Raise it with whatever changes the meaning of a slab's bytes, and all are made anew.
-SLAB_FORMAT = 1
 OLD_SLABS = re.compile(rf"slab-(?!{SLAB_FORMAT}\.)[0-9]+\..*")
 
 
@@ -216,11 +215,6 @@ class AdapterStore:
                 os.close(lock)
                 swept += 1
         return swept
-
-
-def slab_name(dtype: str) -> str:
-    """Of the file in an adapter's directory that is its slab, as an engine of that dtype lays it out."""
-    return f"slab-{SLAB_FORMAT}.{dtype}"
 
 
 def slab_of(directory: Path, checked: Checked, base: BaseShape, dtype: str) -> bool:

@@ -29,8 +29,8 @@ from adapters.order import (
 )
 from adapters.resolved import RESOLVED_FILE, Unresolved
 from adapters.slab_file import SlabUnusable, read_slab, slab_key
+from adapters.slab_names import slab_name
 from adapters.spec import AdapterSpec, BaseShape
-from adapters.store import slab_name
 
 # Files that are read at once. Who waits for a slow disk keeps its place; more wait for theirs.
 READS_MAX = 4

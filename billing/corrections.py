@@ -12,8 +12,7 @@ from billing import periods, rollups, tables, usage
 from billing.clock import Clock, database_now
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
-from billing.prices import METERS, PICOS_MAX, PriceBook
-from billing.requests import REQUEST_TOKENS_MAX
+from billing.prices import METERS, PICOS_MAX, REQUEST_TOKENS_MAX, PriceBook
 from billing.texts import check_text
 
 REASON_CHARS_MAX = 500

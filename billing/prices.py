@@ -22,7 +22,9 @@ from billing.revision import Change
 PICOS_PER_UNIT = 10**12
 # The largest amount a 64-bit counter holds: 9.2 million currency units.
 PICOS_MAX = 2**63 - 1
-# A tenth of a currency unit per token. With requests.REQUEST_TOKENS_MAX no hold can pass PICOS_MAX.
+# Prompt and completion of one request together. With UNIT_PRICE_PICOS_MAX no hold can pass PICOS_MAX.
+REQUEST_TOKENS_MAX = 2**24
+# A tenth of a currency unit per token.
 UNIT_PRICE_PICOS_MAX = 10**11
 LIST_MAX = 1000
 

@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-# Prompt and completion of one request together. With prices.UNIT_PRICE_PICOS_MAX no hold can pass 64 bits.
-REQUEST_TOKENS_MAX = 2**24
+from billing.prices import REQUEST_TOKENS_MAX
 
 RefusalCode = Literal["tenant_budget_exceeded", "project_budget_exceeded", "key_budget_exceeded", "price_unknown"]
 Outcome = Literal["settled", "voided", "expired", "unknown", "journaled"]

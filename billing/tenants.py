@@ -13,7 +13,7 @@ from billing.clock import database_now, is_time_zone
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
-from billing.requests import REQUEST_TOKENS_MAX
+from billing.prices import REQUEST_TOKENS_MAX
 from billing.revision import Change
 from billing.texts import check_text
 

@@ -21,7 +21,8 @@ from litestar import Request
 
 from adapters.facts import Facts
 from adapters.header import AdapterRefused
-from adapters.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, Incoming, slab_name
+from adapters.slab_names import slab_name
+from adapters.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, Incoming
 from billing.ids import new_id
 from gateway import errors
 from gateway.adapter_process import run_adapters
@@ -34,6 +35,7 @@ from gateway.staging import Base, Staged, base_for
 from gateway.writes import Actor
 
 FIELDS = ("name", "base", "tenant", "shared", "pinned", "notes", "promote")
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}  # as a form's field says them
 STDERR_CHARS_LOGGED = 2000
 FULL_RETRY_S = 5.0
 # The fewest bytes per parameter in an adapter's files (float16, bfloat16).

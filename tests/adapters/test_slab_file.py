@@ -23,8 +23,9 @@ from adapters.generate import Recipe, recipes, write_random
 from adapters.order import ReadStopped
 from adapters.resolved import RESOLVED_FILE
 from adapters.slab_file import HEADER_BYTES, MAGIC, SUMMED_BYTES, SlabUnusable, read_slab
+from adapters.slab_names import slab_name
 from adapters.spec import PARENTS, AdapterRefused, BaseShape
-from adapters.store import AdapterStore, slab_name
+from adapters.store import AdapterStore
 from adapters.weights import Source, open_source, read_numbers, read_weights
 from kernels import lora_work
 

@@ -15,8 +15,7 @@ from gateway_stack import eventually_async
 from billing import corrections, prices
 from billing.corrections import PERIOD_PICOS_MAX
 from billing.errors import InvalidValue
-from billing.prices import UNIT_PRICE_PICOS_MAX
-from billing.requests import REQUEST_TOKENS_MAX
+from billing.prices import REQUEST_TOKENS_MAX, UNIT_PRICE_PICOS_MAX
 from gateway.bookkeeper import Bookkeeper
 
 JANUARY, FEBRUARY = at("2031-01-15T12:00"), at("2031-02-15T12:00")

@@ -11,8 +11,7 @@ from billing_books import Books
 from billing import clock, prices, revision
 from billing.errors import AlreadyExists, InvalidValue
 from billing.ledger import Held, HoldRefused, Ledger
-from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, UnitPrices, format_picos
-from billing.requests import REQUEST_TOKENS_MAX
+from billing.prices import PICOS_MAX, REQUEST_TOKENS_MAX, UNIT_PRICE_PICOS_MAX, UnitPrices, format_picos
 
 GOOD: dict[str, Any] = {
     "subject": "model-b",

@@ -20,8 +20,8 @@ from gateway_stack import MODEL, Stack, eventually
 from adapters.check import CONFIG_FILE, FILES, WEIGHTS_FILE
 from adapters.generate import Recipe, write_random
 from adapters.resolved import RESOLVED_FILE
+from adapters.slab_names import slab_name
 from adapters.spec import BaseShape
-from adapters.store import slab_name
 from engine.client import EngineClient
 from gateway import keys
 

@@ -1,0 +1,11 @@
+"""The names of slab files in an adapter's directory."""
+
+from __future__ import annotations
+
+# Raise it with whatever changes the meaning of a slab's bytes, and all are made anew.
+SLAB_FORMAT = 1
+
+
+def slab_name(dtype: str) -> str:
+    """Of the file in an adapter's directory that is its slab, as an engine of that dtype lays it out."""
+    return f"slab-{SLAB_FORMAT}.{dtype}"
