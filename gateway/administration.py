@@ -20,8 +20,7 @@ from billing.errors import InvalidValue, NotFound
 from billing.exports import jobs
 from billing.exports.export import Spec
 from billing.exports.jobs import Job
-from billing.prices import PriceVersion, SubjectKind
-from billing.requests import REQUEST_TOKENS_MAX
+from billing.prices import REQUEST_TOKENS_MAX, PriceVersion, SubjectKind
 from billing.tenants import Project, Tenant
 from billing.webhooks import MadeWebhook, Webhook
 from gateway import adapter_rows, allowances, keys, model_rows

@@ -15,7 +15,8 @@ from billing import revision
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 from billing.revision import Change
-from gateway.limits import LIMIT_MAX, Scope
+from gateway.allowance import LIMIT_MAX
+from gateway.limits import Scope
 from gateway.tables import keys, rate_limits
 
 NAMES = ("requests_per_minute", "tokens_per_minute", "concurrency")

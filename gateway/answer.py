@@ -9,16 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import msgspec
 
 from gateway.errors import ApiError
 from gateway.logprobs import piecewise
 from gateway.text import Drawn
-from gateway.wire import FinishReason, Usage
 
 # Pieces that lie unread are joined beyond so many: a reader who does not read costs its text, not an object a token.
 PIECES_MAX = 64
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class TokenUsage(msgspec.Struct, frozen=True):
+    """What an answer used, whichever API it is said in. `cached`: of `prompt`."""
+
+    prompt: int
+    cached: int
+    completion: int
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +117,7 @@ class Answer:
         self.left = False  # the reader is gone
         self.cut: Cut | None = None  # it is to end, whoever reads
         self.texts = [Text(index) for index in range(texts)]
-        self.usage: Usage | None = None  # of an answer that ends well; then each text has its finish_reason
+        self.usage: TokenUsage | None = None  # of an answer that ends well; then each text has its finish_reason
         self.error: ApiError | None = None
         self.ended = False  # settled, or failed
         # Makes the parts of the body; set if the body is stored (Idempotency-Key) before the settlement.
@@ -135,14 +146,14 @@ class Answer:
         elif self._stream:
             self.wake()
 
-    async def spell(self, usage: Usage) -> bytes:
+    async def spell(self, usage: TokenUsage) -> bytes:
         """The body of an answer that will end well, for whoever keeps it; its reader is not told yet."""
         assert self.whole is not None
         self.usage = usage
         self.body = b"".join([part async for part in piecewise(self.whole(self))])
         return self.body
 
-    def finish(self, usage: Usage) -> None:
+    def finish(self, usage: TokenUsage) -> None:
         self.usage = usage
         self._end()
 

@@ -19,9 +19,10 @@ from billing.database import Database, DatabaseUnavailable
 from billing.patience import Patience
 from billing.tables import projects, tenants
 from gateway import keys as key_rules
+from gateway.allowance import Allowance
 from gateway.allowances import NAMES
 from gateway.errors import InvalidApiKey, Overloaded
-from gateway.limits import Allowance, Scope, Subject
+from gateway.limits import Scope, Subject
 from gateway.roles import Role
 from gateway.tables import keys, rate_limits
 
@@ -73,6 +74,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _always() -> bool:
     return True
+
+
+class TenantName(msgspec.Struct, frozen=True):
+    id: str
+    slug: str
 
 
 class Callers:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from engine.tokenizer import Tokenizer
 from gateway import wire
-from gateway.answer import Answer, Piece
+from gateway.answer import Answer, FinishReason, Piece, TokenUsage
 from gateway.errors import ApiError
 from gateway.inflight import InFlight
 from gateway.logprobs import chat_tokens, filled
@@ -56,7 +56,7 @@ class ChatShape:
                 service_tier=work.service_tier,
                 system_fingerprint=work.fingerprint,
                 choices=[self._choice(answer, piece) for piece in pieces],
-                usage=answer.usage,
+                usage=usage_of(answer.usage),
             )
         )
 
@@ -96,7 +96,8 @@ class ChatShape:
     def closing(self, answer: Answer) -> bytes:
         said = [self._chunk(text.index, wire.Delta(), text.finish_reason) for text in answer.texts]
         if self._include_usage:
-            said.append(self._event([], answer.usage))
+            assert answer.usage is not None
+            said.append(self._event([], usage_of(answer.usage)))
         return b"".join(said) + DONE
 
     def failure(self, error: ApiError) -> bytes:
@@ -114,7 +115,7 @@ class ChatShape:
         self,
         index: int,
         delta: wire.Delta,
-        reason: wire.FinishReason | None = None,
+        reason: FinishReason | None = None,
         logprobs: wire.ChoiceLogprobs | None = None,
     ) -> bytes:
         choice = wire.ChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=reason)
@@ -132,6 +133,12 @@ class ChatShape:
             usage=usage if self._include_usage else UNSET,
         )
         return b"data: " + wire.encode(chunk) + b"\n\n"
+
+
+def usage_of(usage: TokenUsage) -> wire.Usage:
+    """As OpenAI says it, for chat completions and legacy completions."""
+    details = wire.PromptTokensDetails(cached_tokens=usage.cached)
+    return wire.Usage(usage.prompt, usage.completion, usage.prompt + usage.completion, details)
 
 
 def _filling(tokenizer: Tokenizer, piece: Piece) -> Iterator[bytes]:

@@ -15,7 +15,8 @@ import msgspec
 
 from engine import protocol
 from engine.client import EngineLost, EngineUnavailable, Generation
-from gateway import errors, wire
+from gateway import errors
+from gateway.answer import FinishReason
 from gateway.inflight import InFlight
 from gateway.text import TextOfIds
 
@@ -32,7 +33,7 @@ class End(msgspec.Struct, frozen=True):
     """How one text ended: in a word, and for the caller as a finish reason or an error."""
 
     ending: str
-    finish_reason: wire.FinishReason | None
+    finish_reason: FinishReason | None
     error: errors.ApiError | None = None
     made: int = 0  # completion tokens
     usage: protocol.Usage = NO_USAGE

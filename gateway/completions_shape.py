@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from engine.tokenizer import Tokenizer
 from gateway import wire
 from gateway.answer import Answer, Piece
-from gateway.chat_shape import DONE, KEEP_ALIVE
+from gateway.chat_shape import DONE, KEEP_ALIVE, usage_of
 from gateway.completions_wire import Completion, CompletionChoice, CompletionLogprobs
 from gateway.errors import ApiError
 from gateway.inflight import InFlight
@@ -55,7 +55,7 @@ class CompletionShape:
             )
             for piece in pieces
         ]
-        return wire.encode(self._completion(choices, answer.usage))
+        return wire.encode(self._completion(choices, usage_of(answer.usage)))
 
     def opening(self) -> bytes:
         return b""
@@ -81,7 +81,7 @@ class CompletionShape:
             said += self._event([choice], self._usage)
         if self._usage is None:
             assert answer.usage is not None
-            said += self._event([], answer.usage)
+            said += self._event([], usage_of(answer.usage))
         return said + DONE
 
     def failure(self, error: ApiError) -> bytes:

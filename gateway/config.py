@@ -17,7 +17,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta
 
-from gateway.console_files import default_directory
+import gateway as package
 from gateway.private_files import DIRECTORY_MODE, make_private
 from gateway.sections import (
     DEFAULT_MODELS,
@@ -42,6 +42,7 @@ from gateway.sections import (
 )
 
 DEFAULT_FILE = "laneway.toml"
+_PACKAGE = Path(package.__path__[0]).resolve()
 # sockaddr_un.sun_path holds 108 bytes with the closing zero.
 SOCKET_PATH_BYTES_MAX = 107
 
@@ -277,7 +278,7 @@ def _resolved(config: Config, base: Path) -> Config:
             gateway,
             data_dir=str(data_dir),
             database_url=_database_url(gateway.database_url, base, data_dir),
-            console_dir=str(base / gateway.console_dir if gateway.console_dir else default_directory()),
+            console_dir=str(base / gateway.console_dir if gateway.console_dir else default_console_directory()),
             secret_file=str(base / gateway.secret_file if gateway.secret_file else data_dir / "server.secret"),
             models_dir=str(base / gateway.models_dir if gateway.models_dir else data_dir / "models"),
         ),
@@ -289,6 +290,12 @@ def _resolved(config: Config, base: Path) -> Config:
             for model in models
         ),
     )
+
+
+def default_console_directory() -> Path:
+    """The console's built files: inside the package where a wheel put them, else where a checkout builds them."""
+    inside = _PACKAGE / "admin_ui"
+    return inside if inside.is_dir() else _PACKAGE.parent / "admin_ui" / "dist"
 
 
 def _database_url(url: str, base: Path, data_dir: Path) -> str:

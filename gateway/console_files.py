@@ -28,13 +28,6 @@ MEDIA_TYPES = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-_PACKAGE = Path(__file__).resolve().parent
-
-
-def default_directory() -> Path:
-    """Inside the package where a wheel put them, else where a checkout builds them."""
-    inside = _PACKAGE / "admin_ui"
-    return inside if inside.is_dir() else _PACKAGE.parent / "admin_ui" / "dist"
 
 
 class BuildRefused(Exception):

@@ -29,8 +29,8 @@ from billing.tenants import Tenant
 from gateway import adapter_rows, keys, supervisor
 from gateway.adapter_rows import Registration
 from gateway.administration import Actor, Administration
-from gateway.commands.database import upgrade
 from gateway.config import Config, write_private
+from gateway.migrate import upgrade
 from gateway.model_rows import configured
 from gateway.packaged import check_free, install_models, missing, size_of
 from gateway.sections import OWN_MODEL

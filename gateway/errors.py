@@ -16,6 +16,7 @@ RETRY_AFTER_S_MAX = 60  # official SDKs ignore a longer one
 JITTER_PART = 0.25
 JITTER_S_MIN = 2
 JSON_TYPE = b"application/json"
+STATUS_CLIENT_LEFT = 499  # nobody reads it; for the log
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):

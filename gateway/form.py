@@ -15,7 +15,7 @@ from litestar import Request
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
 from gateway import errors
-from gateway.http import STATUS_CLIENT_LEFT, check_encoding
+from gateway.http import check_encoding
 
 PARTS_MAX = 64
 FIELD_BYTES_MAX = 16 * 1024
@@ -205,5 +205,5 @@ async def _next(request: Request[Any, Any, Any], idle_s: float) -> tuple[bytes, 
     except TimeoutError:
         raise errors.OtherStatus(408, f"Nothing of the upload came for {idle_s:g} s.") from None
     if message["type"] != "http.request":
-        raise errors.OtherStatus(STATUS_CLIENT_LEFT, "The client left.")
+        raise errors.OtherStatus(errors.STATUS_CLIENT_LEFT, "The client left.")
     return message["body"], message["more_body"]

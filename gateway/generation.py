@@ -16,18 +16,17 @@ import msgspec
 from billing.database import DatabaseUnavailable
 from billing.ledger import Held
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
-from gateway import errors, wire
-from gateway.answer import Answer, Cut
+from gateway import errors
+from gateway.answer import Answer, Cut, TokenUsage
 from gateway.asked import Asked
 from gateway.bodies import Read
-from gateway.callers import Caller, Callers
+from gateway.callers import Caller, Callers, TenantName
 from gateway.choices import AWAY, Choice, Choices, Outcome
 from gateway.exhausted import Exhausted
 from gateway.first_tokens import FirstTokens
 from gateway.holding import Holding
 from gateway.inflight import InFlight, Plan
 from gateway.limiter import Admission, Limiter, end_refused
-from gateway.live_views import TenantName
 from gateway.loader import AdapterLoader
 from gateway.log import RequestLine, Seldom
 from gateway.metrics import Metrics
@@ -315,8 +314,7 @@ class Generator:
         """Settle what is billed, or void when nothing was made; then end the answer. The prompt is billed with the
         first completion token, and once, however many texts it got. Raises ApiError for a request that never ran."""
         record, metrics = work.line.record, self._metrics
-        details = wire.PromptTokensDetails(cached_tokens=outcome.cached)
-        usage = wire.Usage(outcome.prompt, outcome.billed, outcome.prompt + outcome.billed, details)
+        usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed)
         if outcome.made:
             if work.first is not None and outcome.error is None:
                 await work.first.keep(await work.answer.spell(usage))

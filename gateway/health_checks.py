@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import sqlalchemy as sa
 
 from billing import leases, reconcile, tables
 from billing.clock import SECOND, database_now
-from billing.database import DatabaseUnavailable
-
-if TYPE_CHECKING:
-    from gateway.services import Services
+from billing.database import Database, DatabaseUnavailable
+from billing.settler import Settler
+from engine.client import EngineClient
+from gateway.config import Config
+from gateway.models import Models
+from gateway.siblings import Place, Siblings
+from gateway.watch import RevisionWatch
 
 Status = Literal["ok", "degraded", "down"]
 RANK: dict[Status, int] = {"ok": 0, "degraded": 1, "down": 2}
@@ -56,8 +59,31 @@ Finding = tuple[Status, str]
 class HealthChecks:
     """One per gateway process."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(
+        self,
+        config: Config,
+        *,
+        database: Database,
+        watch: RevisionWatch,
+        leases: leases.Leases,
+        engine: EngineClient,
+        models: Models,
+        siblings: Siblings,
+        place: Place,
+        settler: Settler,
+        unrecordable: Callable[[], str | None],
+    ) -> None:
+        """`unrecordable`: why usage of one request more could not be recorded; None: it could."""
+        self._config = config
+        self._read = database.read
+        self._watch = watch
+        self._leases = leases
+        self._client = engine
+        self._base_models = models
+        self._siblings = siblings
+        self._place = place
+        self._settler = settler
+        self._unrecordable = unrecordable
         self._checks: dict[str, Callable[[], Awaitable[Finding]]] = {
             "database": self._database,
             "redis": self._redis,
@@ -104,15 +130,15 @@ class HealthChecks:
 
     async def _database(self) -> Finding:
         began = time.perf_counter()
-        await self._services.database.read(lambda connection: connection.execute(sa.select(1)).scalar_one())
-        if not self._services.watch.fresh:
+        await self._read(lambda connection: connection.execute(sa.select(1)).scalar_one())
+        if not self._watch.fresh:
             return "down", "the revision row was not read within the last second"
-        if not self._services.leases.held:
+        if not self._leases.held:
             return "down", "this gateway's lease has run out"
         return _timed(time.perf_counter() - began)
 
     async def _redis(self) -> Finding:
-        url = self._services.config.redis.url
+        url = self._config.redis.url
         if not url:
             return "ok", "not configured: each gateway limits by itself"
         import redis.asyncio
@@ -129,7 +155,7 @@ class HealthChecks:
         return _timed(time.perf_counter() - began)
 
     async def _engine(self) -> Finding:
-        engine = self._services.engine
+        engine = self._client
         beat = engine.last_heartbeat
         if not engine.ready:
             return "down", "no engine is connected and loaded"
@@ -140,22 +166,22 @@ class HealthChecks:
         return "ok", f"step {beat.step}; {beat.running} requests run, {beat.waiting} wait"
 
     async def _models(self) -> Finding:
-        refused = self._services.models.all_refused()
-        served = len(self._services.models.active()) - len(refused)
+        refused = self._base_models.all_refused()
+        served = len(self._base_models.active()) - len(refused)
         if not refused:
             return "ok", f"{served} are served"
         each = "; ".join(f"{name}: {reason}" for name, reason in sorted(refused.items()))
         return "degraded" if served else "down", f"{len(refused)} cannot be loaded, {served} are served: {each}"
 
     async def _gateways(self) -> Finding:
-        renew_s = self._services.config.lease.renew_s
+        renew_s = self._config.lease.renew_s
 
         def count(connection: sa.Connection) -> tuple[int, int]:
             now, row = database_now(connection), tables.leases.c
             held = sa.select(sa.func.count()).where(row.expires_at > now)
             return leases.live(connection, now, renew_s), int(connection.execute(held).scalar_one())
 
-        live, held = await self._services.database.read(count)
+        live, held = await self._read(count)
         if held > live:
             return (
                 "degraded",
@@ -164,18 +190,17 @@ class HealthChecks:
         return "ok", f"{live} renew their leases"
 
     async def _workers(self) -> Finding:
-        silent = await self._services.siblings.silent()
-        workers = self._services.place.workers
+        silent = await self._siblings.silent()
+        workers = self._place.workers
         if silent:
             which = ", ".join(map(str, silent))
             return "degraded", f"{len(silent)} of {workers} workers of this host do not answer: {which}"
         return "ok", f"{workers} on this host"
 
     async def _journal(self) -> Finding:
-        services = self._services
-        if (why := services.generator.unrecordable()) is not None:
+        if (why := self._unrecordable()) is not None:
             return "down", why
-        used, limit = services.settler.bytes_used, services.config.journal.bytes_max
+        used, limit = self._settler.bytes_used, self._config.journal.bytes_max
         if used:
             return "degraded", f"{used} of {limit} bytes wait for the database"
         return "ok", "empty"
@@ -184,13 +209,13 @@ class HealthChecks:
         def read(connection: sa.Connection) -> tuple[reconcile.Standing, int]:
             return reconcile.standing(connection), database_now(connection)
 
-        standing, now = await self._services.database.read(read)
+        standing, now = await self._read(read)
         if standing.imbalances or standing.overshot:
             return "down", f"{standing.imbalances} sums differ, {standing.overshot} budgets hold more than their limit"
         if standing.at is None:
             return "ok", "not reconciled yet"
         age_s = (now - standing.at) // SECOND
-        if age_s > RECONCILE_LATE * self._services.config.billing.reconcile_s:
+        if age_s > RECONCILE_LATE * self._config.billing.reconcile_s:
             return "degraded", f"reconciled {age_s} s ago, which is late"
         return "ok", f"reconciled {age_s} s ago, and sound"
 
@@ -205,7 +230,7 @@ class HealthChecks:
             found = [connection.execute(sa.select(sa.func.count()).where(where)).scalar_one() for where in wheres]
             return found[0], found[1], found[2], found[3]
 
-        queued, running, late, failed = await self._services.database.read(count)
+        queued, running, late, failed = await self._read(count)
         if late or failed:
             return "degraded", f"{late} wait for over {QUEUED_S_MAX} s, {failed} failed within a day"
         return "ok", f"{running} run, {queued} wait"

@@ -32,7 +32,6 @@ NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 IGNORED_HEADER = b"laneway-ignored"  # names the unknown fields of the body that changed nothing
 LINE = "laneway.line"  # in the ASGI scope: this exchange's RequestLine
 SERVER_SEND = "laneway.send"  # in the ASGI scope: the server's own `send`, which bypasses all middleware
-STATUS_CLIENT_LEFT = 499  # nobody reads it; for the log
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class Front:
             del scope[SERVER_SEND]  # type: ignore[misc]  # the server's exchange has the scope: a cycle for the collector
             record.route = _route(scope)
             if not record.status:
-                record.status = STATUS_CLIENT_LEFT
+                record.status = errors.STATUS_CLIENT_LEFT
             self._metrics.responses.labels(record.route, str(record.status)).inc()
             line.release()
 
@@ -162,7 +161,7 @@ async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
             while True:
                 message = await request.receive()
                 if message["type"] != "http.request":
-                    raise errors.OtherStatus(STATUS_CLIENT_LEFT, "The client left.")
+                    raise errors.OtherStatus(errors.STATUS_CLIENT_LEFT, "The client left.")
                 part = message["body"]
                 size += len(part)
                 if size > limit:

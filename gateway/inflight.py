@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from engine.protocol import Sampling
-from engine.tokenizer import Tokenizer
 from gateway.answer import Answer
 from gateway.asked import Asked
 from gateway.callers import Caller
 from gateway.limiter import Admission
 from gateway.log import RequestLine
+from gateway.models import ServedModel
 from gateway.prompts import Counted
 from gateway.registry import Target
 from gateway.replays import First
 from gateway.sampling import TextRules
-
-
-@dataclass(slots=True, frozen=True)
-class ServedModel:
-    """A base model as the gateway knows it. Those of one `vocabulary` have the same words by the same ids, those of one
-    `encoding` make the same ids of a prompt."""
-
-    name: str
-    tokenizer: Tokenizer
-    vocabulary: str
-    encoding: str
-    default_max_tokens: int
-    created: int  # Unix seconds
 
 
 class Plan(msgspec.Struct, frozen=True):

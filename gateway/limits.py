@@ -14,30 +14,16 @@ from typing import Literal
 
 import msgspec
 
+from gateway.allowance import Allowance
 from gateway.errors import RateLimited
 
 MINUTE_US = 60_000_000.0
-LIMIT_MAX = 2**31  # of each of the three
 # Keys and tenants remembered; above it, whoever was not heard of for longest is forgotten, unless something of it runs.
 SUBJECTS_MAX = 20_000
 # When a place among the concurrent requests becomes free is not known; this is how soon to look again.
 PLACE_WAIT_S = 1.0
 
 Scope = Literal["key", "tenant"]
-
-
-class Allowance(msgspec.Struct, frozen=True):
-    """What one key or tenant may do."""
-
-    requests_per_minute: int
-    tokens_per_minute: int
-    concurrency: int
-
-    def divided(self, gateways: int) -> Allowance:
-        """One gateway's part, at least 1 of each, when it cannot know what the others allow."""
-        if gateways <= 1:
-            return self
-        return Allowance(*(max(1, limit // gateways) for limit in msgspec.structs.astuple(self)))
 
 
 class Subject(msgspec.Struct, frozen=True):

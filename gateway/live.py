@@ -19,8 +19,9 @@ from billing.database import Database, DatabaseUnavailable
 from billing.tables import holds, tenants
 from engine.client import EngineClient, EngineUnavailable
 from engine.protocol import Snapshot
+from gateway.callers import TenantName
 from gateway.errors import Overloaded
-from gateway.live_views import AdapterNames, AwayEvent, EngineEvent, TenantName, engine_event
+from gateway.live_views import AdapterNames, AwayEvent, EngineEvent, engine_event
 
 PERIOD_S = 1.0
 # Of one gateway process, and of one key there. Each is a connection, and a copy of each event on its way.

@@ -12,14 +12,10 @@ from typing import Literal
 import msgspec
 
 from engine.protocol import Snapshot
+from gateway.callers import TenantName
 
 # By digest.
 AdapterNames = Mapping[str, str]
-
-
-class TenantName(msgspec.Struct, frozen=True):
-    id: str
-    slug: str
 
 
 class LiveOwner(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.answer import Answer, Piece, Text
+from gateway.answer import Answer, Piece, Text, TokenUsage
 from gateway.dialects import anthropic_error
 from gateway.errors import ApiError
 from gateway.inflight import InFlight
@@ -25,7 +25,7 @@ from gateway.messages_wire import (
     TextContent,
     TextDelta,
 )
-from gateway.wire import Usage, encode
+from gateway.wire import encode
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 
@@ -83,12 +83,11 @@ class MessageShape:
         self._opened = True
         return _event(BlockStart(TextContent(text=""))) + PING
 
-    def _usage(self, usage: Usage) -> MessagesUsage:
-        cached = usage.prompt_tokens_details.cached_tokens
+    def _usage(self, usage: TokenUsage) -> MessagesUsage:
         return MessagesUsage(
-            input_tokens=usage.prompt_tokens - cached,
-            cache_read_input_tokens=cached,
-            output_tokens=usage.completion_tokens,
+            input_tokens=usage.prompt - usage.cached,
+            cache_read_input_tokens=usage.cached,
+            output_tokens=usage.completion,
         )
 
     def _message(self, content: list[TextContent], usage: MessagesUsage, text: Text | None) -> MessageAnswer:

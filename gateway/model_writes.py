@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from billing import prices, revision
 from billing.clock import database_now
 from billing.errors import AlreadyExists, InvalidValue, NotYet
-from billing.requests import REQUEST_TOKENS_MAX
+from billing.prices import REQUEST_TOKENS_MAX
 from billing.revision import Change
 from gateway import adapter_rows, model_rows
 from gateway.model_rows import FALLBACKS_MAX, MODELS_MAX, TENANTS_MAX, BaseModel, Dtype, ModelChange

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -16,7 +17,6 @@ import sqlalchemy as sa
 from billing.database import Database, DatabaseUnavailable
 from engine.tokenizer import Tokenizer
 from gateway.config import Config
-from gateway.inflight import ServedModel
 from gateway.model_rows import BaseModel, configured, list_models
 from gateway.registry import Registry, ServedName
 
@@ -24,6 +24,19 @@ VOCABULARY_FILES = ("tokenizer.json",)
 ENCODING_FILES = (*VOCABULARY_FILES, "tokenizer_config.json", "chat_template.jinja")
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class ServedModel:
+    """A base model as the gateway knows it. Those of one `vocabulary` have the same words by the same ids, those of one
+    `encoding` make the same ids of a prompt."""
+
+    name: str
+    tokenizer: Tokenizer
+    vocabulary: str
+    encoding: str
+    default_max_tokens: int
+    created: int  # Unix seconds
 
 
 class Files:

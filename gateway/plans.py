@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from billing.requests import REQUEST_TOKENS_MAX
+from billing.prices import REQUEST_TOKENS_MAX
 from engine import protocol
 from engine.client import EngineClient
 from gateway import errors
@@ -24,9 +24,10 @@ from gateway.bodies import (
 )
 from gateway.callers import Caller
 from gateway.config import Config
-from gateway.inflight import Plan, ServedModel
+from gateway.inflight import Plan
 from gateway.large_jobs import HasRead, ReadJob, Window, check_window
 from gateway.large_work import LargeWork
+from gateway.models import ServedModel
 from gateway.pace import Pace
 from gateway.prompts import Counted, PromptCounter
 from gateway.registry import Registry, Target

@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import sqlalchemy as sa
@@ -19,7 +20,6 @@ from billing.database import Database
 from gateway.adapter_rows import EVERYONE, Adapter, list_adapters, live_digests
 from gateway.errors import ModelNotFound, ModelUnavailable
 from gateway.model_rows import BaseModel
-from gateway.wire import ModelCard
 
 OWNER = "laneway"  # `owned_by` of what belongs to no tenant
 
@@ -30,6 +30,15 @@ class Target(msgspec.Struct, frozen=True):
     name: str  # as it was asked for
     model: str
     adapter: Adapter | None
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    parent: str | None = None  # an adapter's base model
+    max_model_len: int | None = None  # tokens of the longest context; null while the engine is away
 
 
 class ServedName(msgspec.Struct, frozen=True):

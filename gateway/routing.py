@@ -22,9 +22,8 @@ from gateway.alias_rows import Alias
 from gateway.callers import Caller
 from gateway.config import Config
 from gateway.errors import ModelNotFound
-from gateway.registry import OWNER, Registry, Target
+from gateway.registry import OWNER, ModelCard, Registry, Target
 from gateway.sections import TargetSection
-from gateway.wire import ModelCard
 
 PARTS = 2**52  # a double tells halves of them apart
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.limits import LIMIT_MAX, Allowance
+from gateway.allowance import LIMIT_MAX, Allowance
 
 DEMO_MODEL = "smollm2-135m-instruct"
 OWN_MODEL = "laneway-tiny"

@@ -165,7 +165,7 @@ class Services:
             secret=secret,
         )
         self.live = Live(self.engine, Tenants(self.database, self.generator.tenants), self.registry.names)
-        self.health = HealthChecks(self)
+        self.health = _health_checks(self)
         self._loading: asyncio.Task[None] | None = None
         self._told: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -331,6 +331,21 @@ class Services:
                     await self.leases.release()
         except (DatabaseUnavailable, TimeoutError) as error:
             _log.error("stop.unclean", extra={"fields": {"reason": repr(error)}})
+
+
+def _health_checks(services: Services) -> HealthChecks:
+    return HealthChecks(
+        services.config,
+        database=services.database,
+        watch=services.watch,
+        leases=services.leases,
+        engine=services.engine,
+        models=services.models,
+        siblings=services.siblings,
+        place=services.place,
+        settler=services.settler,
+        unrecordable=services.generator.unrecordable,
+    )
 
 
 def _settler(config: Config, ledger: Ledger, gateway_id: str) -> Settler:

@@ -336,18 +336,4 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
 
 
-class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str
-    parent: str | None = None  # an adapter's base model
-    max_model_len: int | None = None  # tokens of the longest context; null while the engine is away
-
-
-class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
 encode = msgspec.json.Encoder().encode

@@ -6,11 +6,12 @@ slow down others. Arithmetic and sharing through Redis are those of the inferenc
 
 from __future__ import annotations
 
+from gateway.allowance import Allowance
 from gateway.callers import Caller
 from gateway.client_pace import ClientPace
 from gateway.errors import RateLimited
 from gateway.limiter import Limiter
-from gateway.limits import Allowance, Scope, Subject
+from gateway.limits import Scope, Subject
 from gateway.sections import AdministrationSection
 
 # One admin key gets 1/KEY_SHARE of its tenant's limit, so that another key can still revoke it.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -18,9 +15,10 @@ from billing.errors import BillingRefused
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
 from gateway.config import Config
 from gateway.keys import KeyRefused
+from gateway.migrate import upgrade
 from gateway.model_rows import BaseModel, active_models, configured
-from gateway.private_files import close_to_others
 from gateway.sections import safe_url
+from gateway.supervisor import CannotStart
 
 T = TypeVar("T")
 REFUSALS = (BillingRefused, KeyRefused, AdapterRefused)
@@ -35,22 +33,11 @@ def db_group() -> None:
 @pass_console
 def upgrade_command(console: Console) -> None:
     """Bring the schema to the newest version. Safe to run again."""
-    upgrade(console.config)
+    try:
+        upgrade(console.config)
+    except CannotStart as error:
+        fail(str(error))
     click.echo(f"{safe_url(console.config.database_url)}: the schema is the newest")
-
-
-def upgrade(config: Config) -> None:
-    """Run the migrations in their own room, as a process. Refused with their last words when they fail."""
-    close_to_others(config.data_dir, config.database_url)
-    done = subprocess.run(
-        [sys.executable, "-m", "migrations"],
-        env={**os.environ, "LANEWAY_DATABASE_URL": config.database_url},  # not on argv: it may hold a password
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        fail(f"the migrations of {safe_url(config.database_url)} failed: {_last_words(done.stderr or done.stdout)}")
 
 
 def write(console: Console, change: Callable[[sa.Connection], T]) -> T:
@@ -110,10 +97,6 @@ def _unavailable(config: Config, reason: str) -> str:
     if "no such table" in reason or "does not exist" in reason:
         return f"{safe_url(config.database_url)} lacks tables ({first}); bring it up with: laneway db upgrade"
     return f"{safe_url(config.database_url)} cannot be used: {first}"
-
-
-def _last_words(output: str) -> str:
-    return next((line for line in reversed(output.splitlines()) if line.strip()), "no output")
 
 
 def sentence(error: Exception) -> str:

@@ -7,10 +7,10 @@ import msgspec
 
 from gateway import allowances
 from gateway.administration import tenant_of
+from gateway.allowance import LIMIT_MAX
 from gateway.allowances import NAMES, LimitsChange
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.limits import LIMIT_MAX
 
 Count = click.IntRange(1, LIMIT_MAX)
 

@@ -16,8 +16,8 @@ from engine import log_output
 from gateway import config as configuration
 from gateway import supervisor
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
-from gateway.commands.database import upgrade
 from gateway.config import Config
+from gateway.migrate import upgrade
 from gateway.model_rows import BaseModel, configured, list_models
 from gateway.packaged import check_free, install_models, missing, size_of
 from gateway.private_files import make_private

@@ -20,11 +20,10 @@ from gateway.model_rows import BaseModel
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed
 from gateway.services import Services
 from gateway.staging import Base
-from gateway.uploads import Upload, UploadView
+from gateway.uploads import BOOLEANS, Upload, UploadView
 from gateway.views import AddedAdapterView, Page, page
 
 AdapterSort = Literal["name", "-name", "base_model", "-base_model", "version", "-version", "created_at", "-created_at"]
-BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Promotion(msgspec.Struct, forbid_unknown_fields=True):

@@ -15,9 +15,8 @@ from billing.clock import database_now
 from billing.corrections import REASON_CHARS_MAX
 from billing.errors import InvalidValue, NotFound
 from billing.margins import Margins
-from billing.prices import PICOS_MAX
+from billing.prices import PICOS_MAX, REQUEST_TOKENS_MAX
 from billing.reconcile import Result
-from billing.requests import REQUEST_TOKENS_MAX
 from gateway.administration import Actor, narrowed
 from gateway.errors import InvalidRequest
 from gateway.finance import Finance, adapter_names

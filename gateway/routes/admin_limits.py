@@ -11,8 +11,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway import allowances
 from gateway.administration import Actor, Administration, narrowed
+from gateway.allowance import LIMIT_MAX
 from gateway.allowances import LimitsChange, OwnLimits
-from gateway.limits import LIMIT_MAX
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
 from gateway.services import Services
 from gateway.views import Page, page

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from litestar import Request, get
 
 from gateway.access import admit
+from gateway.registry import ModelCard
 from gateway.services import Services
-from gateway.wire import ModelCard, ModelList
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
 
 
 @get(["/v1/models", "/t/{tenant:str}/v1/models"], opt={"route": "/v1/models"})

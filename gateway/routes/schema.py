@@ -17,9 +17,8 @@ from gateway.dialects import AnthropicError, speaks_anthropic
 from gateway.errors import ErrorBody
 from gateway.live_views import AwayEvent, EngineEvent
 from gateway.parsing import UnservedFields
-from gateway.routes.admin_adapters import BOOLEANS
 from gateway.routes.component_names import REFERENCE, joined, without_module_paths
-from gateway.uploads import FIELDS
+from gateway.uploads import BOOLEANS, FIELDS
 
 _STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
 _SESSION = (

@@ -7,9 +7,8 @@ import weakref
 
 import pytest
 
-from gateway.answer import PIECES_MAX, Answer
+from gateway.answer import PIECES_MAX, Answer, TokenUsage
 from gateway.errors import InternalError
-from gateway.wire import PromptTokensDetails, Usage
 
 
 @pytest.mark.parametrize("every", [1, 7, PIECES_MAX, PIECES_MAX + 1, 1000, 5000])
@@ -24,7 +23,7 @@ def test_a_text_is_whole_however_seldom_it_is_read(every: int) -> None:
         if number % every == 0:
             for piece in answer.take():
                 read[piece.index] += piece.text
-    answer.finish(Usage(1, 3000, 3001, PromptTokensDetails(cached_tokens=0)))
+    answer.finish(TokenUsage(1, 0, 3000))
     for piece in answer.take_all():
         read[piece.index] += piece.text
     assert read == ["".join(tokens[1::2]), "".join(tokens[0::2])]
@@ -48,7 +47,7 @@ def test_what_ended_is_gone_without_a_collector(ends_well: bool) -> None:
         owner = Owner()
         gone = weakref.ref(owner)
         if ends_well:
-            owner.answer.finish(Usage(1, 1, 2, PromptTokensDetails(cached_tokens=0)))
+            owner.answer.finish(TokenUsage(1, 0, 1))
         else:
             owner.answer.fail(InternalError())
         owner.answer.leave()

@@ -14,10 +14,11 @@ from billing import revision, tenants
 from billing.database import Database, DatabaseUnavailable
 from gateway import allowances, keys
 from gateway import callers as module
+from gateway.allowance import Allowance
 from gateway.allowances import LimitsChange
 from gateway.callers import Callers
 from gateway.errors import InvalidApiKey, Overloaded
-from gateway.limits import Allowance, Scope
+from gateway.limits import Scope
 from gateway.watch import RevisionWatch
 from migrations.upgrade import upgrade
 

@@ -14,7 +14,7 @@ import pytest
 from gateway_stack import Stack
 
 from gateway import console_files
-from gateway.config import parse
+from gateway.config import default_console_directory, parse
 from gateway.console_files import BuildRefused, ConsoleFiles
 
 PAGE = b"<!doctype html><title>Laneway</title>"
@@ -154,7 +154,7 @@ def test_without_a_build_it_says_how(make_stack: Callable[..., Stack], tmp_path:
 
 
 def test_where_they_are(tmp_path: Path) -> None:
-    assert parse(b"", tmp_path, "test", {}).console_dir == console_files.default_directory()
+    assert parse(b"", tmp_path, "test", {}).console_dir == default_console_directory()
     named = parse(b'[gateway]\nconsole_dir = "built"', tmp_path, "test", {})
     assert named.console_dir == tmp_path / "built"
 

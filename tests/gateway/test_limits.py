@@ -7,8 +7,9 @@ import random
 import pytest
 
 from gateway import limits
+from gateway.allowance import Allowance
 from gateway.errors import ApiError, RateLimited
-from gateway.limits import MINUTE_US, Allowance, Rates, Subject, duration
+from gateway.limits import MINUTE_US, Rates, Subject, duration
 
 LEASE_US = 15_000_000
 

@@ -19,9 +19,8 @@ from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX
 from gateway.callers import Caller
 from gateway.config import parse
 from gateway.errors import InvalidRequest
-from gateway.inflight import ServedModel
 from gateway.large_work import LargeWork
-from gateway.models import Files
+from gateway.models import Files, ServedModel
 from gateway.plans import Known, Planner
 from gateway.registry import Registry, ServedName, Target
 from gateway.sampling import TextRules, make_sampling

@@ -16,11 +16,12 @@ from billing.prices import PriceBook
 from billing.revision import EVERYTHING, KEPT, Change
 from gateway import allowances, keys
 from gateway.administration import Actor, Administration
+from gateway.allowance import Allowance
 from gateway.allowances import LimitsChange
 from gateway.callers import Callers
 from gateway.config import Config, parse
 from gateway.errors import InvalidApiKey
-from gateway.limits import Allowance, Scope
+from gateway.limits import Scope
 from gateway.sections import TargetSection
 from gateway.services import Services
 from gateway.watch import RevisionWatch

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from redis_server import RedisServer
 
 from billing.ids import new_id
+from gateway.allowance import Allowance
 from gateway.errors import RateLimited
 from gateway.limiter import PLACE_S, Admission, Limiter
-from gateway.limits import Allowance, Rates, Subject
+from gateway.limits import Rates, Subject
 from gateway.shared_limits import SharedRates
 
 LEASE_US = round(PLACE_S * 1e6)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.answer import Answer, Piece
+from gateway.answer import Answer, Piece, TokenUsage
 from gateway.errors import ApiError, InternalError
 from gateway.sse import StreamedAnswer, Waits
-from gateway.wire import PromptTokensDetails, Usage
 
 
 class Plain:
@@ -83,7 +82,7 @@ async def test_what_is_added_is_sent_before_the_call_returns() -> None:
     assert exchange.body == b"<ab"
     exchange.answer.add(1, "c")
     assert exchange.body == b"<abc"
-    exchange.answer.finish(Usage(1, 3, 4, PromptTokensDetails(0)))
+    exchange.answer.finish(TokenUsage(1, 0, 3))
     await exchange.task
     assert exchange.body == b"<abc>"
 
@@ -103,7 +102,7 @@ async def test_while_send_waits_nothing_is_lost_and_nothing_overtakes() -> None:
         if draw.random() < 0.5:
             await asyncio.sleep(0)
     exchange.writable.set()
-    exchange.answer.finish(Usage(1, 300, 301, PromptTokensDetails(0)))
+    exchange.answer.finish(TokenUsage(1, 0, 300))
     await exchange.task
     assert exchange.body.decode() == f"<{said}>"
 
