@@ -5,7 +5,6 @@ It decides nothing: which chunk runs, and in which pages, is the scheduler's. It
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterator
@@ -15,10 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from adapters.host import HostMemory
 from adapters.layer import LoraBatch
 from adapters.pool import TilePool
-from adapters.spec import BaseShape
+from engine.compute_shared import PAGE_TOKENS, check_page, draw_of, host_memory, sort_out
 from engine.config import EngineConfig, ModelConfig
 from engine.cpu_weights import CpuModel, CpuWeights
 from engine.host_pool import build_host_pool
@@ -27,16 +25,13 @@ from engine.models.batch import pack
 from engine.models.config import ModelRefused
 from engine.models.decoder import Decoder
 from engine.models.dummy import dummy_digest
+from engine.models.shape import base_shape
 from engine.models.weights import model_digest
 from engine.penalties import Draw
 from engine.protocol import Logprobs, ModelInfo
 from engine.sampler import sample
 from engine.step import UNDRAWABLE, Chunk, Done, HostPool, Step, StepResult
 from engine.together import check_weights_fit, in_order_of_loading
-
-# A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
-PAGE_TOKENS = 16
-PAGE_TOKENS_MIN = 8
 
 _log = logging.getLogger(__name__)
 
@@ -162,32 +157,6 @@ def draw_rows(logits: Tensor, draws: list[Draw]) -> tuple[list[tuple[int | None,
     return drawn, errors
 
 
-def draw_of(chunk: Chunk) -> Draw:
-    """How the id is drawn that a sampling chunk yields."""
-    own = chunk.sequence
-    return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
-
-
-def sort_out(chunks: list[Chunk], info: ModelInfo) -> tuple[list[Chunk], dict[int, str]]:
-    """Those that can be computed, and by index why the others cannot."""
-    reasons = [_unfit(chunk, info) for chunk in chunks]
-    good = [chunk for chunk, reason in zip(chunks, reasons, strict=True) if reason is None]
-    return good, {index: reason for index, reason in enumerate(reasons) if reason is not None}
-
-
-def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:
-    """Why the chunk cannot be computed; None when it can."""
-    stop = chunk.start + chunk.count
-    if stop > info.context_tokens:
-        return f"token {stop} is beyond the model's context of {info.context_tokens}"
-    if chunk.start >= len(chunk.sequence.prompt_ids):
-        return None  # an id that was drawn here
-    ids = chunk.sequence.tokens(chunk.start, stop)
-    if min(ids) < 0 or max(ids) >= info.vocab_size:
-        return f"an id is not in the vocabulary of {info.vocab_size}"
-    return None
-
-
 def build_runner(config: EngineConfig) -> TorchRunner:
     """Lay out the arena and load the configured models, as many as weights_bytes has room for; those that cannot be
     served are in `refused`. Raises ModelRefused when none can be."""
@@ -234,28 +203,3 @@ def _refusing(name: str, refused: dict[str, str]) -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         refused[name] = str(error) or type(error).__name__
-
-
-def host_memory(config: EngineConfig, *, pinned: bool) -> HostMemory:
-    """For adapters. What is not pinned costs nothing until it is written."""
-    return HostMemory(torch.empty(config.adapter_host_bytes, dtype=torch.uint8, pin_memory=pinned))
-
-
-def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> int:
-    """Log tokens per page and the waste, which it returns. Raises ModelRefused when pages do not suit the model."""
-    tokens = page_bytes // token_bytes
-    if tokens < PAGE_TOKENS_MIN:
-        raise ModelRefused(
-            f"{name}: a page of {page_bytes} bytes holds {tokens} tokens of {token_bytes} bytes; "
-            f"at least {PAGE_TOKENS_MIN} are needed"
-        )
-    if pages < 2:
-        raise ModelRefused(f"{name}: arena_bytes is less than two pages of {page_bytes} bytes")
-    waste = page_bytes - tokens * token_bytes
-    fields = {"model": name, "pages": pages, "page_bytes": page_bytes, "tokens_per_page": tokens, "waste_bytes": waste}
-    _log.info("arena.page", extra={"fields": fields})
-    return waste
-
-
-def base_shape(directory: Path) -> BaseShape:
-    return BaseShape.from_config(json.loads((directory / "config.json").read_bytes()))

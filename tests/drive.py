@@ -11,8 +11,8 @@ from typing import Any
 from adapters.spec import BaseShape
 from adapters.store import AdapterStore
 from engine.arena import Arena
+from engine.models.shape import base_shape
 from engine.protocol import Logprobs, Sampling
-from engine.runner import base_shape
 from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Pending, Sequence, Step
 from engine.tiers import SHIPPED_TIERS, Tier

@@ -13,6 +13,7 @@ import torch
 from adapters.pool import TilePool
 from adapters.staging import CudaLane, Staging
 from adapters.table import LAYERS_MIN, AdapterRows
+from engine.compute_shared import PAGE_TOKENS, check_page, host_memory
 from engine.config import EngineConfig
 from engine.gpu.driver import OUT_OF_MEMORY, DriverError, DriverMemory
 from engine.gpu.graphs import CudaRecorder, Graphs
@@ -25,7 +26,6 @@ from engine.gpu.weights import GpuWeights
 from engine.gpu.weights_loader import PASSING
 from engine.host_pool import build_host_pool
 from engine.models.config import ModelRefused
-from engine.runner import PAGE_TOKENS, check_page, host_memory
 from engine.together import check_weights_fit, in_order_of_loading
 
 # Where nothing is mapped, a piece of the host's memory is a multiple of this.

@@ -15,8 +15,8 @@ from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
 from engine.gpu.step_memory import StepMemory, Workspace
 from engine.models.config import DecoderConfig
-from engine.models.decoder import rotary_frequencies
 from engine.models.linear import Linear
+from engine.models.shape import rotary_frequencies
 from engine.models.weights import LayerWeights, Weights
 from kernels.decode_attention import decode_attention, plan_decode
 from kernels.embed import embed

@@ -13,7 +13,7 @@ from torch import Tensor
 from adapters.spec import BaseShape
 from adapters.table import stack_of
 from engine.gpu.step_memory import StepMemory
-from engine.models.decoder import GATE_UP, QKV
+from engine.models.shape import GATE_UP, QKV
 from kernels.lora import lora
 from kernels.lora_work import LoraWork, Stack, TileTable
 

@@ -15,9 +15,9 @@ from adapters.spec import BaseShape
 from engine.config import ModelConfig
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest
+from engine.models.shape import base_shape
 from engine.models.slab_source import DummySource, FileSource, SlabSource
 from engine.models.weights import model_digest
-from engine.runner import base_shape
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from adapters.pool import TilePool
 from adapters.table import AdapterRows
+from engine.compute_shared import check_page, draw_of, sort_out
 from engine.config import ModelConfig
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draws import Reported, draw_fields, mode_of, report, to_host, undrawable
@@ -31,7 +32,6 @@ from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.slab import slab_weights
 from engine.penalties import Draw, penalize
 from engine.protocol import Logprobs, ModelInfo, Sampling
-from engine.runner import check_page, draw_of, sort_out
 from engine.step import Chunk, DeviceLost, HostPool, Sequence, Step, StepResult
 from kernels.prefill_attention import PROGRAMS_PER_SM
 from kernels.sample import Draws, sample

@@ -6,7 +6,6 @@ index tensors it is given.
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 import torch
@@ -15,10 +14,8 @@ from torch import Tensor
 
 from engine.models.batch import PackedBatch, Span
 from engine.models.config import DecoderConfig
+from engine.models.shape import GATE_UP, QKV, rotary_frequencies
 from engine.models.weights import LayerWeights, Weights
-
-QKV = ("q_proj", "k_proj", "v_proj")
-GATE_UP = ("gate_proj", "up_proj")
 
 
 class Lora(Protocol):
@@ -104,19 +101,6 @@ class Decoder:
         layer.down.add_to(hidden, work.gate)
         if lora is not None:
             lora.apply(index, "down_proj", work.gate, hidden)
-
-
-def rotary_frequencies(config: DecoderConfig) -> Tensor:
-    """Radians per position [head_dim / 2], float32, after Llama 3's scaling if the model has it."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    frequencies = 1.0 / config.rope_theta**exponents
-    scaling = config.rope_scaling
-    if scaling is None:
-        return frequencies
-    turns = scaling.original_context_tokens * frequencies / (2 * math.pi)  # over the original context
-    smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    smooth = smooth.clamp(0, 1)
-    return (1 - smooth) * frequencies / scaling.factor + smooth * frequencies
 
 
 class _Workspace:

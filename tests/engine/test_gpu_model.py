@@ -21,11 +21,11 @@ from engine.gpu.model import Common, GpuModel
 from engine.gpu.packing import PackedStep, Packer
 from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
 from engine.models.config import load_config
+from engine.models.shape import base_shape
 from engine.models.slab import slab_weights
 from engine.models.slab_source import FileSource
 from engine.penalties import Draw
 from engine.protocol import ModelInfo, Sampling
-from engine.runner import base_shape
 from engine.step import Chunk, Sequence
 from kernels.sample import Mode
 

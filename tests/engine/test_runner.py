@@ -15,11 +15,12 @@ from safetensors.torch import load_file, save_file
 import engine.runner
 from adapters.spec import AdapterRefused
 from engine.arena import Arena
+from engine.compute_shared import PAGE_TOKENS, check_page
 from engine.config import EngineConfig, ModelConfig
 from engine.models.config import ModelRefused
 from engine.penalties import Draw
 from engine.protocol import Logprobs, Sampling
-from engine.runner import PAGE_TOKENS, TorchRunner, build_runner, check_page
+from engine.runner import TorchRunner, build_runner
 from engine.sampler import sample
 from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Chunk, Sequence, Step
@@ -351,7 +352,7 @@ def test_two_models_share_the_arena(tiny: Path, tmp_path: Path) -> None:
 
 def test_a_page_too_small_for_a_model_is_refused(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
     token_bytes = 3 * 2 * 2 * 8 * 4
-    with caplog.at_level("INFO", logger="engine.runner"):
+    with caplog.at_level("INFO", logger="engine"):
         check_page("tiny", token_bytes, page_bytes=9 * token_bytes + 5, pages=10)
     assert caplog.records[0].__dict__["fields"]["tokens_per_page"] == 9
     assert caplog.records[0].__dict__["fields"]["waste_bytes"] == 5
