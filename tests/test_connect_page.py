@@ -16,15 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import connect_page
 import httpx
 import pytest
-from connect_page import Snippet
-from gateway_stack import MODEL, Stack
-from required import missing_service
+
+from support import clients_page as connect_page
+from support.clients_page import Snippet
+from support.paths import TESTS
+from support.services import missing_service
+from support.stack import MODEL, Stack
 
 SNIPPETS = connect_page.snippets()
-PACKAGES = Path(__file__).parent / "clients" / "connect"
+PACKAGES = TESTS / "clients" / "connect"
 SNIPPET_S_MAX = 60
 MAX_TOKENS = 64
 # What a terminal or a pipe shows of what these print.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[1]
+from support.paths import REPO
+
 PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[a-z,]+\])?==([^ ;\\\n]+)", re.MULTILINE)
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
 # Needed only on other systems than the one on which constraints.txt was made.

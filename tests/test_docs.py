@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import main
+from support.paths import REPO
 
-REPO = Path(__file__).resolve().parents[1]
 README = (REPO / "README.md").read_text()
 COMMANDS = sorted(set(re.findall(r"`laneway ((?:[a-z]+ ?){1,2})`|^laneway ([a-z]+ [a-z]+)", README, re.MULTILINE)))
 LINKS = [

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).resolve().parents[1]
+from support.paths import REPO
+
 ROOMS = ["gateway", "engine", "adapters", "kernels", "billing", "migrations"]
 FUNCTION_LINES_MAX = 60
 KERNEL_LINES_MAX = 120

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from required import missing_service
 
-REPO = Path(__file__).resolve().parents[1]
+from support.paths import REPO
+from support.services import missing_service
 
 
 def first_run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

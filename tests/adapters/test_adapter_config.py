@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_files import config_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from adapters.config import CONFIG_BYTES_MAX, DESCRIPTIVE, READ, AdapterConfig, parse_config
 from adapters.spec import AdapterRefused
+from support.adapters.files import config_of
 
 NAMES = [
     f"model.layers.{layer}.{module}"

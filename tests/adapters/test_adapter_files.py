@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapter_files import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters.check import check_adapter, read_adapter
+from adapters.header import HEADER_BYTES_MAX, TENSORS_MAX
+from adapters.spec import AdapterRefused, BaseShape, ModuleShape, parse_config, read_header, validate
+from support.adapters.files import (
     BASE,
     CONFIG,
     WEIGHTS,
@@ -24,12 +30,6 @@ from adapter_files import (
     tensor_name,
     write_adapter,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from adapters.check import check_adapter, read_adapter
-from adapters.header import HEADER_BYTES_MAX, TENSORS_MAX
-from adapters.spec import AdapterRefused, BaseShape, ModuleShape, parse_config, read_header, validate
 
 A0, B0 = tensor_name(0, "q_proj", "A"), tensor_name(0, "q_proj", "B")
 A1, A2 = tensor_name(1, "q_proj", "A"), tensor_name(2, "q_proj", "A")

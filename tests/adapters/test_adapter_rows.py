@@ -8,8 +8,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from adapter_files import BASE
-from test_tile_pool import GUARD, PAGE_BYTES, Books, host_adapter, module_weights
 
 from adapters.layer import LoraBatch
 from adapters.pool import TilePool
@@ -19,6 +17,8 @@ from adapters.weights import ModuleWeights, pack
 from adapters.work import write_work
 from kernels.lora_work import DECODE_BLOCK_ROWS, WorkLayout
 from kernels.reference_lora import lora_tiled, table_tiles
+from support.adapters.files import BASE
+from support.adapters.tile_pool import GUARD, PAGE_BYTES, Books, host_adapter, module_weights
 
 STACKS = [("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)]
 RANK_MAX = 40

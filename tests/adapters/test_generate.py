@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapter_files import BASE, CONFIG, WEIGHTS, config_of, write_adapter
 
 from adapters.check import check_adapter
 from adapters.facts import Facts
 from adapters.generate import Recipe, recipes, write_random
 from adapters.store import AdapterStore
+from support.adapters.files import BASE, CONFIG, WEIGHTS, config_of, write_adapter
+from support.paths import REPO
 
-REPO = Path(__file__).resolve().parents[2]
 MODEL = {
     "hidden_size": 24,
     "intermediate_size": 40,

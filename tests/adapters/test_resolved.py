@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_files import BASE, CONFIG, config_of, lora_tensors, write_adapter
 
 from adapters import patterns
 from adapters.check import check_adapter, check_stored, resolve_stored
@@ -20,8 +19,9 @@ from adapters.resolved import RESOLVED_FILE, Resolved, Unresolved, is_resolved, 
 from adapters.spec import AdapterRefused
 from adapters.store import AdapterStore
 from adapters.weights import open_source
+from support.adapters.files import BASE, CONFIG, config_of, lora_tensors, write_adapter
+from support.paths import REPO, TESTS
 
-REPO = Path(__file__).resolve().parents[2]
 # Accepted by the static test of earlier versions, although there are 2²⁸ ways to match it.
 STALLING = "(?=model.layers.0.self_attn.q_proj)" + ".?" * 28 + "X"
 
@@ -71,11 +71,12 @@ def test_a_load_reads_no_configuration_and_evaluates_no_pattern(
 def test_a_process_that_loads_has_no_matcher(store: AdapterStore, tmp_path: Path) -> None:
     directory = stored(store, tmp_path / "source", alpha_pattern={r"layers\.[01]\..*": 8})
     program = (
-        "import sys, torch, pathlib; from adapters.weights import open_source; from adapter_files import BASE\n"
+        "import sys, torch, pathlib; from adapters.weights import open_source\n"
+        "from support.adapters.files import BASE\n"
         f"open_source(pathlib.Path({str(directory)!r}), BASE, torch.float32)\n"
         "assert 're2' not in sys.modules"
     )
-    path = f"{REPO}:{Path(__file__).parent}"
+    path = f"{REPO}:{TESTS}"
     subprocess.run([sys.executable, "-c", program], cwd=REPO, check=True, timeout=60, env={"PYTHONPATH": path})
 
 

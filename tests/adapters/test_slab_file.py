@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_files import BASE, CONFIG, WEIGHTS, peft_adapter, write_adapter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_lora_batch import CONFIGS
 
 from adapters import order, slab_file
 from adapters.check import check_adapter
@@ -27,8 +25,10 @@ from adapters.spec import PARENTS, AdapterRefused, BaseShape
 from adapters.store import AdapterStore, slab_name
 from adapters.weights import Source, open_source, read_numbers, read_weights
 from kernels import lora_work
+from support.adapters.files import BASE, CONFIG, WEIGHTS, peft_adapter, write_adapter
+from support.adapters.peft_configs import CONFIGS
+from support.paths import REPO
 
-REPO = Path(__file__).resolve().parents[2]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 

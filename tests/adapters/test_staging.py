@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from adapter_files import BASE, loadable, lora_tensors, write_adapter
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_tile_pool import GUARD, PAGE_BYTES, Books
 
 from adapters.host import HostMemory
 from adapters.pool import Moved, TilePool
@@ -22,6 +20,8 @@ from adapters.slabs import Slabs
 from adapters.spec import AdapterRefused
 from adapters.staging import Staging
 from adapters.weights import READS_MAX, Source, read_weights
+from support.adapters.files import BASE, loadable, lora_tensors, write_adapter
+from support.adapters.tile_pool import GUARD, PAGE_BYTES, Books
 
 # ---- slabs
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from adapter_files import BASE, CONFIG, WEIGHTS, config_of, header_of, lora_tensors, packed, write_adapter
 
 from adapters import store as store_module
 from adapters.config import CONFIG_BYTES_MAX
 from adapters.resolved import RESOLVED_FILE
 from adapters.store import AdapterRefused, AdapterStore
-
-REPO = Path(__file__).resolve().parents[2]
+from support.adapters.files import BASE, CONFIG, WEIGHTS, config_of, header_of, lora_tensors, packed, write_adapter
+from support.paths import REPO
 
 
 @pytest.fixture

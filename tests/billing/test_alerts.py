@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import OUTPUT, Books, settlement
 
 from billing import alerts, budgets, clock, tables, tenants, webhooks
 from billing.clock import from_datetime
@@ -18,6 +17,7 @@ from billing.database import Database
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ledger import Held, HoldRefused, Ledger
 from billing.prices import PICOS_MAX
+from support.billing.books import OUTPUT, Books, settlement
 
 RETRY_S = 100.0
 

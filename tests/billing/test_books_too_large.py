@@ -8,9 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from billing_books import Books
-from finance_books import at, close, fold, use
-from gateway_stack import eventually_async
 
 from billing import corrections, prices
 from billing.corrections import PERIOD_PICOS_MAX
@@ -18,6 +15,9 @@ from billing.errors import InvalidValue
 from billing.prices import UNIT_PRICE_PICOS_MAX
 from billing.requests import REQUEST_TOKENS_MAX
 from gateway.bookkeeper import Bookkeeper
+from support.billing.books import Books
+from support.billing.finance import at, close, fold, use
+from support.waiting import eventually_async
 
 JANUARY, FEBRUARY = at("2031-01-15T12:00"), at("2031-02-15T12:00")
 

@@ -11,13 +11,13 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
-from billing_books import Books, settlement
 
 from billing import budgets, clock, revision
 from billing.clock import SECOND, from_datetime, window_end, window_start
 from billing.errors import InvalidValue, NotFound
 from billing.ledger import Held, HoldRefused, Ledger
 from billing.prices import PICOS_MAX
+from support.billing.books import Books, settlement
 
 
 def moment(text: str) -> int:

@@ -16,8 +16,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import Books
-from export_books import BYTES_MAX, january, run, second_tenant
 
 from billing import leases, proofs, reconcile, tables, tenants
 from billing.clock import database_now
@@ -27,6 +25,8 @@ from billing.exports.export import Spec
 from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, TENANT_WAITING_MAX, WAITING_MAX, Job
 from billing.focus.checker import check
 from gateway.exporting import Exporter, NotHere
+from support.billing.books import Books
+from support.billing.exports import BYTES_MAX, january, run, second_tenant
 
 
 @pytest.fixture

@@ -16,8 +16,17 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, settlement
-from export_books import (
+
+from billing import invoices, periods, tables, tenants
+from billing.clock import to_datetime
+from billing.errors import InvalidValue, NotFound
+from billing.exports import amounts, events, export, labels, writers
+from billing.exports.amounts import decimal_text, precise_moment_text
+from billing.exports.export import BooksDiffer, Cancelled, MissingLibrary, Spec, TooLarge
+from billing.focus.checker import CannotRead, check
+from billing.focus.manifest import Manifest
+from support.billing.books import Books, settlement
+from support.billing.exports import (
     BYTES_MAX,
     FEBRUARY,
     HOUR,
@@ -29,16 +38,7 @@ from export_books import (
     run,
     second_tenant,
 )
-from finance_books import at, close, fold, run_group, use
-
-from billing import invoices, periods, tables, tenants
-from billing.clock import to_datetime
-from billing.errors import InvalidValue, NotFound
-from billing.exports import amounts, events, export, labels, writers
-from billing.exports.amounts import decimal_text, precise_moment_text
-from billing.exports.export import BooksDiffer, Cancelled, MissingLibrary, Spec, TooLarge
-from billing.focus.checker import CannotRead, check
-from billing.focus.manifest import Manifest
+from support.billing.finance import at, close, fold, run_group, use
 
 FORMATS = [("focus", "csv"), ("focus", "parquet"), ("focus", "jsonl"), ("events", "jsonl")]
 

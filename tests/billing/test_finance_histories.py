@@ -19,8 +19,6 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, settlement
-from finance_books import at
 from hypothesis import HealthCheck, Phase, given, settings
 
 from billing import corrections, invoices, periods, prices, reconcile, reports, rollups, tables, tenants
@@ -33,6 +31,8 @@ from billing.group import Group
 from billing.prices import METERS, PriceBook
 from billing.reports import GROUPS, Which
 from billing.requests import Held, HoldRequest
+from support.billing.books import Books, settlement
+from support.billing.finance import at
 
 EXAMPLES = int(os.environ.get("LANEWAY_HISTORIES", "5"))
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from focus_rows import CREDIT, DISCOUNTED, TAX, USAGE, WRITERS, Row, clean, write_csv, write_jsonl, write_manifest
 
 from billing.focus import checker, readers
 from billing.focus.checker import Report, check
@@ -19,6 +18,18 @@ from billing.focus.findings import FINDINGS_MAX, PER_RULE_MAX
 from billing.focus.manifest import Invoice
 from billing.focus.readers import CannotRead
 from gateway.cli import main
+from support.billing.focus import (
+    CREDIT,
+    DISCOUNTED,
+    TAX,
+    USAGE,
+    WRITERS,
+    Row,
+    clean,
+    write_csv,
+    write_jsonl,
+    write_manifest,
+)
 
 
 def found(report: Report) -> set[tuple[str, str | None, int | None]]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, settlement
 
 from billing import history, prices, rollups, tables
 from billing.errors import NotFound
 from billing.history import Filter, Place, RequestRow
 from billing.ledger import Held, Ledger
 from billing.rollups import HOUR
+from support.billing.books import Books, settlement
 
 START = 1_800_000_000_000_000 - 1_800_000_000_000_000 % HOUR
 STATES = ("held", "settled", "settled", "settled", "voided", "expired")

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from billing_books import settlement
 
 from billing import journal as journals
 from billing.journal import READ_RECORDS_MAX, RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed
 from billing.requests import Recompute, Settlement, Void
+from support.billing.books import settlement
+from support.paths import REPO
 
-REPO = Path(__file__).resolve().parents[2]
 ROOM = 256 * 1024
 
 

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, settlement
 
 from billing import audit, clock, leases, tables
 from billing.audit import Auditor
@@ -15,6 +14,7 @@ from billing.database import Database
 from billing.leases import Leases
 from billing.ledger import Held, Ledger
 from billing.requests import Ended
+from support.billing.books import Books, settlement
 
 
 class Time:

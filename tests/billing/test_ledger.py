@@ -10,13 +10,13 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import CACHED, INPUT, OUTPUT, Books, settlement
 
 from billing import audit, budgets, clock, history, prices, tables, tenants, usage
 from billing.clock import SECOND
 from billing.database import Database
 from billing.ledger import Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
 from billing.requests import Ended
+from support.billing.books import CACHED, INPUT, OUTPUT, Books, settlement
 
 
 @pytest.fixture

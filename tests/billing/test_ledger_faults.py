@@ -8,12 +8,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, settlement
-from cut_proxy import CutProxy
 
 from billing import ledger as ledgers
 from billing import tables
@@ -21,8 +18,9 @@ from billing.audit import Auditor
 from billing.database import Database, DatabaseUnavailable
 from billing.leases import GatewayRefused, Leases
 from billing.ledger import Held, HoldRefused, Ledger, LedgerUnavailable
-
-REPO = Path(__file__).resolve().parents[2]
+from support.billing.books import Books, settlement
+from support.cut_proxy import CutProxy
+from support.paths import REPO
 
 
 @asynccontextmanager

@@ -16,7 +16,6 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, settlement
 from hypothesis import HealthCheck, Phase, given, settings
 
 from billing import audit, budgets, prices, tables, tenants, usage
@@ -25,6 +24,7 @@ from billing.clock import SECOND
 from billing.group import Group, HoldEnded, HoldResult
 from billing.prices import PriceBook
 from billing.requests import Ended, Held, HoldRefused, HoldRequest, Move, Settlement, Void
+from support.billing.books import Books, settlement
 
 GATEWAYS = ("a", "b")
 LEASE_S = 60

@@ -8,12 +8,12 @@ import random
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import CACHED, INPUT, OUTPUT, Books, beginning_with, settlement
 
 from billing import audit, prices, tables
 from billing.database import Database
 from billing.ledger import Held, HoldEnded, HoldRefused, HoldUnknown, Ledger, LedgerUnavailable
 from billing.requests import Ended, HoldRequest
+from support.billing.books import CACHED, INPUT, OUTPUT, Books, beginning_with, settlement
 
 DEAR = 3  # times model-a's prices
 

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 import sqlalchemy as sa
-from billing_books import INPUT, OUTPUT, Books, settlement
-from finance_books import at, close, fold, run_group, use
 
 from billing import corrections, invoices, periods, prices, rollups, tables, tenants
 from billing.clock import SECOND, database_now
 from billing.errors import InvalidValue, NotFound, NotYet
 from billing.ledger import Ledger
+from support.billing.books import INPUT, OUTPUT, Books, settlement
+from support.billing.finance import at, close, fold, run_group, use
 
 HOUR = 3600 * SECOND
 

@@ -6,13 +6,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from billing_books import Books
 
 from billing import clock, prices, revision
 from billing.errors import AlreadyExists, InvalidValue
 from billing.ledger import Held, HoldRefused, Ledger
 from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, UnitPrices, format_picos
 from billing.requests import REQUEST_TOKENS_MAX
+from support.billing.books import Books
 
 GOOD: dict[str, Any] = {
     "subject": "model-b",

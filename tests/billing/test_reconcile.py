@@ -5,8 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, settlement
-from finance_books import at, close, fold, run_group, use
 
 from billing import budgets, corrections, engine_books, reconcile, rollups, tables
 from billing.clock import SECOND, database_now
@@ -16,6 +14,8 @@ from billing.group import Group
 from billing.prices import PriceBook
 from billing.reconcile import Result
 from billing.requests import Expire
+from support.billing.books import Books, settlement
+from support.billing.finance import at, close, fold, run_group, use
 
 JANUARY, FEBRUARY = at("2031-01-15T12:00"), at("2031-02-15T12:00")
 # What is done past the triggers; which of the three find it. {r}: a request of January's, {c}: a correction's id.

@@ -9,7 +9,6 @@ import threading
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, settlement
 
 from billing import budgets, reconcile, tables
 from billing.budgets import Budget, BudgetState
@@ -20,6 +19,7 @@ from gateway import keys
 from gateway.administration import Actor, Administration
 from gateway.config import Config
 from gateway.keys import Key
+from support.billing.books import Books, settlement
 
 CONFIG = Config()
 

@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from billing_books import CANNOT_SERVE, Books, beginning_with, settlement
-from cut_proxy import CutProxy
-from gateway_stack import eventually_async
 
 from billing import audit, tables
 from billing.database import Database, DatabaseUnavailable
@@ -24,8 +21,11 @@ from billing.group import Group
 from billing.journal import RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed, paths
 from billing.ledger import Held, Ledger, LedgerUnavailable
 from billing.settler import Settler
+from support.billing.books import CANNOT_SERVE, Books, beginning_with, settlement
+from support.cut_proxy import CutProxy
+from support.paths import REPO
+from support.waiting import eventually_async
 
-REPO = Path(__file__).resolve().parents[2]
 ROOM = 128 * 1024
 
 

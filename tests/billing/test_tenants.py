@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from billing_books import Books
 
 from billing import revision, tenants
 from billing.errors import AlreadyExists, InvalidValue, NotFound
+from support.billing.books import Books
 
 
 def create(books: Books, **arguments: Any) -> tenants.Tenant:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 import sqlalchemy as sa
-from billing_books import INPUT, OUTPUT, Books, settlement
 
 from billing import margins, periods, rollups, tables, tenants, usage
 from billing.ledger import Ledger
 from billing.requests import Recompute
 from billing.usage import Filter
+from support.billing.books import INPUT, OUTPUT, Books, settlement
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from required import missing_service
 
-REPO = Path(__file__).resolve().parents[2]
+from support.paths import REPO
+from support.services import missing_service
+
 UI = REPO / "admin_ui"
 # A path of the API, written as the client takes it; an address with a query or a value in it is none.
 PATH = re.compile(r"""["'`](/v1/(?:admin|organization)/[a-z0-9_/{}:]*[a-z0-9_}])["'`]""")

@@ -26,7 +26,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import msgspec
-from engine_peer import EngineProcess, Peer, framed
 
 from engine.protocol import (
     HEADER,
@@ -46,6 +45,7 @@ from engine.protocol import (
     Watch,
     decode_to_engine,
 )
+from support.engine.process import EngineProcess, Peer, framed
 
 BATCH = 20  # frames of one hostile stream; invalid bytes end it earlier, as the engine closes the stream
 ANSWER_S_MAX = 60.0

@@ -11,10 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import oracle
 import pytest
 import torch
-from drive import MODEL, TIERS, Drive
 from safetensors.torch import load_file, save_file
 
 from adapters.check import resolve_stored
@@ -38,6 +36,8 @@ from engine.runner import build_runner
 from engine.server import Outgoing
 from engine.step import Sequence
 from engine.worker import Worker
+from support import oracle
+from support.engine.in_process import MODEL, TIERS, Drive
 
 COUNT, ROOM, AT_ONCE = 200, 30, 50
 WEIGHTS = "adapter_model.safetensors"

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import uvloop
-from engine_peer import REPO, STOP_ID, EngineProcess, framed
 
 from engine.client import (
     OUTBOX_BYTES_MAX,
@@ -30,6 +29,7 @@ from engine.client import (
     ModelFailed,
 )
 from engine.protocol import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling, encode
+from support.engine.process import REPO, STOP_ID, EngineProcess, framed
 
 Start = Callable[..., EngineProcess]
 DIGEST = "a" * 64

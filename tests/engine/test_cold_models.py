@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_auditor import House
-from test_scheduler_models import Timed, budget, here, large, loads
 
 from engine.hosting import HELD_S_MAX, LEAVING_PART, LOADS_GIVEN_UP_MAX
+from support.engine.scheduler_auditor import House
+from support.engine.timed_house import Timed, budget, here, large, loads
 
 LOAD_S = 0.2
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_peer import REPO, STOP_ID, EngineProcess, Peer, framed
 from prometheus_client.parser import text_string_to_metric_families
 
 from adapters.spec import BaseShape
@@ -43,6 +42,7 @@ from engine.protocol import (
     encode,
 )
 from engine.tiers import SHIPPED_TIERS
+from support.engine.process import REPO, STOP_ID, EngineProcess, Peer, framed
 
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -30,6 +29,7 @@ from engine.scheduler import Scheduler
 from engine.served import ModelLimits
 from engine.step import Sequence
 from engine.tiers import SHIPPED_TIERS
+from support import oracle
 
 ARENA_BYTES = 16 << 20
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from scheduler_auditor import House
 
 from engine.crowding import HALF_LIFE_S, Crowding
 from engine.step import Step
 from engine.tiers import Tier
+from support.engine.scheduler_auditor import House
 
 QUIET = ("b", "c", "d", "e")
 

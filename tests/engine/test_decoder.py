@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 import torch
-from required import missing_service
 from safetensors.torch import load_file, save_file
 
 from engine.models.batch import pack
@@ -21,6 +19,8 @@ from engine.models.decoder import Decoder, PagedKv
 from engine.models.weights import DIGEST_CACHE, load_weights, model_digest
 from engine.protocol import Sampling
 from engine.step import Chunk, Sequence
+from support import oracle
+from support.services import missing_service
 
 CPU = torch.device("cpu")
 TOKENS = 150  # beyond the 64 of the scaled rotary embedding's original context

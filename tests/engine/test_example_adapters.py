@@ -11,7 +11,9 @@ from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-ADAPTERS = Path(__file__).resolve().parents[2] / "examples" / "adapters"
+from support.paths import EXAMPLES
+
+ADAPTERS = EXAMPLES / "adapters"
 # peft 0.21 reads an attribute that transformers 5.23 has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 

@@ -7,7 +7,6 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import oracle
 import pytest
 import torch
 
@@ -28,6 +27,7 @@ from engine.protocol import ModelInfo, Sampling
 from engine.runner import base_shape
 from engine.step import Chunk, Sequence
 from kernels.sample import Mode
+from support import oracle
 
 CPU = torch.device("cpu")
 LIMITS = Limits(rows=64, sequences=4, pages=0)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from drive import MODEL, Drive
-from swapped import run_swapped
-from traps import tiny_model
 
 from engine.config import EngineConfig, ModelConfig
 from engine.host_pool import TensorHostPool, build_host_pool
 from engine.models.config import ModelRefused
 from engine.runner import build_runner
+from support.engine.in_process import MODEL, Drive
+from support.engine.poisoned_arena import tiny_model
+from support.engine.swap_round_trip import run_swapped
 
 
 def test_pages_come_back_as_they_went() -> None:

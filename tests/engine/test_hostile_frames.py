@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from engine_peer import EngineProcess
 from hostile_frames import fake_config, play, real_config
+
+from support.engine.process import EngineProcess
 
 
 @pytest.mark.parametrize("kind", ["fake", pytest.param("real", marks=pytest.mark.model)])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from scheduler_search import Ask, Do, Schedule, play
 
 from engine.simulate.devices import DEVICES
 from engine.simulate.traffic import Flood, Poisson, Population, Traffic
 from engine.simulate.world import World
 from engine.tiers import SHIPPED_TIERS, Tier
+from support.engine.schedules import Ask, Do, Schedule, play
 
 ARRIVALS_S = 8.0
 # More requests outstanding than an H200 has places; each holds its place for about 20 s.

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import oracle
 import pytest
 import torch
 
@@ -18,6 +17,7 @@ from engine.penalties import Draw
 from engine.protocol import Logprobs, Sampling
 from engine.runner import TorchRunner, build_runner
 from engine.step import Chunk, Sequence, Step
+from support import oracle
 
 VOCAB = 200
 TOLERANCE = 1e-4

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from drive import MODEL, Drive
-from traps import run_among_traps, tiny_model
 
 from engine.config import EngineConfig, ModelConfig
 from engine.runner import build_runner
+from support.engine.in_process import MODEL, Drive
+from support.engine.poisoned_arena import run_among_traps, tiny_model
 
 
 @pytest.mark.parametrize("host_pool_bytes", [0, 1 << 20])

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 import torch
-from engine_peer import EngineProcess, Peer
 from safetensors.torch import load_file, save_file
 
 from engine.models.config import load_config
@@ -38,6 +36,8 @@ from engine.protocol import (
     UnloadModel,
     Watch,
 )
+from support import oracle
+from support.engine.process import EngineProcess, Peer
 
 Connect = Callable[[EngineProcess], Awaitable[Peer]]
 PROMPT = list(range(20, 60))

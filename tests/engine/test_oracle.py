@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 
 from adapters.spec import BaseShape
@@ -26,6 +25,7 @@ from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Chunk, Sequence, Step
 from engine.tiers import SHIPPED_TIERS
 from engine.tokenizer import Tokenizer
+from support import oracle
 
 # Under load the greedy runs of the whole table take minutes.
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]

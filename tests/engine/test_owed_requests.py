@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scheduler_auditor import House
 
 from engine.step import Sequence
 from engine.tiers import Tier, check_tiers
+from support.engine.scheduler_auditor import House
 
 
 def pair(floor: float) -> tuple[Tier, ...]:

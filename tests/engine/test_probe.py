@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_peer import REPO
 
 from engine.__main__ import check_speed, raised_targets
 from engine.config import EngineConfig, FakeConfig, ModelConfig
@@ -19,6 +18,7 @@ from engine.probe import IMPOSSIBLE_TIMES, impossible, out_of_reach, raised, sho
 from engine.protocol import FrameReader, Hello, decode_from_engine
 from engine.tiers import SHIPPED_TIERS, Tier
 from engine.turns import TARGET_MARGIN
+from support.engine.process import REPO
 
 
 def fake(**changes: Any) -> FakeRunner:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from scheduler_auditor import House, uninterrupted
 
 from engine.arena import Arena
 from engine.fake import FakeAdapters
 from engine.prefix import Chain, PrefixCache
 from engine.residency import Residency
 from engine.tiers import SHIPPED_TIERS, Tier
+from support.engine.scheduler_auditor import House, uninterrupted
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import oracle
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -24,6 +23,7 @@ from engine.sampler import sample
 from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Chunk, Sequence, Step
 from engine.tiers import SHIPPED_TIERS
+from support import oracle
 
 ARENA_BYTES = 16 * 1024 * 1024
 POISON_ID = 7  # its embedding is NaN

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scheduler_auditor import STOP_ID, VOCAB, House, uninterrupted
-from scheduler_search import Ask, Do, Schedule, play
 
 from engine.arena import Arena
 from engine.protocol import Sampling
 from engine.scheduler import MODEL_WAIT_STEPS_MAX, ModelLimits, Scheduler
 from engine.step import Sequence
 from engine.tiers import SHIPPED_TIERS, Tier
+from support.engine.scheduler_auditor import STOP_ID, VOCAB, House, uninterrupted
+from support.engine.schedules import Ask, Do, Schedule, play
 
 
 def planned(house: House) -> list[tuple[int, int, bool]]:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scheduler_auditor import House
-from scheduler_search import Trap
 
 from engine.protocol import FinishReason
 from engine.step import DeviceLost, Sequence
 from engine.tiers import Tier
+from support.engine.scheduler_auditor import House
+from support.engine.schedules import Trap
 
 ADAPTERS = {"a": ("base", 3), "b": ("base", 6)}
 # Where one request's scheduling can raise: an attribute of the scheduler, and a method.

@@ -3,70 +3,22 @@ house (scheduler_auditor), whose steps here take what a cost model says."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 import pytest
-from scheduler_auditor import House
 
 from engine.bounds import turn_bound_steps
-from engine.costs import Costs, load_of
+from engine.costs import Costs
 from engine.hosting import LEAVING_PART, LOADS_WORTH
-from engine.step import Sequence, Step, StepResult
+from engine.step import StepResult
 from engine.tiers import SHIPPED_TIERS, Tier
 from engine.weights_policy import Keep, by_use, least_recently_used
+from support.engine.scheduler_auditor import House
+from support.engine.timed_house import Timed, budget, here, large, loads
 
-# As a CPU's: a decode 10 ms and more, a thousand tokens of prefill a second.
-COSTS = Costs(base_s=8e-3, prefill_token_s=1e-3, sequence_s=1e-3)
 TWO = {"base": 2, "other": 2}
-
-
-class Timed:
-    """Drives a house whose steps take their costs; notes when each request got each of its tokens."""
-
-    def __init__(self, house: House, costs: dict[str, Costs] | None = None) -> None:
-        self.house = house
-        self.tokens: dict[int, list[float]] = {}  # handle → when
-        self.steps: list[Step] = []
-        self.device_s: Counter[str] = Counter()  # by model
-        self._costs = costs or {}
-
-    def run(self, until: Callable[[], bool] = lambda: False, seconds: float = 1000.0) -> None:
-        """Until all have ended, or `until`, or so long."""
-        house, end = self.house, self.house.clock.now + seconds
-        while not until() and house.clock.now < end:
-            while len(house.flights) <= house.steps_ahead and house.schedule():
-                pass
-            if house.flights:
-                self._complete()
-            elif house.scheduler.awaits:
-                house.idle(0.001)
-            else:
-                return
-
-    def _complete(self) -> None:
-        step = self.house.flights[0].step
-        taken_s = self._costs.get(step.model, COSTS).seconds(load_of(step))
-        outcome = self.house.complete(taken_s)
-        self.steps.append(step)
-        self.device_s[step.model] += taken_s
-        for sequence, _ in outcome.tokens:
-            self.tokens.setdefault(sequence.handle, []).append(self.house.clock.now)
-
-    def gaps(self, sequence: Sequence) -> list[float]:
-        times = self.tokens[sequence.handle]
-        return [later - earlier for earlier, later in itertools.pairwise(times)]
-
-    def ttft(self, sequence: Sequence) -> float:
-        return self.tokens[sequence.handle][0] - sequence.arrived_at
-
-
-def large(**changes: object) -> House:
-    sizes = {"pages": 400, "sequences_max": 32, "step_tokens_max": 512, "prefill_tokens_min": 16, "page_tokens": 16}
-    return House(**({"models": ("base", "other")} | sizes | changes))  # type: ignore[arg-type]
 
 
 # ---- turns
@@ -298,24 +250,6 @@ def test_nobody_overtakes_a_higher_tiers_request_that_waits_for_room_on_another_
 
 
 # ---- weights
-
-
-def budget(count: int = 1, models: int = 2, **changes: object) -> House:
-    """`models` models over a device that holds `count`."""
-    names = tuple("abcdefghijkl"[:models])
-    house = large(models=names, weights=dict.fromkeys(names, 1), weights_max=count, **changes)
-    assert house.vault
-    return house
-
-
-def here(house: House) -> str:
-    assert house.vault
-    return "".join(sorted(house.vault.there))
-
-
-def loads(house: House) -> str:
-    assert house.vault
-    return "".join(model for _, model in house.vault.loads)
 
 
 def test_a_cold_model_comes_for_who_asks_and_an_idle_one_goes() -> None:

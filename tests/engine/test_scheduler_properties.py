@@ -10,11 +10,11 @@ from typing import Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scheduler_auditor import STOP_ID, VOCAB, House
-from scheduler_search import Schedule, play, schedules, search
 
 from engine.protocol import Sampling
 from engine.tiers import SHIPPED_TIERS, Tier
+from support.engine.scheduler_auditor import STOP_ID, VOCAB, House
+from support.engine.schedules import Schedule, play, schedules, search
 
 MODELS = ("base", "other")
 WEIGHTS = {"base": 2, "other": 2, "late": 3}

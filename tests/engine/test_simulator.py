@@ -34,8 +34,8 @@ from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Tr
 from engine.simulate.world import Clock, SimulatedDevice, Stall, World
 from engine.step import Chunk, Sequence, Step
 from engine.tiers import SHIPPED_TIERS, Tier
+from support.paths import REPO
 
-REPO = Path(__file__).resolve().parents[2]
 # A step of 1 s, and 1 ms more for each token of prefill; nothing else costs.
 PLAIN = Device(
     base_s=1.0, prefill_token_s=0.001, sequence_s=0, kv_token_s=0, adapter_s=0, pages=4096, step_tokens_max=512,

@@ -7,7 +7,6 @@ import os
 from dataclasses import fields
 from pathlib import Path
 
-import oracle
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,6 +17,7 @@ from engine.models.linear import Linear
 from engine.models.slab import ALIGN_BYTES, slab_weights
 from engine.models.slab_source import DummySource, FileSource, SlabSource
 from engine.models.weights import Weights, load_weights
+from support import oracle
 
 CPU = torch.device("cpu")
 

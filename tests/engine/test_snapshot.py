@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 
 import pytest
-from scheduler_auditor import House
 
 from engine import snapshot
 from engine.preempted import PREEMPTIONS_KEPT, PreemptionLog
 from engine.protocol import FRAME_BYTES_MAX, PageOwner, Snapshot, decode_from_engine, encode
+from support.engine.scheduler_auditor import House
 
 ADAPTERS = {"a": ("base", 3), "b": ("base", 6), "c": ("other", 5)}
 

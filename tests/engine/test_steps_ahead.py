@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scheduler_auditor import VOCAB, Clock, House, uninterrupted
 
 from engine.arena import Arena
 from engine.config import FakeConfig, FakeFaults, ModelConfig
@@ -36,6 +35,7 @@ from engine.server import Outgoing
 from engine.step import PENDING_ID, Sequence, Step
 from engine.tiers import SHIPPED_TIERS, Tier
 from engine.worker import Worker
+from support.engine.scheduler_auditor import VOCAB, Clock, House, uninterrupted
 
 ONE_TIER = SHIPPED_TIERS[2:]
 STEP_S = 0.007

@@ -4,13 +4,13 @@ or page that was overwritten meanwhile."""
 from __future__ import annotations
 
 import pytest
-from scheduler_auditor import House, uninterrupted
 
 from engine.arena import Arena
 from engine.cost_model import CostModels
 from engine.step import Sequence
 from engine.swap import Swap
 from engine.tiers import SHIPPED_TIERS, Tier
+from support.engine.scheduler_auditor import House, uninterrupted
 
 TIERS = (Tier(name="premium", service_tier="p", preemptible=False), SHIPPED_TIERS[2])
 

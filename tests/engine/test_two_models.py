@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 
 from adapters.spec import BaseShape
@@ -27,6 +26,7 @@ from engine.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence, Step
 from engine.tiers import SHIPPED_TIERS
 from engine.tokenizer import Tokenizer
+from support import oracle
 
 pytestmark = pytest.mark.model
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import oracle
 import pytest
 import torch
 
@@ -22,6 +21,7 @@ from engine.gpu.weights import GpuWeights
 from engine.gpu.weights_loader import PASSING
 from engine.models.config import load_config
 from engine.models.slab_source import FileSource
+from support import oracle
 
 PAGE = mmap.PAGESIZE
 PIECE = 2 * PAGE

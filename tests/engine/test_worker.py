@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_peer import REPO, EngineProcess, Peer
 
 from engine.__main__ import STOP_S_MAX
 from engine.changes import CHANGES_MAX
@@ -47,6 +46,7 @@ from engine.server import OUTBOX_BYTES_MAX, STREAMS_MAX
 from engine.tiers import SHIPPED_TIERS
 from engine.unrecorded import Unrecorded
 from engine.worker import MESSAGE_CHARS_MAX
+from support.engine.process import REPO, EngineProcess, Peer
 
 Start = Callable[..., EngineProcess]
 Connect = Callable[[EngineProcess], Awaitable[Peer]]

@@ -12,11 +12,12 @@ import httpx
 import openai
 import pytest
 import sqlalchemy as sa
-from admin_routes import served_routes
-from gateway_stack import MODEL, Stack, body, eventually, register
 
 from billing import budgets, revision, tenants
 from gateway import adapter_rows, keys
+from support.gateway.admin_routes import served_routes
+from support.stack import MODEL, Stack, body, register
+from support.waiting import eventually
 
 REVOKED_WITHIN_S = 0.5
 

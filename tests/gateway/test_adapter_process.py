@@ -17,8 +17,7 @@ from gateway.config import parse
 from gateway.metrics import Metrics
 from gateway.staging import Base
 from gateway.uploads import Uploads
-
-REPO = Path(__file__).resolve().parents[2]
+from support.paths import REPO
 
 
 def commands_of_children() -> list[str]:

@@ -14,8 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-from adapter_operator import AdapterOperator, HalfUpload, files_of
-from gateway_stack import MODEL, Stack, eventually
 
 from adapters.check import CONFIG_FILE, FILES, WEIGHTS_FILE
 from adapters.generate import Recipe, write_random
@@ -24,6 +22,9 @@ from adapters.spec import BaseShape
 from adapters.store import slab_name
 from engine.client import EngineClient
 from gateway import keys
+from support.gateway.adapter_uploads import AdapterOperator, HalfUpload, files_of
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 SMALL = ("k_proj",)
 

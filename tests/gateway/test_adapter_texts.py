@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from adapter_operator import AdapterOperator, files_of
-from gateway_stack import MODEL, Stack
 
 from adapters.check import CONFIG_FILE
 from adapters.generate import Recipe, write_random
 from adapters.spec import BaseShape
 from gateway import keys
+from support.gateway.adapter_uploads import AdapterOperator, files_of
+from support.stack import MODEL, Stack
 
 Served = tuple[Stack, AdapterOperator, Path]
 

@@ -11,12 +11,13 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from gateway_stack import Stack, eventually
 
 from billing import periods, rollups, tables
 from billing.focus.checker import check
 from gateway import keys
 from gateway.cli import main
+from support.stack import Stack
+from support.waiting import eventually
 
 DONE_S_MAX = 60.0
 

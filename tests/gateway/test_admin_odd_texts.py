@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import Stack
 
 from gateway import keys
+from support.stack import Stack
 
 ODD = "a\0b"
 START = {"start_time": "0"}  # what a query must have

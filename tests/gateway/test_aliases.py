@@ -9,14 +9,25 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from gateway_stack import MODEL, Stack, eventually
-from many_models import BARE, SMALL, SMALL_CONTEXT, ManyModels, asked, billed, named_in, post, sections
-from test_cli import Laneway
 
 from gateway import allowances, keys
 from gateway.allowances import LimitsChange
 from gateway.routing import choose
 from gateway.sections import TargetSection
+from support.gateway.command_line import Laneway
+from support.gateway.several_models import (
+    BARE,
+    SMALL,
+    SMALL_CONTEXT,
+    ManyModels,
+    asked,
+    billed,
+    named_in,
+    post,
+    sections,
+)
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 SMALL_TOO_MUCH = 60  # with any prompt, for the small one's context
 ROUTES = ("chat/completions", "completions", "messages")

@@ -15,8 +15,6 @@ import httpx
 import msgspec
 import pytest
 import sqlalchemy as sa
-from adapter_operator import files_of
-from gateway_stack import MODEL, Stack
 
 from adapters.facts import Facts
 from adapters.generate import Recipe, write_random
@@ -41,6 +39,8 @@ from gateway.finance import Finance
 from gateway.model_rows import ModelChange
 from gateway.model_writes import NewModel
 from migrations.upgrade import upgrade
+from support.gateway.adapter_uploads import files_of
+from support.stack import MODEL, Stack
 
 ACTOR = Actor("cli:operator", "req_1")
 READ_ONLY = {"preview_price", "margins", "check_model", "check_restorable", "is_served", "bytes_left"}

@@ -15,14 +15,15 @@ from typing import Any
 
 import httpx
 import pytest
-from adapter_operator import AdapterOperator, Files, HalfUpload
-from gateway_stack import MODEL, Stack, eventually
 
 from adapters.check import CONFIG_FILE, WEIGHTS_FILE
 from adapters.generate import Recipe, write_random
 from adapters.header import HEADER_BYTES_MAX, TENSORS_MAX
 from adapters.spec import BaseShape
 from gateway import keys
+from support.gateway.adapter_uploads import AdapterOperator, Files, HalfUpload
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 A0 = "base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight"
 B0 = A0.replace("lora_A", "lora_B")

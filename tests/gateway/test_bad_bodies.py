@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 import msgspec
-from gateway_stack import Stack, body
 
 from gateway import wire
 from gateway.keys import make_secret
 from gateway.unknown_fields import UnknownFields, is_empty
+from support.stack import Stack, body
 
 COUNT = 500
 ERROR_KEYS = {"message", "type", "param", "code"}

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from gateway_stack import eventually_async
 
 from billing import revision, tenants
 from billing.database import Database, DatabaseUnavailable
@@ -20,6 +19,7 @@ from gateway.errors import InvalidApiKey, Overloaded
 from gateway.limits import Allowance, Scope
 from gateway.watch import RevisionWatch
 from migrations.upgrade import upgrade
+from support.waiting import eventually_async
 
 TIERS = ["premium", "standard", "batch"]
 LIMITS: dict[Scope, Allowance] = {"key": Allowance(10, 1000, 2), "tenant": Allowance(30, 3000, 6)}

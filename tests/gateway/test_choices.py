@@ -15,11 +15,12 @@ import httpx
 import openai
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, Stack, body, events, eventually, promptly
-from slow_sockets import send
 
 from billing import tables
 from engine.tokenizer import Tokenizer
+from support.gateway.slow_readers import send
+from support.stack import MODEL, Stack, body, events
+from support.waiting import eventually, promptly
 
 FAILING_ID = 28470  # a word that the fake engine is told to fail at
 PAGE_TOKENS = 16

@@ -12,7 +12,6 @@ from typing import Any
 import click
 import pytest
 import sqlalchemy as sa
-from click.testing import CliRunner, Result
 
 from billing.database import Database
 from gateway import audit, keys
@@ -20,37 +19,10 @@ from gateway.cli import main
 from gateway.commands.bench import install_line
 from gateway.tables import audit_log
 from migrations.upgrade import upgrade
+from support.gateway.command_line import Laneway
+from support.paths import REPO
 
-REPO = Path(__file__).resolve().parents[2]
 MODEL = "smollm2-135m-instruct"
-
-
-class Laneway:
-    """Runs commands against one configuration file."""
-
-    def __init__(self, directory: Path, toml: str) -> None:
-        self.file = directory / "laneway.toml"
-        self.file.write_text(toml)
-
-    def __call__(self, *arguments: str) -> Result:
-        return CliRunner().invoke(main, ["--config", str(self.file), *arguments], catch_exceptions=False)
-
-    def text(self, *arguments: str) -> str:
-        result = self(*arguments)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self.text(*arguments, "--json"))
-
-    def refusal(self, *arguments: str) -> str:
-        """The one sentence of a refused command."""
-        result = self(*arguments)
-        assert result.exit_code == 2, result.output
-        assert result.stdout == ""
-        last = result.stderr.strip().splitlines()[-1]
-        assert last.startswith("Error: ")
-        return last.removeprefix("Error: ")
 
 
 @pytest.fixture

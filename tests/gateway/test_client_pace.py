@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from gateway_stack import Stack
-
 from gateway.client_pace import BURST_S, CLIENTS_MAX, DELAY_S_MAX, ClientPace
+from support.stack import Stack
 
 
 class Clock:

@@ -6,7 +6,9 @@ import socket
 
 import httpx
 import pytest
-from gateway_stack import Stack, body, eventually
+
+from support.stack import Stack, body
+from support.waiting import eventually
 
 
 def chat_request(stack: Stack, **fields: object) -> bytes:

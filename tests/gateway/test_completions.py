@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from gateway_stack import MODEL, Stack, events
 
 from engine.tokenizer import Tokenizer
+from support.stack import MODEL, Stack, events
 
 
 @pytest.fixture(scope="module")

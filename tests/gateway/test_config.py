@@ -13,8 +13,7 @@ import pytest
 from gateway import config as configuration
 from gateway.config import Config, ConfigError
 from gateway.sections import ModelSection, TierSection, safe_url
-
-REPO = Path(__file__).resolve().parents[2]
+from support.paths import REPO
 
 
 def parse(text: str, base: Path = Path("/srv/laneway"), **environ: str) -> Config:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
-from gateway_stack import PATIENCE_S, Stack, eventually
-from slow_sockets import ask
 
 from gateway.connection import HEAD_S_MAX
 from gateway.connection_limits import ADDRESS_SHARE, DESCRIPTORS_RESERVED, UPLOAD_DESCRIPTORS, Connections, client_of
 from gateway.metrics import Metrics
+from support.gateway.slow_readers import ask
+from support.stack import Stack
+from support.waiting import PATIENCE_S, eventually
 
 DESCRIPTORS = 1024
 HALF_HEADS = 1300

@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import Stack
 
 from gateway import console_files
 from gateway.config import parse
 from gateway.console_files import BuildRefused, ConsoleFiles
+from support.stack import Stack
 
 PAGE = b"<!doctype html><title>Laneway</title>"
 SCRIPT = b"console.log('laneway');" * 50

@@ -11,7 +11,6 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
-from gateway_stack import MODEL, Stack
 
 from billing.errors import InvalidValue
 from billing.texts import check_text, visible
@@ -20,6 +19,7 @@ from gateway.cli import main
 from gateway.commands.console import escaped_json
 from gateway.tables import adapters
 from gateway.tables import keys as keys_table
+from support.stack import MODEL, Stack
 
 BAD = {
     "osc": "a\x1b]0;owned\x07",

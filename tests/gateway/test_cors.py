@@ -9,8 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from chromium import open_browser
-from gateway_stack import Stack, body
+
+from support.stack import Stack, body
+from support.web.chromium import open_browser
 
 PAGE = "https://chat.example.com"
 PREFLIGHT = {

@@ -21,8 +21,6 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack, eventually, eventually_async
-from required import missing_service
 
 from billing import alerts, budgets, prices, tables, tenants, webhooks
 from billing.database import Database
@@ -32,6 +30,9 @@ from gateway import keys
 from gateway.deliveries import NO_PUBLIC_ADDRESS, Deliverer, Undelivered, is_public, status_of
 from gateway.metrics import Metrics
 from migrations.upgrade import upgrade
+from support.services import missing_service
+from support.stack import Stack
+from support.waiting import eventually, eventually_async
 
 NOW = 1_800_000_000.0
 

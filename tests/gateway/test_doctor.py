@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_port import free_port
-from gateway_stack import Stack
-from required import missing_service
 
 from migrations.upgrade import upgrade
+from support.paths import REPO
+from support.ports import free_port
+from support.services import missing_service
+from support.stack import Stack
 
-REPO = Path(__file__).resolve().parents[2]
 CHECKS = [
     "configuration", "python", "gpu", "torch", "memory", "port", "database", "schema", "clock", "redis", "disk",
     "secrets", "models", "console",
@@ -151,7 +151,7 @@ def test_a_database_that_is_migrated(doctor: Doctor, database_url: str) -> None:
 def test_a_clock_that_is_wrong(doctor: Doctor, tmp_path: Path, postgres_url: str, off_s: int, status: str) -> None:
     clock = tmp_path / "clock"
     clock.write_text(str(off_s))
-    path = f"{REPO}/tests/stepped_clock:{REPO}"
+    path = f"{REPO}/tests/support/stepped_clock:{REPO}"
     environ = {"PYTHONPATH": path, "LANEWAY_TEST_CLOCK": str(clock), "LANEWAY_DATABASE_URL": postgres_url}
     found = doctor.checks(**environ)["clock"]
     assert found["status"] == status

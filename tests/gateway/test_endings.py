@@ -17,11 +17,13 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import PATIENCE_S, Stack, body, events, eventually, promptly, stopped
-from slow_sockets import send
 
 from engine.tokenizer import Tokenizer
 from gateway import keys
+from support.gateway.slow_readers import send
+from support.processes import stopped
+from support.stack import Stack, body, events
+from support.waiting import PATIENCE_S, eventually, promptly
 
 SETTLED_WITHIN_S = 0.25
 FAILING_ID = 28470  # a word that the fake engine is told to fail at

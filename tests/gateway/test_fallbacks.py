@@ -10,14 +10,25 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack, events, eventually, retries_after
-from many_models import BARE, PRICES, SMALL, ManyModels, ScriptedModels, billed, named_in, post, sections
-from scripted_engine import Said
 
 from billing import audit, budgets
 from engine.protocol import Finished, Refused, Submit, Tokens, Usage
 from gateway import allowances
 from gateway.allowances import LimitsChange
+from support.gateway.scripted_engine import Said
+from support.gateway.several_models import (
+    BARE,
+    PRICES,
+    SMALL,
+    ManyModels,
+    ScriptedModels,
+    billed,
+    named_in,
+    post,
+    sections,
+)
+from support.stack import MODEL, Stack, events, retries_after
+from support.waiting import eventually
 
 ROUTES = ("chat/completions", "completions", "messages")
 FIRST_TOKEN_WAIT_S = 0.3

@@ -13,14 +13,15 @@ import httpx
 import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner, Result
-from gateway_stack import MODEL, Stack, eventually
 from openai import OpenAI
-from test_admin import Operator
 
 from billing import invoices, periods, reconcile, rollups, tables
 from billing.clock import SECOND
 from gateway.cli import main
 from gateway.tables import audit_log
+from support.gateway.admin_client import Operator
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 HOUR_AGO = int(time.time()) - 3600
 FINANCE = "[billing]\nreconcile_s = 1.0\ndevice_second_picos = 1000000000000\n"

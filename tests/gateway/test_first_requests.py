@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack, body, eventually, eventually_async
 
 from billing import tables
+from support.stack import Stack, body
+from support.waiting import eventually, eventually_async
 
 PLACES = 8
 FLOOD, FLOOD_TOKENS = 2 * PLACES, 200

@@ -6,9 +6,9 @@ import os
 
 import httpx
 import pytest
-from gateway_stack import Stack
 
 from benchmarks.foreign_names import absent_like, card, chat, compare
+from support.stack import Stack
 
 CALLS = int(os.environ.get("LANEWAY_TEST_FOREIGN_CALLS", "150"))
 FOREIGN = "globex-style"

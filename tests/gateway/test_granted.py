@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import Stack, body, events
 
 from billing import tenants
 from gateway import keys
+from support.stack import Stack, body, events
 
 GRANTED = "x-laneway-max-tokens-granted"
 

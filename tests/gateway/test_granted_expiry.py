@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from browser import sign_in
-from gateway_stack import Stack
 
 from gateway import keys
 from gateway.roles import ROLES, Role
+from support.gateway.session_client import sign_in
+from support.stack import Stack
 
 HOUR = 3600
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import PATIENCE_S, Stack, body, events
 
 from gateway import keys
+from support.stack import Stack, body, events
+from support.waiting import PATIENCE_S
 
 
 def ask(stack: Stack, *fields: str, version: str = "1.1", path: str = "/health/live") -> tuple[int, Any, str]:

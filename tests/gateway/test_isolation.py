@@ -13,8 +13,6 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from admin_routes import served_routes
-from gateway_stack import MODEL, Stack, body, eventually
 from pyarrow import parquet
 
 from billing import budgets, corrections, invoices, periods, rollups, tables, webhooks
@@ -23,6 +21,9 @@ from billing.exports.export import Spec
 from billing.tables import metadata
 from gateway import allowances, audit, keys
 from gateway.allowances import LimitsChange
+from support.gateway.admin_routes import served_routes
+from support.stack import MODEL, Stack, body
+from support.waiting import eventually
 
 THEIRS, OURS = "acme", "globex"  # the tenant whose rows must not be seen, and the one that looks
 CHAT = body(max_tokens=3)

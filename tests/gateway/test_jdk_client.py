@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
-from gateway_stack import MODEL, Stack
-from required import missing_service
+from support.paths import TESTS
+from support.services import missing_service
+from support.stack import MODEL, Stack
 
-SCRIPT = Path(__file__).resolve().parents[1] / "clients" / "SpeakJdk.java"
+SCRIPT = TESTS / "clients" / "SpeakJdk.java"
 RUN_S_MAX = 300.0  # the launcher compiles the file first, and a busy machine stands still now and then
 
 

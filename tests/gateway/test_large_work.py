@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from gateway_stack import eventually_async
 
 from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway import large_work, prompts
@@ -29,6 +28,7 @@ from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Over
 from gateway.large_jobs import CountJob, Counts, HasRead, ReadJob, Window, count
 from gateway.large_work import PROCESSES, TENANT_PROCESSES, TENANT_WAITING_MAX, LargeWork
 from gateway.prompts import PromptCounter
+from support.waiting import eventually_async
 
 WINDOW = Window(8192, 49152, 1, "messages")
 

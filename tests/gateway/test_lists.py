@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from browser import Browser
-from gateway_stack import Stack
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +20,8 @@ from billing.exports import jobs
 from billing.lists import Asked, Listed, Place
 from gateway import adapter_rows, audit, keys, tables
 from migrations.upgrade import upgrade
+from support.gateway.session_client import Browser
+from support.stack import Stack
 
 KEYS = 10_000
 PAGE_S_MAX = 0.25

@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from gateway_stack import MODEL, PATIENCE_S, Stack, body, eventually
 
 from billing.database import Database
 from engine.client import EngineClient
@@ -24,6 +23,8 @@ from gateway.access import CSRF_HEADER
 from gateway.errors import ApiError, InvalidApiKey, LedgerAway
 from gateway.live_views import AwayEvent, EngineEvent
 from gateway.routes import admin_live
+from support.stack import MODEL, Stack, body
+from support.waiting import PATIENCE_S, eventually
 
 
 class Watch:

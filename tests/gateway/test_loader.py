@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from gateway_stack import eventually_async
 
 from adapters.store import AdapterStore
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable
 from gateway.loader import AdapterLoader
+from support.waiting import eventually_async
 
 OLD, NEW, LATER = "a" * 64, "b" * 64, "c" * 64
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack, body, events
 
 from engine.tokenizer import Tokenizer
 from gateway import logprobs
 from gateway.logprobs import PART_TOKENS, chat_tokens, filled, legacy_logprobs, piecewise
 from gateway.text import Drawn
+from support.stack import MODEL, Stack, body, events
 
 ALTERNATIVES = 21
 

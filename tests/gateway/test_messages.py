@@ -9,7 +9,8 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack
+
+from support.stack import MODEL, Stack
 
 ASKED: dict[str, Any] = {"model": MODEL, "max_tokens": 6, "messages": [{"role": "user", "content": "Hi"}]}
 GREEDY = {"temperature": 0}  # newer clients have no argument for it

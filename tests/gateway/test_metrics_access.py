@@ -10,15 +10,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from free_port import free_port
-from gateway_stack import MODEL, Stack, eventually
-from many_models import SMALL, ManyModels, sections
 
 from gateway import keys
 from gateway.config import ConfigError, parse
 from gateway.roles import ROLES, Role
-
-REPO = Path(__file__).resolve().parents[2]
+from support.gateway.several_models import SMALL, ManyModels, sections
+from support.paths import REPO
+from support.ports import free_port
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 
 def asked(stack: Stack, made: keys.MadeKey | None) -> httpx.Response:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from free_port import free_port
-from gateway_stack import MODEL, Stack, eventually
-from many_models import SMALL, ManyModels, sections
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import keys
+from support.gateway.several_models import SMALL, ManyModels, sections
+from support.ports import free_port
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 # A stream that lasts until its client leaves.
 SLOW = {"step_ms": 100.0}

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
-from gateway_stack import MODEL, Stack, eventually
 
 from gateway.cli import main
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 PRICE = ("--input", "0.1", "--output", "0.4")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from gateway_stack import MODEL, Stack, eventually_async
 
 from billing import prices
 from engine.client import EngineClient, Generation
@@ -24,6 +23,8 @@ from gateway.model_changes import ModelChanges
 from gateway.model_loader import ModelLoader
 from gateway.model_rows import BaseModel
 from gateway.model_writes import NewModel
+from support.stack import MODEL, Stack
+from support.waiting import eventually_async
 
 FIRST, SECOND = "first", "second"
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from adapter_operator import AdapterOperator
-from gateway_stack import MODEL, Stack, body, events, eventually, register
 
 from adapters.facts import Facts
 from gateway import keys
@@ -22,6 +20,9 @@ from gateway.administration import Actor, Administration
 from gateway.commands.run import engine_file
 from gateway.config import parse
 from gateway.model_rows import configured
+from support.gateway.adapter_uploads import AdapterOperator
+from support.stack import MODEL, Stack, body, events, register
+from support.waiting import eventually
 
 TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 # A stream that lasts until it is left alone, and a model's drain with it.

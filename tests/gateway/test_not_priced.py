@@ -6,10 +6,10 @@ import anthropic
 import httpx
 import openai
 import pytest
-from gateway_stack import MODEL, Stack
 
 from billing import tenants
 from gateway import keys
+from support.stack import MODEL, Stack
 
 ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 

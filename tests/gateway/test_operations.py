@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack, body
 
 from billing.clock import SECOND
 from gateway import keys
+from support.stack import MODEL, Stack, body
 
 CLOCKS_S = 0.01  # the log measures by another clock than the books
 

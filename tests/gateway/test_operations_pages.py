@@ -10,15 +10,16 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from gateway_stack import MODEL, Stack, eventually
-from redis_server import RedisServer
-from scripted_engine import ScriptedStack
 
 from engine.protocol import RaisedTargets
 from gateway import keys
 from gateway.health_checks import CHECK_S_MAX, HealthReport
 from gateway.model_views import ModelsView
 from gateway.tier_views import TiersView
+from support.gateway.scripted_engine import ScriptedStack
+from support.redis_server import RedisServer
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 Asks = Callable[[str], Any]
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack
 
 from billing import budgets, tables, webhooks
 from billing.clock import database_now
 from gateway import keys
+from support.stack import Stack
 
 INNER = "'hooks.inner' is at 10.0.0.5, which is private: webhooks.private_addresses"
 

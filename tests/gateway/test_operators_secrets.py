@@ -6,11 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack
 
 from billing import webhooks
 from gateway import keys
 from gateway.roles import ROLES, Role
+from support.stack import MODEL, Stack
 
 
 def asked(stack: Stack, role: Role, path: str) -> httpx.Response:

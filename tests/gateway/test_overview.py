@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from browser import Browser
-from gateway_stack import Stack, eventually
 
 from billing import budgets, projections, rollups, tables, tenants
 from billing.budgets import Budget, BudgetState
@@ -24,6 +22,9 @@ from gateway.first_tokens import Summary
 from gateway.overview import SPEND_MAX, Overviews
 from gateway.sections import TierSection
 from migrations.upgrade import upgrade
+from support.gateway.session_client import Browser
+from support.stack import Stack
+from support.waiting import eventually
 
 
 @pytest.fixture

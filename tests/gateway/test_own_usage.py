@@ -7,9 +7,9 @@ import time
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack
 
 from billing import budgets, tenants
+from support.stack import MODEL, Stack
 
 
 def get(stack: Stack, path: str, secret: str) -> httpx.Response:

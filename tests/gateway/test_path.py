@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import httpx
 import openai
-from gateway_stack import MODEL, Stack, body, events
+
+from support.stack import MODEL, Stack, body, events
 
 
 def test_a_whole_answer_is_held_made_and_settled(stack: Stack) -> None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from test_registry import model
 
 from billing.database import Database
 from engine.client import EngineClient
@@ -25,6 +24,7 @@ from gateway.models import Files
 from gateway.plans import Known, Planner
 from gateway.registry import Registry, ServedName, Target
 from gateway.sampling import TextRules, make_sampling
+from support.gateway.base_models import model
 
 
 class Counting(Tokenizer):

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from adapter_operator import AdapterOperator
-from gateway_stack import MODEL, Stack, eventually
 
 from adapters.generate import Recipe, write_random
 from adapters.spec import BaseShape
 from gateway import keys
 from gateway.private_files import close_to_others, make_private
+from support.gateway.adapter_uploads import AdapterOperator
+from support.paths import REPO
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -88,7 +90,7 @@ def test_directories_for_all_stay_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_units_close_what_systemd_makes() -> None:
-    for unit in Path(__file__).resolve().parents[2].glob("deploy/systemd/*.service"):
+    for unit in REPO.glob("deploy/systemd/*.service"):
         lines = unit.read_text().splitlines()
         assert "StateDirectoryMode=0700" in lines
         assert "UMask=0077" in lines

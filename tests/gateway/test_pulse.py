@@ -11,10 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gateway_stack import Stack, body
 
 from engine.tokenizer import Tokenizer
 from gateway.pulse import EnginePulse
+from support.stack import Stack, body
 
 MakeStack = Callable[..., Stack]
 STALL_ID = 28470  # a word at which the fake engine is told to stand still

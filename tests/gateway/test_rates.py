@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from free_port import free_port
-from gateway_stack import Stack, body, eventually
-from redis_server import RedisServer
 
 from gateway import allowances, keys
 from gateway.allowances import LimitsChange
 from gateway.limiter import LOOK_S, PLACE_S
+from support.ports import free_port
+from support.redis_server import RedisServer
+from support.stack import Stack, body
+from support.waiting import eventually
 
 LEASE = "[lease]\nlength_s = 6\nrenew_s = 0.5\naudit_s = 0.5\n"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack
 
 from gateway import keys
+from support.stack import MODEL, Stack
 
 ROUNDS = 4  # of each write: one may happen just before a look of the watch, which then hides that nothing followed
 

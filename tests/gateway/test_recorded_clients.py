@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack, eventually
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-RECORDED = Path(__file__).resolve().parents[1] / "clients" / "recorded"
+from support.paths import TESTS
+from support.stack import MODEL, Stack
+from support.waiting import eventually
+
+RECORDED = TESTS / "clients" / "recorded"
 CLIENTS = (
     "agents", "ai_sdk", "anthropic", "anthropic_0", "autogen", "jdk", "langchain", "langgraph", "litellm", "openai",
     "semantic_kernel",

@@ -8,11 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack, body, eventually
 
 from billing import budgets
 from gateway import allowances
 from gateway.allowances import LimitsChange
+from support.stack import MODEL, Stack, body
+from support.waiting import eventually
 
 NOT_JSON = b'{"model": ' + b"[" * 1000
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens")

@@ -11,15 +11,9 @@ from gateway.adapter_rows import EVERYONE, Adapter
 from gateway.errors import ModelNotFound
 from gateway.model_rows import BaseModel
 from gateway.registry import Registry, ServedName
+from support.gateway.base_models import model
 
 MINE, OTHERS = "ten_mine", "ten_others"
-
-
-def model(name: str, *tenants: str) -> BaseModel:
-    return BaseModel(
-        id=None, name=name, origin="config", path="", directory="", dtype="float32", context_tokens=None, pinned=False,
-        tenants=tenants or None, fallbacks=(), max_tokens_default=None, active=True, created_at=None, changed_at=None,
-    )  # fmt: skip
 
 
 def adapter(name: str, owner: str | None, *shared: str, base: str = "base") -> Adapter:

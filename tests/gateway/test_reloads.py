@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, register
 
 from billing import prices, revision, tables, tenants
 from billing.database import Database
@@ -25,6 +24,7 @@ from gateway.sections import TargetSection
 from gateway.services import Services
 from gateway.watch import RevisionWatch
 from migrations.upgrade import upgrade
+from support.stack import MODEL, register
 
 LIMITS: dict[Scope, Allowance] = {"key": Allowance(10, 1000, 2), "tenant": Allowance(30, 3000, 6)}
 OLD_BUMP = "UPDATE revision SET number = number + 1 WHERE id = 1"  # by a process without the log

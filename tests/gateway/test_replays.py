@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, Stack, body, eventually, eventually_async, stopped
-from slow_sockets import send
 
 from billing import budgets, leases, prices, tables, tenants
 from billing.clock import SECOND, database_now
@@ -23,6 +21,10 @@ from gateway.allowances import LimitsChange
 from gateway.replays import HEADER, Call, First, Replayed, Replays
 from gateway.tables import replays
 from migrations.upgrade import upgrade
+from support.gateway.slow_readers import send
+from support.processes import stopped
+from support.stack import MODEL, Stack, body
+from support.waiting import eventually, eventually_async
 
 T = TypeVar("T")
 SECRET = bytes(range(32))

@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, PATIENCE_S, Stack, body, eventually, eventually_async, promptly
 
 from billing import prices, tenants
 from gateway import keys
+from support.stack import MODEL, Stack, body
+from support.waiting import PATIENCE_S, eventually, eventually_async, promptly
 
 # The promise, from the commit of the administrative write on. For what is let in it holds on any machine, since a
 # gateway that has not read the revision for a second lets nobody in: what counts is when a request was sent.

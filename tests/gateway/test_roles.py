@@ -9,14 +9,14 @@ from typing import Any, get_args
 
 import httpx
 import pytest
-from admin_routes import ServedRoute, admin_routes
-from browser import NO_TLS, SESSION, cookie_name, sign_in
 from click.testing import CliRunner
-from gateway_stack import MODEL, Stack, body
 
 from gateway import keys, roles
 from gateway.cli import main
 from gateway.roles import AREAS, ROLES, Role
+from support.gateway.admin_routes import ServedRoute, admin_routes
+from support.gateway.session_client import NO_TLS, SESSION, cookie_name, sign_in
+from support.stack import MODEL, Stack, body
 
 EVERYTHING = {f"{area}:{access}" for area in AREAS for access in ("read", "write")}
 READING = {name for name in EVERYTHING if name.endswith(":read")}

@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from gateway_stack import Stack, eventually
 
 from gateway import keys
+from support.stack import Stack
+from support.waiting import eventually
 
 
 @pytest.mark.parametrize(

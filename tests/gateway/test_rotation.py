@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-from gateway_stack import Stack, eventually
 
 from billing import reconcile
 from gateway import keys
+from support.stack import Stack
+from support.waiting import eventually
 
 
 def test_both_keys_share_budget_and_limits(stack: Stack) -> None:

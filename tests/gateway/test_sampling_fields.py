@@ -7,9 +7,9 @@ from typing import Any
 
 import openai
 import pytest
-from gateway_stack import MODEL, Stack, body, events
 
 from engine.tokenizer import Tokenizer
+from support.stack import MODEL, Stack, body, events
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import httpx
 import msgspec
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack, body
 
 from gateway import sealing
 from gateway.replays import HEADER, SEALED_HERE_BYTES_MAX
 from gateway.sealing import Owner, Sealing, Unreadable
 from gateway.tables import replays
+from support.stack import Stack, body
 
 SECRET = bytes(range(32))
 OWNER = Owner(tenant_id="ten_1", key_id="key_1", name_hash="aa", fingerprint="bb")

@@ -10,13 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_stack import MODEL, Stack, body, events, eventually, retries_after
-from scripted_engine import Said, ScriptedStack
 
 from billing import tables, tenants, usage
 from billing.requests import Recompute
 from engine import protocol
 from engine.protocol import Finished, Refused, Submit, Tokens
+from support.gateway.scripted_engine import Said, ScriptedStack
+from support.stack import MODEL, Stack, body, events, retries_after
+from support.waiting import eventually
 
 TIER_OF = {"priority": "premium", "default": "standard", "flex": "batch"}
 MULTIPLIER = {"premium": 3.0, "standard": 1.0, "batch": 0.5}

@@ -12,8 +12,6 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from browser import SESSION, Browser, cookie_name, sign_in
-from gateway_stack import Stack, eventually
 
 from billing import tenants
 from billing.clock import SECOND
@@ -32,6 +30,9 @@ from gateway.sessions import (
     SignIns,
 )
 from gateway.tables import audit_log, sessions
+from support.gateway.session_client import SESSION, Browser, cookie_name, sign_in
+from support.stack import Stack
+from support.waiting import eventually
 
 ENDED_WITHIN_S = 1.0
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import redis
-from gateway_stack import eventually_async
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from redis_server import RedisServer
 
 from billing.ids import new_id
 from gateway.errors import RateLimited
 from gateway.limiter import PLACE_S, Admission, Limiter
 from gateway.limits import Allowance, Rates, Subject
 from gateway.shared_limits import SharedRates
+from support.redis_server import RedisServer
+from support.waiting import eventually_async
 
 LEASE_US = round(PLACE_S * 1e6)
 ANSWER_S = 5.0  # a busy machine changes no answer here

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 import sqlalchemy as sa
 import uvloop
-from gateway_stack import eventually_async
 
 from billing import prices, tenants
 from billing.database import Database
@@ -27,6 +26,7 @@ from gateway.pace import AT_ONCE, Pace
 from gateway.registry import Target
 from gateway.watch import STALE_S, RevisionWatch
 from migrations.upgrade import upgrade
+from support.waiting import eventually_async
 
 STALL_S = STALE_S + 0.1
 

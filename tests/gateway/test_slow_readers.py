@@ -15,10 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack, body, events, eventually
-from slow_sockets import ask, slow_readers
 
 from billing.tables import usage
+from support.gateway.slow_readers import ask, slow_readers
+from support.stack import Stack, body, events
+from support.waiting import eventually
 
 READERS = 200
 TOKENS = 4000  # about a megabyte as a stream

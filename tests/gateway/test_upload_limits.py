@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from adapter_operator import AdapterOperator, files_of
-from gateway_stack import MODEL, PATIENCE_S, Stack, eventually
 
 from adapters.check import CONFIG_FILE, WEIGHTS_FILE
 from adapters.generate import Recipe, write_random
@@ -22,6 +20,9 @@ from adapters.spec import BaseShape
 from gateway import keys
 from gateway.disk_reserve import RESERVE_FILE, NoRoom, Reserve
 from gateway.keys import MadeKey
+from support.gateway.adapter_uploads import AdapterOperator, files_of
+from support.stack import MODEL, Stack
+from support.waiting import PATIENCE_S, eventually
 
 MIB = 1024 * 1024
 PART = (

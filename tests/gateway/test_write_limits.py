@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
-from browser import SESSION, sign_in
-from gateway_stack import Stack
 
 from gateway import keys
 from gateway.config import ConfigError, parse
 from gateway.write_limits import TENANT_WRITES_BURST_S, TENANT_WRITES_PER_S
+from support.gateway.session_client import SESSION, sign_in
+from support.stack import Stack
 
 LIMITS = "[administration]\ntenant_writes_per_minute = 12\noperator_writes_per_minute = 30\ntenant_keys_max = 8\n"
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_engine import GpuEngine
-from traps import Traps, tiny_model
 
 from adapters.host import HostMemory
 from adapters.staging import CudaLane, Staging
 from engine.step import Sequence
+from support.engine.gpu import GpuEngine
+from support.engine.poisoned_arena import Traps, tiny_model
 
 pytestmark = pytest.mark.gpu
 ROUNDS = 12

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from gpu_engine import GpuEngine
-from swapped import run_swapped
-from traps import run_among_traps, tiny_model
+
+from support.engine.gpu import GpuEngine
+from support.engine.poisoned_arena import run_among_traps, tiny_model
+from support.engine.swap_round_trip import run_swapped
 
 pytestmark = pytest.mark.gpu
 # Fewer under a sanitizer.

@@ -9,12 +9,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 import torch
-from drive import TIERS
-from gpu_engine import GpuEngine  # first: it skips where there is no GPU
-from test_gpu_oracle import compare, load_oracle
 
 from engine.__main__ import build_scheduler
 from engine.config import EngineConfig, ModelConfig
@@ -24,6 +20,10 @@ from engine.gpu.runner import GpuRunner
 from engine.models.config import ModelRefused
 from engine.protocol import Sampling
 from engine.step import PENDING_ID, Chunk, Pending, Sequence, Step
+from support import oracle
+from support.engine.gpu import GpuEngine  # first: it skips where there is no GPU
+from support.engine.gpu_oracle import compare, load_oracle
+from support.engine.in_process import TIERS
 
 pytestmark = pytest.mark.gpu
 assert GpuEngine

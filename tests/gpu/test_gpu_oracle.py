@@ -8,44 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import oracle
 import pytest
 import torch
-from gpu_engine import GpuEngine
 
 from engine.protocol import Sampling
+from support import oracle
+from support.engine.gpu import GpuEngine
+from support.engine.gpu_oracle import compare, load_oracle
 
 pytestmark = pytest.mark.gpu
 MODEL_DIR = Path(os.environ.get("LANEWAY_MODEL_DIR", ".laneway/models/smollm2-135m-instruct"))
 # bfloat16 has 8 bits: logits near 20 are 1/8 apart, and a layer's rounding adds up over 30 of them.
 NEAR_TIE = 0.75
 NEW_TOKENS = 48
-
-
-@dataclass
-class Compared:
-    """Of one prompt: where the oracle would first have said something else, and the gap of its logits there."""
-
-    first: int | None
-    gap: float
-
-
-def compare(model: Any, prompt: list[int], made: list[int]) -> Compared:
-    ids = torch.tensor([prompt + made], device="cuda")
-    with torch.inference_mode():
-        logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
-    best = logits.max(dim=-1).values
-    gaps = best - logits.gather(1, torch.tensor(made, device="cuda")[:, None])[:, 0]
-    wrong = (gaps > 0).nonzero()[:, 0].tolist()
-    return Compared(wrong[0] if wrong else None, float(gaps.max()))
-
-
-def load_oracle(directory: Path, dtype: torch.dtype, adapter: Path | None = None) -> Any:
-    return oracle.load(directory, adapter).to(device="cuda", dtype=dtype)
 
 
 @pytest.fixture(scope="module")

@@ -31,12 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import aiohttp
 import sqlalchemy as sa
-from gateway_stack import MODEL, TIERS, Stack, eventually
 
 from billing import audit, budgets, tables, tenants
 from engine.client import EngineClient
 from engine.protocol import StatusReport
 from gateway import keys
+from support.stack import MODEL, TIERS, Stack
+from support.waiting import eventually
 
 LEVELS = ("tenant", "project", "key")
 UNITS = ("tokens", "money")
@@ -324,7 +325,8 @@ def main() -> int:
     parser.add_argument("--levels", default=",".join(LEVELS))
     parser.add_argument("--units", default=",".join(UNITS))
     given = parser.parse_args()
-    from conftest import MODEL_DIR, fresh_postgres
+    from support.paths import MODEL_DIR
+    from support.services import fresh_postgres
 
     print(f"{given.requests} requests at once, {given.gateways} gateways, seed {given.seed}, PostgreSQL, engine --fake")
     with fresh_postgres() as url, tempfile.TemporaryDirectory() as directory:

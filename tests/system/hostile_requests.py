@@ -37,12 +37,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gateway"))
 
 import httpx
 import msgspec
-from gateway_stack import MODEL, Stack, eventually
-from test_schema_fuzz import ENDPOINTS, WRONG, a_body
 
 from adapters.check import CONFIG_FILE, WEIGHTS_FILE
 from engine.models.convert import convert_demo_model
 from gateway import keys
+from support.gateway.random_bodies import ENDPOINTS, WRONG, a_body
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 SHARES = {"bodies": 0.5, "admin": 0.25, "paths": 0.14, "raw": 0.11}
 CLIENTS = 6

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from budget_edge import LEVELS, UNITS, play, settings
-from gateway_stack import Stack
+
+from support.stack import Stack
 
 
 @pytest.mark.slow

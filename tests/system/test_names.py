@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).resolve().parents[2]
+from support.paths import REPO
+
 LOADS = """
 import kernels, adapters
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -24,12 +24,13 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests" / "web")]
 
 import httpx  # noqa: E402
-from console import Console  # noqa: E402
-from gateway_stack import MODEL, TIERS  # noqa: E402
-from history import TENANTS  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
-from routes import routes  # noqa: E402
-from subjects import SUBJECTS  # noqa: E402
+
+from support.stack import MODEL, TIERS  # noqa: E402
+from support.web.console import Console  # noqa: E402
+from support.web.routes import routes  # noqa: E402
+from support.web.subjects import SUBJECTS  # noqa: E402
+from support.web.traffic import TENANTS  # noqa: E402
 
 MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / MODEL))
 FOLDER = REPO / "docs" / "img" / "console"
