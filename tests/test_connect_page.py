@@ -112,12 +112,12 @@ def test_every_client_that_the_page_promises_has_a_snippet() -> None:
 
 
 def test_the_tables_are_those_of_the_wire_types() -> None:
-    assert connect_page.page() == connect_page.PAGE.read_text(), "run: PYTHONPATH=. python tests/connect_page.py"
+    assert connect_page.page() == connect_page.PAGE.read_text(), "run: python tests/programs/write_clients_page.py"
 
 
 def test_the_console_has_the_page_as_it_is() -> None:
     fresh = connect_page.console_file()
-    assert fresh == connect_page.CONSOLE_FILE.read_text(), "run: PYTHONPATH=. python tests/connect_page.py"
+    assert fresh == connect_page.CONSOLE_FILE.read_text(), "run: python tests/programs/write_clients_page.py"
 
 
 def test_the_packages_are_pinned_and_name_no_registry() -> None:

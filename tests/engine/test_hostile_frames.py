@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hostile_frames import fake_config, play, real_config
 
+from programs.hostile_frames import fake_config, play, real_config
 from support.engine.process import EngineProcess
 
 

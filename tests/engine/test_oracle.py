@@ -130,7 +130,7 @@ def run(demo: Demo, sequences: list[Sequence], **limits: Any) -> tuple[Scheduler
 def test_the_committed_ids_are_of_this_model_and_these_adapters(model_dir: Path, committed: dict[str, Any]) -> None:
     assert len(committed["prompts"]) == 20
     assert len(NAMES) >= 4
-    assert committed["digests"] == oracle.identities(model_dir), "run: python tests/oracle.py MODEL_DIR"
+    assert committed["digests"] == oracle.identities(model_dir), "run: python tests/programs/write_oracle.py MODEL_DIR"
     for name in NAMES[1:]:
         assert committed["ids"][name] != committed["ids"][oracle.BASE]
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from engine.protocol import Sampling
 from engine.tiers import SHIPPED_TIERS, Tier
+from programs.scheduler_search import search
 from support.engine.scheduler_auditor import STOP_ID, VOCAB, House
-from support.engine.schedules import Schedule, play, schedules, search
+from support.engine.schedules import Schedule, play, schedules
 
 MODELS = ("base", "other")
 WEIGHTS = {"base": 2, "other": 2, "late": 3}

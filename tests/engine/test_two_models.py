@@ -151,7 +151,9 @@ def interleaved(engine: Engine) -> list[Case]:
 
 def test_the_committed_ids_are_of_this_model_and_these_adapters(tiny_dir: Path) -> None:
     table = committed(oracle.TINY)
-    assert table["digests"] == oracle.identities(tiny_dir, oracle.TINY), "run: python tests/oracle.py MODEL_DIR"
+    assert table["digests"] == oracle.identities(tiny_dir, oracle.TINY), (
+        "run: python tests/programs/write_oracle.py MODEL_DIR"
+    )
     assert set(table["ids"]) == {oracle.BASE, *oracle.example_adapters(oracle.TINY)}
     assert len(oracle.example_adapters(oracle.TINY)) == 2
     said = [json.dumps(rows) for rows in table["ids"].values()]

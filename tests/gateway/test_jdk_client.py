@@ -11,7 +11,7 @@ from support.paths import TESTS
 from support.services import missing_service
 from support.stack import MODEL, Stack
 
-SCRIPT = TESTS / "clients" / "SpeakJdk.java"
+SCRIPT = TESTS / "programs" / "clients" / "SpeakJdk.java"
 RUN_S_MAX = 300.0  # the launcher compiles the file first, and a busy machine stands still now and then
 
 

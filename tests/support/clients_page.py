@@ -1,8 +1,6 @@
 """docs/clients.md as data: its snippets, its tables of fields, and what the console's page Connect is built from.
 
-    PYTHONPATH=. python tests/connect_page.py
-
-writes the tables anew from the wire types, and then the console's file. Run it after a change of either.
+programs/write_clients_page.py writes the tables and the console's file.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from support.paths import REPO
 PAGE = REPO / "docs" / "clients.md"
 README = REPO / "README.md"
 CONSOLE_FILE = REPO / "admin_ui" / "src" / "pages" / "connect.json"
-BEGIN = "<!-- tables: written by `python tests/connect_page.py` from the wire types -->\n"
+BEGIN = "<!-- tables: written by `python tests/programs/write_clients_page.py` from the wire types -->\n"
 END = "<!-- end of tables -->\n"
 # What the console puts a value in the place of.
 URL_PLACE, MODEL_PLACE = "{{url}}", "{{model}}"
@@ -112,8 +110,3 @@ def console_file() -> str:
         "tables": msgspec.to_builtins(tables()),
     }
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
-    CONSOLE_FILE.write_text(console_file())

@@ -1,13 +1,11 @@
 """The oracle: what transformers and peft say, on the CPU in float32. Also small random models of every family.
 
-`python tests/oracle.py MODEL_DIR` writes that model's file in tests/data anew (oracle.json: SmolLM2's): the greedy ids
-of its prompts, alone and with each of its adapters. To be done when the model, an adapter or a prompt changes.
+The greedy ids that tests compare with are committed in tests/data; programs/write_oracle.py writes them.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
@@ -166,36 +164,3 @@ def identities(model_dir: Path, base: str = SMOLLM2) -> dict[str, str]:
         store = AdapterStore(Path(scratch))
         digests = {name: store.add_directory(EXAMPLES / name, shape).digest for name in example_adapters(base)}
     return {BASE: model_digest(model_dir), **digests}
-
-
-def write_committed(model_dir: Path, base: str) -> None:
-    """Keep the prompts of the base's file, and compute everything else in it."""
-    import peft
-    import transformers as hf
-
-    from engine.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(model_dir)
-    committed = COMMITTED_OF[base]
-    kept = json.loads(committed.read_text())
-    prompts = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in kept["prompts"]]
-    ids = {}
-    for name in (BASE, *example_adapters(base)):
-        model = load(model_dir, EXAMPLES / name if name else None)
-        ids[name] = greedy(model, prompts, kept["new_tokens"], tokenizer.eos_ids)
-        print(name or "(base)", [tokenizer.decode(row)[:40] for row in ids[name][:3]], flush=True)
-    found = {
-        "made_with": f"transformers {hf.__version__}, peft {peft.__version__}",
-        "digests": identities(model_dir, base),
-    }
-    text = json.dumps({**kept, **found, "ids": ids}, indent=1, ensure_ascii=False)
-    # One row a line.
-    rows = {json.dumps(row, indent=1): json.dumps(row) for table in ids.values() for row in table}
-    for wide, narrow in rows.items():
-        text = text.replace(wide.replace("\n", "\n   "), narrow)
-    committed.write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    write_committed(Path(sys.argv[1]), Path(sys.argv[1]).resolve().name)

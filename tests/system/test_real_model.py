@@ -16,12 +16,12 @@ from typing import Any
 
 import anthropic
 import httpx
-import many_adapters
 import openai
 import pytest
 
 from engine.tiers import SHIPPED_TIERS
 from engine.tokenizer import Tokenizer
+from programs import many_adapters
 from support.gateway.adapter_uploads import AdapterOperator
 from support.paths import REPO, TESTS
 from support.serve import Serve  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Runs the clients against a Laneway that is up (`make run`), each from its own virtual environment; prints a table.
 
-    python tests/clients/live.py openai=VENV/bin/python anthropic=VENV/bin/python … ai_sdk=node jdk=java
+    python tests/programs/clients/live.py openai=VENV/bin/python anthropic=VENV/bin/python … ai_sdk=node jdk=java
 
 The cases are those that were recorded. Exit status 1 when one failed, or when what was used is not in `GET /v1/usage`.
 """
@@ -15,8 +15,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-DEMO = HERE.parents[1] / ".laneway" / "demo.json"
+HERE = Path(__file__).resolve().parent
+DEMO = HERE.parents[2] / ".laneway" / "demo.json"
 CLIENT_S_MAX = 600
 # By client: the script, where it is not speak_CLIENT.py.
 SCRIPTS = {"ai_sdk": "speak_ai_sdk.mjs", "anthropic_0": "speak_anthropic.py", "jdk": "SpeakJdk.java"}

@@ -1,8 +1,10 @@
-"""Pictures of every page of the console for its documentation: `python tests/web/screenshots.py [--only usage live]`.
+"""Takes pictures of every page of the console for its documentation:
+
+    python tests/programs/screenshots.py [--only usage live]
 
 By hand, not in CI: a gateway with weeks of history and an hour of busy traffic, live load meanwhile on three models of
-which two fit on the device, every route of
-src/routes.ts light, dark and at a phone's width, as small PNGs in docs/img/console/.
+which two fit on the device, every route of src/routes.ts light, dark and at a phone's width, as small PNGs in
+docs/img/console/.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import io
-import os
 import random
 import sys
 import tempfile
@@ -20,19 +21,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(REPO), str(REPO / "tests"), str(REPO / "tests" / "web")]
+if __name__ == "__main__":  # beside support/, and beside the packages where those are not installed
+    sys.path[:0] = [str(directory) for directory in Path(__file__).resolve().parents[1:3]]
 
-import httpx  # noqa: E402
-from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
+import httpx
+from playwright.sync_api import Browser, Page, sync_playwright
 
-from support.stack import MODEL, TIERS  # noqa: E402
-from support.web.console import Console  # noqa: E402
-from support.web.routes import routes  # noqa: E402
-from support.web.subjects import SUBJECTS  # noqa: E402
-from support.web.traffic import TENANTS  # noqa: E402
+from support.paths import MODEL_DIR, REPO
+from support.stack import MODEL, TIERS
+from support.web.console import Console
+from support.web.routes import routes
+from support.web.subjects import SUBJECTS
+from support.web.traffic import TENANTS
 
-MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / MODEL))
 FOLDER = REPO / "docs" / "img" / "console"
 BYTES_MAX = 150_000
 CALLERS = 40

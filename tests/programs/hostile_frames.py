@@ -1,6 +1,6 @@
 """Sends thousands of frames that no gateway sends to real engine processes.
 
-    python tests/engine/hostile_frames.py [--fake 4000] [--real 700] [--seed 1]
+    python tests/programs/hostile_frames.py [--fake 4000] [--real 700] [--seed 1]
 
 A frame is arbitrary bytes, a known frame with values of wrong types or out of range, or a valid frame at the wrong time
 (a handle twice, a stale epoch, an Abort of another stream's handle). `play` raises Broken unless
@@ -23,7 +23,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+if __name__ == "__main__":  # beside support/, and beside the packages where those are not installed
+    sys.path[:0] = [str(directory) for directory in Path(__file__).resolve().parents[1:3]]
 
 import msgspec
 

@@ -1,6 +1,6 @@
 """Many requests at once, through several gateway processes, on one budget that is nearly empty: does it hold?
 
-    python tests/system/budget_edge.py [--requests 1000] [--gateways 4] [--seed 1] [--levels tenant,project,key]
+    python tests/programs/budget_edge.py [--requests 1000] [--gateways 4] [--seed 1] [--levels tenant,project,key]
 
 Real processes: gateways, `engine --fake`, one PostgreSQL database. At each level of the hierarchy one budget has little
 left, and those of the other levels have plenty, so that every hold locks them all. Clients ask, and ask again until
@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+if __name__ == "__main__":  # beside support/, and beside the packages where those are not installed
+    sys.path[:0] = [str(directory) for directory in Path(__file__).resolve().parents[1:3]]
 
 import aiohttp
 import sqlalchemy as sa
@@ -36,6 +37,8 @@ from billing import audit, budgets, tables, tenants
 from engine.client import EngineClient
 from engine.protocol import StatusReport
 from gateway import keys
+from support.paths import MODEL_DIR
+from support.services import fresh_postgres
 from support.stack import MODEL, TIERS, Stack
 from support.waiting import eventually
 
@@ -325,9 +328,6 @@ def main() -> int:
     parser.add_argument("--levels", default=",".join(LEVELS))
     parser.add_argument("--units", default=",".join(UNITS))
     given = parser.parse_args()
-    from support.paths import MODEL_DIR
-    from support.services import fresh_postgres
-
     print(f"{given.requests} requests at once, {given.gateways} gateways, seed {given.seed}, PostgreSQL, engine --fake")
     with fresh_postgres() as url, tempfile.TemporaryDirectory() as directory:
         stack = Stack(Path(directory), url, MODEL_DIR, **settings())

@@ -1,6 +1,6 @@
 """Records what a client sends: a loopback server that keeps each request and answers as Laneway does.
 
-    python tests/clients/record.py openai VENV/bin/python tests/clients/speak_openai.py
+    python tests/programs/clients/record.py openai VENV/bin/python tests/programs/clients/speak_openai.py
 
 writes tests/clients/recorded/openai.json. Each client lives in a virtual environment of its own (for the AI SDK: `npm
 install` beside speak_ai_sdk.mjs, then `record.py ai_sdk node …`; for the JDK's client: `record.py jdk java …`).
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).resolve().parents[2] / "clients" / "recorded"
 KEPT_HEADERS = ("accept", "content-type", "anthropic-version", "anthropic-beta", "expect", "transfer-encoding")
 UPGRADE_HEADERS = ("connection", "upgrade", "http2-settings")  # kept where an upgrade is offered
 BODY_BYTES_MAX = 1024 * 1024

@@ -2,7 +2,7 @@
 `laneway serve --demo`:
 
     laneway demo adapters --count 200
-    python tests/system/many_adapters.py .laneway --streams 50 --sample 8
+    python tests/programs/many_adapters.py .laneway --streams 50 --sample 8
 """
 
 from __future__ import annotations
@@ -111,6 +111,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    repository = Path(__file__).resolve().parents[2]
-    sys.path[:0] = [str(repository), str(repository / "tests")]
+    sys.path[:0] = [str(directory) for directory in Path(__file__).resolve().parents[1:3]]
     sys.exit(main())

@@ -1,6 +1,6 @@
 """Sends tens of thousands of malformed and hostile requests to a gateway with a fake engine.
 
-    python tests/system/hostile_requests.py [--requests 47500] [--seed 1] [--uploads 200] [--postgres]
+    python tests/programs/hostile_requests.py [--requests 47500] [--seed 1] [--uploads 200] [--postgres]
 
 Five groups share the requests: bodies of the inference endpoints, every admin operation of the OpenAPI description by
 four roles, paths and methods, raw bytes on a socket, and multipart uploads. `play` raises Broken unless
@@ -32,8 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gateway"))
+if __name__ == "__main__":  # beside support/, and beside the packages where those are not installed
+    sys.path[:0] = [str(directory) for directory in Path(__file__).resolve().parents[1:3]]
 
 import httpx
 import msgspec
@@ -42,6 +42,7 @@ from adapters.check import CONFIG_FILE, WEIGHTS_FILE
 from engine.models.convert import convert_demo_model
 from gateway import keys
 from support.gateway.random_bodies import ENDPOINTS, WRONG, a_body
+from support.paths import EXAMPLES
 from support.stack import MODEL, Stack
 from support.waiting import eventually
 
@@ -58,7 +59,7 @@ TOML = (
     "[administration]\ntenant_writes_per_minute = 1000000\noperator_writes_per_minute = 1000000\n"
 )
 FAKE = {"step_ms": 0.0, "stop_after": 5}
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "adapters" / "pirate"
+EXAMPLE = EXAMPLES / "adapters" / "pirate"
 # Endless streams, sessions of the callers, and calls whose only effect is work for a separate process.
 LEFT_OUT = ("/v1/admin/engine/live", "/v1/admin/session", "/v1/admin/exports")
 
