@@ -76,7 +76,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint deploy/containers/*.Containerfile
-	$(BIN)/python -m pytest -q tests/test_house.py
+	$(BIN)/python -m pytest -q tests/repository/test_house.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks

@@ -1,4 +1,4 @@
-"""Mixed traffic on the CPU, in an arena full of traps; tests/gpu does the same on a GPU, and longer."""
+"""Mixed traffic on the CPU, in an arena full of traps; tests/engine/gpu does the same on a GPU, and longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages in host memory: their bytes come back, on this CPU; tests/gpu does the same on a GPU."""
+"""Pages in host memory: their bytes come back, on this CPU; tests/engine/gpu does the same on a GPU."""
 
 from __future__ import annotations
 
