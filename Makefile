@@ -66,9 +66,9 @@ test: $(VENV)/.dev console-if-npm client-packages-if-npm
 
 # The seeded searches that `make test` runs small: make long LONG_SECONDS=600 LONG_SEED=1. One command a line.
 long: $(VENV)/.dev
-	PYTHONPATH=. $(BIN)/python tests/engine/scheduler_search.py --seconds $(LONG_SECONDS) --seed-from $(LONG_SEED)
-	PYTHONPATH=. $(BIN)/python tests/engine/hostile_frames.py --seed $(LONG_SEED)
-	PYTHONPATH=. $(BIN)/python tests/system/hostile_requests.py --seed $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/programs/scheduler_search.py --seconds $(LONG_SECONDS) --seed-from $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/programs/hostile_frames.py --seed $(LONG_SEED)
+	PYTHONPATH=. $(BIN)/python tests/programs/hostile_requests.py --seed $(LONG_SEED)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -76,7 +76,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint deploy/containers/*.Containerfile
-	$(BIN)/python -m pytest -q tests/test_house.py
+	$(BIN)/python -m pytest -q tests/repository/test_house.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks

@@ -60,7 +60,7 @@ def cuda() -> str:
 
 def two_cores() -> str:
     missing = modules("aiohttp", "uvloop", "httpx", "numpy")()
-    if missing or not (REPO / "tests" / "gateway_stack.py").exists():
+    if missing or not (REPO / "tests" / "support" / "stack.py").exists():
         return missing or "a checkout"
     from benchmarks.pinned_stack import lacks
 

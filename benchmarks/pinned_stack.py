@@ -24,11 +24,10 @@ from benchmarks.rows import REPO
 
 sys.path.insert(0, str(REPO / "tests"))
 
-from conftest import REDIS_URL, fresh_postgres
-from gateway_stack import MODEL, TIERS, Stack
-
 from billing import budgets
 from engine.tiers import SHIPPED_TIERS
+from support.services import REDIS_URL, fresh_postgres
+from support.stack import MODEL, TIERS, Stack
 
 GATEWAY_CORE, OTHER_CORE = 0, 1
 MODEL_DIR = REPO / ".laneway" / "models" / "smollm2-135m-instruct"

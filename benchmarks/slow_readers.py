@@ -19,7 +19,7 @@ from benchmarks.pinned_stack import Stack, cpu_s, gateway_pid, lacks, load, mach
 from benchmarks.probes import Probes
 from benchmarks.rows import append_rows
 
-from slow_sockets import slow_readers  # isort: skip  # beside gateway_stack, which pinned_stack has found
+from support.gateway.slow_readers import slow_readers  # isort: skip  # pinned_stack puts tests/ on sys.path
 
 READERS, OTHERS, STEP_MS = 200, 20, 20.0
 READER_TOKENS = 6000  # more than they are here for

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_stack import Stack
-from redis_server import RedisServer
-from required import missing_service
+
+from support.paths import MODEL_DIR
+from support.redis_server import RedisServer
+from support.services import REDIS_URL, fresh_postgres, missing_service
+from support.stack import Stack
 
 # Before any test loads torch, as `python -m engine` has it: threads that wait sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -27,31 +27,6 @@ if not Path("/dev/nvidia0").exists():
 # No test speaks TLS to the world. httpx reads the host's certificates for every request that has no client of its own,
 # which takes fifty times as long as the request: here it finds none.
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": str(Path(__file__).parent)}
-
-REPO = Path(__file__).resolve().parents[1]
-POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")
-# Each process of a parallel run has a Redis database of its own: they are flushed.
-WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-REDIS_URL = os.environ.get("LANEWAY_TEST_REDIS", f"redis://127.0.0.1:6379/{15 - WORKER % 8}")
-MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
-
-
-@contextmanager
-def fresh_postgres(template: str = "template1") -> Iterator[str]:
-    """A new PostgreSQL database, empty or a copy of another; dropped afterwards. No test pulls the plug on its host."""
-    import sqlalchemy as sa
-
-    admin = sa.create_engine(POSTGRES_ADMIN, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
-    name = f"laneway_test_{uuid.uuid4().hex[:12]}"
-    try:
-        with admin.connect() as connection:
-            connection.execute(sa.text(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
-            connection.execute(sa.text(f'ALTER DATABASE "{name}" SET synchronous_commit = off'))
-    except sa.exc.OperationalError as error:
-        missing_service("PostgreSQL", str(error.orig))
-    yield str(sa.make_url(POSTGRES_ADMIN).set(database=name).render_as_string(hide_password=False))
-    with admin.connect() as connection:
-        connection.execute(sa.text(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
 
 
 @pytest.fixture(scope="session")

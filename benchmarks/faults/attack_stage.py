@@ -47,12 +47,11 @@ from benchmarks.rows import REPO
 
 sys.path.insert(0, str(REPO / "tests"))
 
-from gateway_stack import MODEL, Stack, body
-
 from billing import budgets, tenants
 from engine.models.own import OWN_MODEL, install_own_model
 from engine.tiers import SHIPPED_TIERS
 from gateway import allowances, keys
+from support.stack import MODEL, Stack, body
 
 STEP_MS = 5.0
 VICTIM = "acme"

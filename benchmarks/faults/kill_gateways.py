@@ -31,15 +31,14 @@ from benchmarks.rows import REPO
 
 sys.path.insert(0, str(REPO / "tests"))
 
-from cut_proxy import CutProxy
-from gateway_stack import Stack, body
-
 from billing import audit, budgets, reconcile, tables
 from billing.clock import SECOND
 from billing.journal import paths
 from engine.client import EngineClient
 from engine.protocol import StatusReport
 from gateway.supervisor import healthy
+from support.cut_proxy import CutProxy
+from support.stack import Stack, body
 
 MODEL_DIR = Path(os.environ.get("LANEWAY_TEST_MODEL", REPO / ".laneway" / "models" / "smollm2-135m-instruct"))
 POSTGRES_ADMIN = os.environ.get("LANEWAY_TEST_POSTGRES", "postgresql+psycopg://postgres@127.0.0.1:5432/postgres")

@@ -10,11 +10,11 @@ import math
 from pathlib import Path
 
 import pytest
-from required import missing_service
 
 from benchmarks.faults import attacks
 from benchmarks.faults.attack_stage import Row
 from benchmarks.pinned_stack import lacks
+from support.services import missing_service
 
 SECONDS = 0.2
 # One form of each way to attack: the other forms differ in their numbers.

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from load_tool import Bench, canned_server
 
 from benchmarks.canned_server import FAULTS
+from support.benchmarks.load_tool import Bench, canned_server
 
 GAP_MS = 5
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from load_tool import REPO
+from support.benchmarks.load_tool import REPO
 
 
 def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import itertools
 from array import array
-from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -20,8 +19,9 @@ from benchmarks.load.measure import LoopLag, Outcome, Recorder
 from benchmarks.load.report import Goodput, Group, Percentiles, Report, Tool, make_report
 from benchmarks.load.run import Measured
 from benchmarks.load.settings import Settings, Tenant
+from support.paths import REPO
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarking.md"
+DOCUMENT = REPO / "docs" / "benchmarking.md"
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 

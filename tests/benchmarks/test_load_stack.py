@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL, Stack, eventually
-from load_tool import REPO, Bench
 
 from billing import tables
+from support.benchmarks.load_tool import REPO, Bench
+from support.stack import MODEL, Stack
+from support.waiting import eventually
 
 
 @pytest.fixture(scope="module")

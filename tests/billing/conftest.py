@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from billing_books import Books, make_books
 
 from billing.tables import metadata
 from migrations.upgrade import upgrade
+from support.billing.books import Books, make_books
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,12 @@ import sqlite3
 
 import pytest
 import sqlalchemy as sa
-from billing_books import CANNOT_SERVE, Books, beginning_with
-from cut_proxy import CutProxy
 
 from billing import revision
 from billing.database import Database, DatabaseUnavailable
 from migrations.upgrade import upgrade
+from support.billing.books import CANNOT_SERVE, Books, beginning_with
+from support.cut_proxy import CutProxy
 
 
 async def test_a_write_that_raises_leaves_nothing(books: Books) -> None:

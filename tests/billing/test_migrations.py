@@ -13,7 +13,6 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from billing_books import Books, settlement
 
 import gateway.audit
 import gateway.tables  # its tables are in the metadata too
@@ -25,8 +24,8 @@ from billing.requests import Recompute
 from billing.tables import metadata
 from gateway import adapter_rows
 from migrations.upgrade import _migrating, configuration, is_current, upgrade
-
-REPO = Path(__file__).resolve().parents[2]
+from support.billing.books import Books, settlement
+from support.paths import REPO
 
 
 def test_tables_and_migrations_agree(empty_database_url: str) -> None:

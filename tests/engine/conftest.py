@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_peer import EngineProcess, Peer
+
+from support.engine.process import EngineProcess, Peer
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from gateway_stack import MODEL
 
 from billing.database import DatabaseUnavailable
 from billing.ledger import Ledger, LedgerUnavailable
@@ -19,6 +18,7 @@ from gateway import services as services_module
 from gateway.config import parse
 from gateway.services import Services
 from migrations.upgrade import upgrade
+from support.stack import MODEL
 
 GRACE_S = 2.0
 REST_S = GRACE_S * (1 - services_module.FINISH_SHARE - services_module.SETTLE_SHARE)

@@ -6,11 +6,11 @@ import random
 
 import pytest
 import torch
-from paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
 from kernels import decode_attention as kernel
 from kernels import reference_attention as reference
 from kernels.decode_attention import allocate_decode_plan, decode_attention, plan_decode
+from support.kernels.paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
 ON_GPU = torch.cuda.is_available()
 SEED = 20261121

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import torch
-from step_cases import DEVICE, DTYPES, normal, poisoned, sampled
 
 from kernels import embed, reference_step
+from support.kernels.operands import DEVICE, DTYPES, normal, poisoned, sampled
 
 VOCAB = 97
 CASES = list(itertools.product([0, 1, 5, 257], [torch.int32, torch.int64], [torch.int32, torch.int64]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from step_cases import DEVICE, GPU, normal
 
 from kernels.launch import launch_options
 from kernels.norm import add_rms_norm
 from kernels.swiglu import swiglu
+from support.kernels.operands import DEVICE, GPU, normal
 
 
 def test_a_cpu_launches_one_after_the_other() -> None:

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import torch
-from step_cases import DEVICE, DTYPES, close, deltas, normal, poisoned, sampled
 
 from kernels import norm, reference_step
+from support.kernels.operands import DEVICE, DTYPES, close, deltas, normal, poisoned, sampled
 
 CASES = list(itertools.product([0, 1, 3, 17, 256], [1, 7, 64, 576, 1000, 4096], [False, True], DTYPES))
 

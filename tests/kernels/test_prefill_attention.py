@@ -7,11 +7,11 @@ import random
 
 import pytest
 import torch
-from paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
 from kernels import reference_attention as reference
 from kernels.prefill_attention import allocate_prefill_partials, prefill_attention
 from kernels.prefill_blocks import BLOCK_ROWS, FIELDS, prefill_blocks
+from support.kernels.paged_kv import DEVICE, DTYPES, Shape, assert_same, int32, paged
 
 ON_GPU = torch.cuda.is_available()
 SEED = 20261121

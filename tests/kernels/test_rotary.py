@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from step_cases import DEVICE, DTYPES, close, deltas, normal, poisoned, sampled
 
 from kernels import reference_step, rotary
+from support.kernels.operands import DEVICE, DTYPES, close, deltas, normal, poisoned, sampled
 
 HEADS = [(1, 1, 2), (3, 1, 6), (9, 3, 64), (32, 8, 128), (14, 2, 80), (16, 8, 128)]
 CASES = list(itertools.product([0, 1, 5, 33], HEADS, [1, 13, 40], ["", "delta", "norm", "delta norm"], DTYPES))

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from step_cases import DEVICE, GPU
 
 from engine.penalties import Draw
 from engine.protocol import Sampling
@@ -21,6 +20,7 @@ from engine.sampler import FAVOURITES
 from engine.sampler import sample as engine_sample
 from kernels import reference_sample
 from kernels.sample import CANDIDATES_MAX, CHUNK, Draws, Mode, new_scratch, sample
+from support.kernels.operands import DEVICE, GPU
 
 DIFFERENT_MAX = 4
 NEUTRAL = {"temperature": 1.0, "seed": 0, "choice": 0, "position": 0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}

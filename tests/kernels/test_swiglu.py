@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 import torch
-from step_cases import DEVICE, DTYPES, close, deltas, normal, poisoned, sampled
 
 from kernels import reference_step, swiglu
+from support.kernels.operands import DEVICE, DTYPES, close, deltas, normal, poisoned, sampled
 
 CASES = list(itertools.product([0, 1, 5, 256], [1, 13, 1023, 1024, 1025, 14336], [False, True], DTYPES))
 

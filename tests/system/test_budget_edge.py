@@ -1,13 +1,14 @@
 """A budget that is nearly empty, 200 requests at once through four gateway processes, at each level of the hierarchy.
-`python tests/system/budget_edge.py` plays it with 1,000."""
+`python tests/programs/budget_edge.py` plays it with 1,000."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from budget_edge import LEVELS, UNITS, play, settings
-from gateway_stack import Stack
+
+from programs.budget_edge import LEVELS, UNITS, play, settings
+from support.stack import Stack
 
 
 @pytest.mark.slow

@@ -13,12 +13,14 @@ from pathlib import Path
 import httpx
 import pytest
 import sqlalchemy as sa
-from free_port import free_port
-from gateway_stack import Stack, body, eventually
 
 from billing import audit, tables
 from billing.clock import SECOND, database_now
 from billing.database import Database
+from support.paths import TESTS
+from support.ports import free_port
+from support.stack import Stack, body
+from support.waiting import eventually
 
 MakeStack = Callable[..., Stack]
 STEP_S = 600
@@ -31,7 +33,7 @@ class HostClock:
     def __init__(self, file: Path, off_s: int) -> None:
         self._file = file
         self.set(off_s)
-        tools = Path(__file__).resolve().parents[1] / "stepped_clock"
+        tools = TESTS / "support" / "stepped_clock"
         self.environ = {"PYTHONPATH": str(tools), "LANEWAY_TEST_CLOCK": str(file)}
 
     def set(self, off_s: int) -> None:

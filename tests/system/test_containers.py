@@ -17,9 +17,10 @@ from typing import Any
 
 import httpx
 import pytest
-from free_port import free_port
 
-REPO = Path(__file__).resolve().parents[2]
+from support.paths import REPO
+from support.ports import free_port
+
 FOLDER = REPO / "deploy" / "containers"
 CONTAINERFILES = sorted(FOLDER.glob("*.Containerfile"))
 START_S_MAX = 60.0

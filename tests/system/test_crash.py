@@ -15,11 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack, body, eventually
 
 from billing import tables
 from engine.client import EngineClient
 from engine.protocol import StatusReport
+from support.stack import Stack, body
+from support.waiting import eventually
 
 LEASE = "[lease]\nlength_s = 2.0\nrenew_s = 0.3\naudit_s = 0.3\n"
 MakeStack = Callable[..., Stack]

@@ -17,13 +17,15 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from cut_proxy import ProxyThread
-from free_port import free_port
-from gateway_stack import PATIENCE_S, Stack, body, eventually, retries_after, stopped
-from required import missing_service
 
 from billing import audit, tables
 from billing.journal import RECORD_BYTES_MAX, paths
+from support.cut_proxy import ProxyThread
+from support.ports import free_port
+from support.processes import stopped
+from support.services import missing_service
+from support.stack import Stack, body, retries_after
+from support.waiting import PATIENCE_S, eventually
 
 MakeStack = Callable[..., Stack]
 LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.3\naudit_s = 0.3\n"

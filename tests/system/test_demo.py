@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from free_port import free_port
 
 from gateway import keys
+from support.ports import free_port
 
 SECRET = re.compile(r"lw_(?:live|admin)_[0-9A-Za-z]{38}")
 ADAPTERS = ["json-answers", "pirate", "support-triage", "three-bullets"]

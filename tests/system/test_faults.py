@@ -10,9 +10,10 @@ from collections.abc import Callable
 import httpx
 import pytest
 import sqlalchemy as sa
-from gateway_stack import Stack, body, eventually
 
 from billing import audit, tables
+from support.stack import Stack, body
+from support.waiting import eventually
 
 MakeStack = Callable[..., Stack]
 SLOW = {"step_ms": 20.0}

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_port import free_port
-from required import missing_service
 
 from gateway.commands.console import CHECKOUT_FILE
 from gateway.packaged import FREE_BESIDE_BYTES
+from support.ports import free_port
+from support.services import missing_service
 
 TINY = '[[models]]\nname = "laneway-tiny"\npackage = "laneway"\n'
 DEADLINE_S = 90.0

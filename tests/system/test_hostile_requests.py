@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from gateway_stack import Stack
-from hostile_requests import FAKE, SHARES, TOML, play
+
+from programs.hostile_requests import FAKE, SHARES, TOML, play
+from support.stack import Stack
 
 
 @pytest.mark.slow

@@ -16,14 +16,15 @@ from typing import Any
 
 import anthropic
 import httpx
-import many_adapters
 import openai
 import pytest
-from adapter_operator import AdapterOperator
-from conftest import Serve  # type: ignore[attr-defined]
 
 from engine.tiers import SHIPPED_TIERS
 from engine.tokenizer import Tokenizer
+from programs import many_adapters
+from support.gateway.adapter_uploads import AdapterOperator
+from support.paths import REPO, TESTS
+from support.serve import Serve  # type: ignore[attr-defined]
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -34,7 +35,6 @@ TIERS = "".join(
     f'[[tiers]]\nname = "{t.name}"\nservice_tier = "{t.service_tier}"\nfloor = {t.floor}\n{PATIENT}'
     for t in SHIPPED_TIERS
 )
-REPO = Path(__file__).resolve().parents[2]
 LONG = (
     "The harbour master counts the ships that come in with the morning tide and writes each name into his book. " * 20
 )
@@ -170,7 +170,7 @@ def test_messages_and_completions_of_the_real_model(served: Serve) -> None:
 
 # ---- adapters that come while it serves, held against what peft says
 
-COMMITTED = json.loads((REPO / "tests" / "data" / "oracle.json").read_bytes())
+COMMITTED = json.loads((TESTS / "data" / "oracle.json").read_bytes())
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from typing import Any
 import httpx
 import pytest
 import sqlalchemy as sa
-from free_port import free_port
-from gateway_stack import PATIENCE_S, Stack, body, eventually
 
 from billing import audit, tables
 from billing.journal import paths
@@ -25,6 +23,10 @@ from gateway import keys
 from gateway.commands.run import gateway_specs
 from gateway.config import parse
 from gateway.siblings import merged
+from support.paths import REPO
+from support.ports import free_port
+from support.stack import Stack, body
+from support.waiting import PATIENCE_S, eventually
 
 MakeStack = Callable[..., Stack]
 LEASE = "[lease]\nlength_s = 3.0\nrenew_s = 0.3\naudit_s = 0.3\n"
@@ -163,7 +165,7 @@ def test_several_workers_on_sqlite_are_refused(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "gateway.cli", *command, "--workers", "2"],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+            env={**os.environ, "PYTHONPATH": str(REPO)},
             capture_output=True,
             text=True,
             check=False,
@@ -180,7 +182,7 @@ def test_workers_that_cannot_be(tmp_path: Path, arguments: list[str], says: str)
     done = subprocess.run(
         [sys.executable, "-m", "gateway.cli", "serve", *arguments],
         cwd=tmp_path,
-        env={**environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={**environ, "PYTHONPATH": str(REPO)},
         capture_output=True,
         text=True,
         check=False,

@@ -6,22 +6,21 @@ there fails its test.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chromium import open_browser
-from console import Console
-from required import missing_service
+
+from support.paths import REPO
+from support.services import missing_service
+from support.web.chromium import open_browser
+from support.web.console import Console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-REPO = Path(__file__).resolve().parents[2]
 BUILT = REPO / "admin_ui" / "dist" / "index.html"
-AXE = REPO / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
 WAIT_MS = 30_000  # pages ask again each 15 s at most; a machine may stand still
 
 
@@ -77,29 +76,3 @@ def _listen(page: Any, message: Any, wrongs: list[str]) -> None:
     """Chromium says each answer ≥ 400 as an error: those that a test expects are none."""
     if message.type == "error" and not any(f"status of {status}" in message.text for status in page.expected):
         wrongs.append(f"{page.url}: {message.text}")
-
-
-def held_still(page: Page, path: str) -> Callable[[], Any]:
-    """The API's first answer at `path` is every later one that the page gets, and what the function returns: what goes
-    on changing while it is shown cannot be compared otherwise."""
-    answers: list[Any] = []
-
-    def answer(route: Any) -> None:
-        if not answers:
-            answers.append(route.fetch())
-        route.fulfill(response=answers[0])
-
-    page.route(f"**{path}", answer)
-    return lambda: answers[0].json()
-
-
-def serious_faults(page: Page) -> list[str]:
-    """What axe finds of the kinds serious and critical. Run from the page's own world, as its policy forbids strangers'
-    scripts."""
-    page.evaluate(AXE.read_text() + "; 0")
-    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
-    return [
-        f"{one['id']}: {one['help']}: {json.dumps([node['html'][:200] for node in one['nodes']][:3])}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]

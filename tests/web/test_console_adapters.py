@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import serious_faults
-from console import Console
 from playwright.sync_api import expect
 
 from adapters.check import BaseShape
 from adapters.generate import Recipe, write_random
+from support.web.console import Console
+from support.web.pages import serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

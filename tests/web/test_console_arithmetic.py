@@ -6,8 +6,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from conftest import AXE, REPO
-from required import missing_service
+from support.paths import REPO
+from support.services import missing_service
+from support.web.pages import AXE
 
 
 def test_its_arithmetic_and_its_colours() -> None:

@@ -12,9 +12,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conftest import serious_faults
-from console import Console
-from subjects import closed
+from support.web.console import Console
+from support.web.pages import serious_faults
+from support.web.subjects import closed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import serious_faults
-from console import Console
-from gateway_stack import MODEL
+
+from support.stack import MODEL
+from support.web.console import Console
+from support.web.pages import serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

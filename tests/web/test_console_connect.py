@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import connect_page
 import httpx
 import pytest
-from connect_page import Snippet
-from console import Console
-from gateway_stack import MODEL
 
 from gateway.field_tables import ENDPOINTS, rows
+from support import clients_page as connect_page
+from support.clients_page import Snippet
+from support.stack import MODEL
+from support.web.console import Console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

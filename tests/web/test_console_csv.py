@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from console import Console
 from playwright.sync_api import expect
 
 from billing import corrections, tables, tenants
 from billing.clock import DAY, database_now
 from gateway import audit, keys
+from support.web.console import Console
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from conftest import serious_faults
-from console import ROLES, Console
-from routes import Route, routes
-from subjects import SUBJECTS
+
+from support.web.console import ROLES, Console
+from support.web.pages import serious_faults
+from support.web.routes import Route, routes
+from support.web.subjects import SUBJECTS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import httpx
-from conftest import serious_faults
-from console import Console
-from gateway_stack import body
+
+from support.stack import body
+from support.web.console import Console
+from support.web.pages import serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

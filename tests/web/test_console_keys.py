@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from conftest import serious_faults
-from console import Console
 
 from gateway import keys as key_rows
+from support.web.console import Console
+from support.web.pages import serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from conftest import serious_faults
-from console import Asked, Console
-from gateway_stack import MODEL
+
+from support.stack import MODEL
+from support.web.console import Asked, Console
+from support.web.pages import serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

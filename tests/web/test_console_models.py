@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from conftest import held_still, serious_faults
-from console import Console
-from gateway_stack import MODEL, eventually
+from support.stack import MODEL
+from support.waiting import eventually
+from support.web.console import Console
+from support.web.pages import held_still, serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import held_still, serious_faults
-from console import Console
-from gateway_stack import MODEL, eventually
 from playwright.sync_api import expect
+
+from support.stack import MODEL
+from support.waiting import eventually
+from support.web.console import Console
+from support.web.pages import held_still, serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

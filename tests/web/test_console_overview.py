@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import serious_faults
-from console import Asked, Console
-from gateway_stack import eventually
 
 from billing import budgets
+from support.waiting import eventually
+from support.web.console import Asked, Console
+from support.web.pages import serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import serious_faults
-from console import TINY, Asked, Console
-from gateway_stack import MODEL, eventually
+
+from support.stack import MODEL
+from support.waiting import eventually
+from support.web.console import TINY, Asked, Console
+from support.web.pages import serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from conftest import serious_faults
-from console import Console
+
+from support.web.console import Console
+from support.web.pages import serious_faults
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

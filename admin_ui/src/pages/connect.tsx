@@ -1,5 +1,5 @@
 // Connect: how a client calls this gateway. The snippets and the tables are docs/clients.md's, through connect.json,
-// which `python tests/connect_page.py` writes; the address and the model of this gateway are put in here.
+// which `python tests/programs/write_clients_page.py` writes; the address and the model of this gateway are put in here.
 import { useState } from "react";
 import { useGet, useMay } from "../api";
 import { Badge, CodeBlock, type Column, DataTable, EmptyState, Id, Link, PageHead, Section, SelectFilter, Tabs, type Tone, useView, wholeList } from "../kit";

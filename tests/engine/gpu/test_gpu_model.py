@@ -1,0 +1,341 @@
+"""Two models of different shapes that work in one memory, their kernels run by Triton's interpreter: ids are the
+oracle's, whether a step runs eagerly, before its capture, or from it. And which graphs stay."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapters.pool import TilePool
+from adapters.table import AdapterRows
+from engine.gpu.decoder import GpuDecoder
+from engine.gpu.draws import draw_fields, mode_of, undrawable
+from engine.gpu.graphs import RUNS_BEFORE, Graphs, Kind, Run, _end_capture
+from engine.gpu.layouts import Layouts, Limits
+from engine.gpu.model import Common, GpuModel
+from engine.gpu.packing import PackedStep, Packer
+from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
+from engine.models.config import load_config
+from engine.models.shape import base_shape
+from engine.models.slab import slab_weights
+from engine.models.slab_source import FileSource
+from engine.penalties import Draw
+from engine.protocol import ModelInfo, Sampling
+from engine.step import Chunk, Sequence
+from kernels.sample import Mode
+from support import oracle
+
+CPU = torch.device("cpu")
+LIMITS = Limits(rows=64, sequences=4, pages=0)
+NEW = 6
+
+
+@dataclass
+class Point:
+    reached: bool = False
+
+    def query(self) -> bool:
+        return self.reached
+
+
+@dataclass
+class Again:
+    """Runs what it captured."""
+
+    run: Run
+    replays: int = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        self.run()
+
+
+@dataclass
+class Recorder:
+    size: int = 100
+    graphs: list[Again] = field(default_factory=list)
+    marks: list[Point] = field(default_factory=list)
+
+    def run(self, run: Run) -> None:
+        run()
+
+    def record(self, run: Run) -> tuple[Again, int]:
+        self.graphs.append(Again(run))
+        return self.graphs[-1], self.size
+
+    def mark(self) -> Point:
+        self.marks.append(Point())
+        return self.marks[-1]
+
+
+def graphs_of(recorder: Recorder, bytes_max: int) -> Graphs:
+    return Graphs(recorder, bytes_max, threading.Lock())
+
+
+class Served:
+    """Models of directories, as a GpuRunner has them."""
+
+    def __init__(self, directories: list[Path], graphs: Graphs) -> None:
+        shapes = [load_config(directory) for directory in directories]
+        page = 16 * 4 * max(shape.kv_elements_per_token() for shape in shapes)
+        self.arena = torch.full((24, page), 0xFF, dtype=torch.uint8)  # NaN where nobody wrote
+        rows = AdapterRows(self.arena, torch.float32, 4, 4, 16)
+        adapters = TilePool(self.arena, torch.float32, {}, rows)
+        packer = Packer(1, 3, pinned=False)
+        side: torch.cuda.Stream = None  # type: ignore[assignment] # of adapters, which no request here has
+        self.common = Common(packer, torch.zeros(4, dtype=torch.int32), adapters, side, graphs)
+        self.models: list[GpuModel] = []
+        memories = StepMemories(CPU)
+        forms = []
+        for directory, shape in zip(directories, shapes, strict=True):
+            source = FileSource(directory, shape, torch.float32)
+            slab = torch.zeros(source.layout.bytes, dtype=torch.uint8)
+            source.fill(0, slab)
+            weights = slab_weights(slab, source.layout, shape)
+            decoder = GpuDecoder(shape, base_shape(directory), weights, self.arena)
+            limits = Limits(LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page))
+            layouts = Layouts(limits, 1, shape.heads, shape.kv_heads, programs=8)
+            packer.ensure(layouts.words_max())
+            sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
+            forms.append((decoder, layouts, step_form(shape, torch.float32, rows.table, sizes, multiprocessors=4)))
+        memories.place(max((form for _, _, form in forms), key=form_bytes))
+        for number, (decoder, layouts, form) in enumerate(forms):
+            info = ModelInfo("m", "", 512, oracle.TINY_VOCAB, decoder.tokens_per_page, 24)
+            self.models.append(GpuModel(info, decoder, layouts, memories.place(form), self.common, number))
+        assert len(memories._stretches) == 1
+
+    def step(self, model: GpuModel, chunks: list[Chunk]) -> dict[Sequence, int]:
+        """The likeliest ids."""
+        packed = PackedStep(chunks, model.info.tokens_per_page)
+        sampled = [packed.chunks[index] for index in packed.sampling]
+        draws = [Draw(c.sequence.sampling, c.start + c.count, c.sequence.prompt_ids, [], frozenset()) for c in sampled]
+        model.forward(packed, {}, draw_fields(draws, model.info.vocab_size))
+        ids = model.memory.logits[: len(sampled)].argmax(-1).tolist()
+        model.capture_due()
+        return dict(zip((chunk.sequence for chunk in sampled), ids, strict=True))
+
+
+def test_a_row_that_the_packed_step_cannot_take_is_found_alone() -> None:
+    """An engine refuses such values in its protocol; this is the safety net behind it."""
+    vocab, good = 50, Draw(Sampling(temperature=0.7, top_k=4, seed=-1), 3, [1, 2], [3], frozenset())
+    draws = [
+        good,
+        good._replace(sampling=Sampling(choice=2**40)),
+        good._replace(sampling=Sampling(logit_bias={50: 1.0})),
+    ]
+    with pytest.raises(OverflowError):
+        draw_fields(draws, vocab)
+    found = undrawable(draws, vocab)
+    assert list(found) == [1, 2]
+    assert "its sampling could not be prepared: OverflowError" in found[1]
+    assert "outside the vocabulary of 50" in found[2]
+    assert undrawable([good], vocab) == {}
+
+
+@pytest.mark.parametrize("top_k", [50, 51, 2**31 - 1, 2**40])
+def test_a_top_k_of_the_whole_vocabulary_is_none(top_k: int) -> None:
+    draw = Draw(Sampling(top_k=top_k), 3)
+    assert draw_fields([draw], 50)["top_ks"].tolist() == [0]
+    assert mode_of([draw], 50) is Mode.PLAIN
+    assert mode_of([Draw(Sampling(top_k=49), 3)], 50) is Mode.FILTERED
+    assert draw_fields([Draw(Sampling(top_k=49), 3)], 50)["top_ks"].tolist() == [49]
+
+
+def request(prompt: list[int], pages: list[int]) -> Sequence:
+    return Sequence(
+        0, 0, "r", "m", None, "n", "t", "s", prompt, 99, Sampling(temperature=0.0), frozenset(), 0.0, [], pages
+    )
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    scratch = tmp_path_factory.mktemp("models")
+    return [
+        oracle.save_tiny("llama", scratch / "one", num_hidden_layers=2, head_dim=16),
+        oracle.save_tiny("qwen3", scratch / "two", num_hidden_layers=1, hidden_size=32, vocab_size=200, seed=1),
+    ]
+
+
+def test_models_that_take_turns_in_one_memory_say_what_they_say_alone(directories: list[Path]) -> None:
+    recorder = Recorder()
+    served = Served(directories, graphs_of(recorder, 1000))
+    dice = torch.Generator().manual_seed(3)
+    prompts = [torch.randint(1, 190, (length,), generator=dice).tolist() for length in (7, 20)]
+    expected, made = [], []
+    for index, (model, directory) in enumerate(zip(served.models, directories, strict=True)):
+        expected.append(oracle.greedy(oracle.load(directory), prompts, NEW))
+        own = [request(prompt, [12 * index + 4 * place + i for i in range(4)]) for place, prompt in enumerate(prompts)]
+        made.append(own)
+        for sequence in own:
+            (found,) = served.step(model, [Chunk(sequence, 0, len(sequence.prompt_ids), True)]).values()
+            sequence.output_ids.append(found)
+    for _ in range(NEW - 1):
+        for model, own in zip(served.models, made, strict=True):
+            chunks = [Chunk(s, len(s.prompt_ids) + len(s.output_ids) - 1, 1, True) for s in own]
+            for sequence, found in served.step(model, chunks).items():
+                sequence.output_ids.append(found)
+    assert [[sequence.output_ids for sequence in own] for own in made] == expected
+    # Decodes of two rows, of each model; the two prefills were too few.
+    assert [graph.replays for graph in recorder.graphs] == [NEW - 1 - RUNS_BEFORE] * 2
+
+
+def test_a_model_that_works_elsewhere_compiles_and_says_nothing(directories: list[Path]) -> None:
+    served = Served(directories, graphs_of(Recorder(), 1000))
+    model, before = served.models[1], served.arena.clone()
+    packer = Packer(model.warm_words(), 8, pinned=False)
+    sizes = StepSizes(model.warm_words(), 49, 49, 49)
+    shape, table = load_config(directories[1]), served.common.adapters.rows.table  # type: ignore[union-attr]
+    memory = StepMemories(CPU).place(step_form(shape, torch.float32, table, sizes, multiprocessors=4))
+    common = Common(packer, torch.zeros(49, dtype=torch.int32), served.common.adapters, None, served.common.graphs)  # type: ignore[arg-type]
+    beside = model.beside(memory, common)
+    ran: list[tuple[int, bool]] = []
+    run = beside._run
+
+    def without_lora(layout, samples, *, lora, decodes):  # type: ignore[no-untyped-def]
+        if not lora:  # adapters take streams
+            ran.append((layout.sizes.rows, decodes))
+            run(layout, samples, lora=lora, decodes=decodes)
+
+    beside._run = without_lora  # type: ignore[method-assign]
+    beside.warm_up()
+    assert ran == [(48, False), (49, False), (1, True), (2, True), (16, True)]
+    assert torch.equal(served.arena, before)
+
+
+# ---- which graphs there are
+
+
+def kind(rows: int, model: int = 0) -> Kind:
+    return Kind(model, True, rows, False)
+
+
+def runs(graphs: Graphs, own: Kind, most: int = 10_000) -> int:
+    """So many until it has a graph."""
+    for count in range(1, most + 1):
+        if graphs.get(own) is not None:
+            return count - 1
+        if graphs.is_due(own):
+            graphs.capture(own, lambda: None)
+    return most
+
+
+def test_a_step_is_captured_when_it_ran_a_few_times() -> None:
+    graphs = graphs_of(Recorder(), 1000)
+    assert runs(graphs, kind(8)) == RUNS_BEFORE
+    assert graphs.get(kind(16)) is None
+
+
+def test_the_least_recently_used_graph_goes_and_comes_back_later_each_time() -> None:
+    recorder = Recorder(size=100)
+    graphs = graphs_of(recorder, 250)
+    runs(graphs, kind(1))
+    runs(graphs, kind(2, model=1))
+    graphs.get(kind(1))
+    runs(graphs, kind(4))
+    assert graphs.bytes == 200
+    assert graphs.get(kind(2, model=1)) is None
+    assert graphs.get(kind(1)) is not None
+    assert runs(graphs, kind(2, model=1)) == 2 * RUNS_BEFORE
+    assert graphs.get(kind(4)) is None
+
+
+def test_a_graph_that_left_is_kept_until_the_steps_before_are_done() -> None:
+    recorder = Recorder()
+    graphs = graphs_of(recorder, 100)
+    runs(graphs, kind(1))
+    runs(graphs, kind(2))
+    assert len(graphs._leaving) == 1
+    runs(graphs, kind(4))
+    assert len(graphs._leaving) == 2
+    for mark in recorder.marks:
+        mark.reached = True
+    runs(graphs, kind(8))
+    assert len(graphs._leaving) == 1
+
+
+def test_nothing_is_captured_while_another_thread_may_wait_for_the_device() -> None:
+    recorder = Recorder()
+    graphs = graphs_of(recorder, 1000)
+    with graphs.paused():
+        assert runs(graphs, kind(1), most=50) == 50
+        graphs.capture(kind(2), lambda: None)  # it was due before
+    assert recorder.graphs == []
+    assert runs(graphs, kind(1)) == RUNS_BEFORE
+
+
+def test_a_capture_that_fails_is_not_tried_again_at_once() -> None:
+    class Full(Recorder):
+        def record(self, run: Run) -> tuple[Again, int]:
+            if not self.size:
+                raise RuntimeError("out of memory")
+            return super().record(run)
+
+    recorder = Full(size=0)
+    graphs = graphs_of(recorder, 1000)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        runs(graphs, kind(8))
+    assert graphs.get(kind(8)) is None
+    assert not graphs.bytes
+    assert not graphs.is_due(kind(8)), "each step of its kind would fail"
+    recorder.size = 100
+    assert runs(graphs, kind(8)) == 2 * RUNS_BEFORE - 1
+
+
+def test_a_graph_that_the_device_has_no_room_for_is_done_without() -> None:
+    class Full(Recorder):
+        def record(self, run: Run) -> tuple[Again, int]:
+            if not self.size:
+                raise MemoryError("CUDA error: out of memory")
+            return super().record(run)
+
+    recorder = Full(size=0)
+    graphs = graphs_of(recorder, 1000)
+    assert not graphs.capture(kind(4), lambda: None), "at the start"
+    assert runs(graphs, kind(8), most=RUNS_BEFORE + 1) == RUNS_BEFORE + 1
+    assert (graphs.get(kind(8)), graphs.bytes, graphs.captures) == (None, 0, 0)
+    recorder.size = 100
+    assert runs(graphs, kind(8)) == 2 * RUNS_BEFORE - 1
+    assert graphs.capture(kind(4), lambda: None)
+
+
+class Capture:
+    """Of torch, as far as its end: what it raises then, and whether torch holds the capture to be over."""
+
+    def __init__(self, error: BaseException | None = None, *, over: bool = True) -> None:
+        self._error, self._over = error, over
+
+    def capture_end(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def pool(self) -> tuple[int, int]:
+        if not self._over:
+            raise RuntimeError("Called CUDAGraph::pool without a preceding successful capture.")
+        return 0, 1
+
+
+def test_only_what_leaves_torch_as_it_was_is_taken_for_want_of_room() -> None:
+    full = torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in ...")
+    other = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    _end_capture(Capture())  # type: ignore[arg-type]
+    with pytest.raises(MemoryError, match="out of memory"):
+        _end_capture(Capture(full))  # type: ignore[arg-type]
+    for capture in (Capture(full, over=False), Capture(other)):
+        with pytest.raises(torch.AcceleratorError):
+            _end_capture(capture)  # type: ignore[arg-type]
+
+
+def test_none_without_bytes_and_none_of_what_is_forgotten() -> None:
+    assert runs(graphs_of(Recorder(), 0), kind(1), most=50) == 50
+    graphs = graphs_of(Recorder(), 1000)
+    for own in (kind(1), kind(2), kind(1, model=1)):
+        runs(graphs, own)
+    graphs.forget(0)
+    assert not graphs._leaving, "what is needed next may need their memory"
+    assert len(graphs) == 1
+    assert graphs.bytes == 100
+    assert graphs.get(kind(1, model=1)) is not None

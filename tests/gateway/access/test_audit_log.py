@@ -1,0 +1,369 @@
+"""The audit log has a line for every administrative write, through either door: who, what, before, after; no secret.
+
+The lists of writes here are held against what there is: a new write without a line fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from adapters.facts import Facts
+from adapters.generate import Recipe, write_random
+from adapters.spec import BaseShape
+from billing import budgets, periods, prices, tenants
+from billing.clock import DAY, database_now
+from billing.database import Database
+from billing.errors import InvalidValue
+from billing.exports.export import Spec
+from billing.group import Group
+from billing.prices import PriceBook
+from billing.requests import HoldRequest, Settlement
+from billing.tables import billing_periods
+from billing.webhooks import Webhook
+from gateway import audit, keys, tables
+from gateway.adapter_rows import Registration
+from gateway.administration import Actor, Administration
+from gateway.allowances import LimitsChange
+from gateway.config import parse
+from gateway.errors import InvalidApiKey
+from gateway.finance import Finance
+from gateway.model_rows import ModelChange
+from gateway.model_writes import NewModel
+from migrations.upgrade import upgrade
+from support.gateway.adapter_uploads import files_of
+from support.stack import MODEL, Stack
+
+ACTOR = Actor("cli:operator", "req_1")
+READ_ONLY = {"preview_price", "margins", "check_model", "check_restorable", "is_served", "bytes_left"}
+OF_ALIASES = {"set_alias", "remove_alias"}  # test_aliases has their lines
+Made = dict[str, Any]
+Write = Callable[[Finance, sa.Connection, Made], Any]
+
+
+def registered(administration: Administration, connection: sa.Connection, tenant: str, digest: str) -> Any:
+    wanted = Registration(name="style", tenant_id=tenant, base_model=MODEL)
+    return administration.register_adapter(connection, wanted, Facts(digest * 32), lambda: None)[0]
+
+
+# In an order in which each finds what it needs; `made` has what the writes before answered, by their names.
+WRITES: dict[str, Write] = {
+    "create_tenant": lambda a, c, made: a.create_tenant(c, slug="acme", tier="premium"),
+    "update_tenant": lambda a, c, made: a.update_tenant(
+        c, made["create_tenant"].id, status="suspended", tier="batch", time_zone="Asia/Tokyo"
+    ),
+    "create_project": lambda a, c, made: a.create_project(c, tenant_id=made["create_tenant"].id, name="search"),
+    "update_project": lambda a, c, made: a.update_project(c, made["create_project"].id, default_max_tokens=9),
+    "create_key": lambda a, c, made: a.create_key(c, tenant_id=made["create_tenant"].id, name="k", project="search"),
+    "update_key": lambda a, c, made: a.update_key(
+        c, made["create_key"].key.id, project="default", default_max_tokens=7
+    ),
+    "rotate_key": lambda a, c, made: a.rotate_key(c, made["create_key"].key.id, overlap_s=60),
+    "revoke_key": lambda a, c, made: a.revoke_key(c, made["create_key"].key.id),
+    "publish_price": lambda a, c, made: a.publish_price(
+        c, subject=MODEL, input=2, cached_input=2, output=2, multipliers={}
+    ),
+    "set_budget": lambda a, c, made: a.set_budget(
+        c, tenant_id=made["create_tenant"].id, unit="tokens", period="month", limit_amount=5, project="search"
+    ),
+    "remove_budget": lambda a, c, made: a.remove_budget(c, made["set_budget"].id),
+    "set_limits": lambda a, c, made: a.set_limits(
+        c, tenant_id=made["create_tenant"].id, key_id=None, change=LimitsChange(concurrency=5)
+    ),
+    "remove_limits": lambda a, c, made: a.remove_limits(c, made["set_limits"].id),
+    "create_webhook": lambda a, c, made: a.create_webhook(
+        c, url="https://example.org/services/T0/kept-secret?token=kept-secret", tenant_id=made["create_tenant"].id
+    ),
+    "remove_webhook": lambda a, c, made: a.remove_webhook(c, made["create_webhook"].webhook.id),
+    "register_adapter": lambda a, c, made: registered(a, c, made["create_tenant"].id, "ab"),
+    "update_adapter": lambda a, c, made: a.update_adapter(c, made["register_adapter"].id, shared=["*"], notes="n"),
+    "promote_adapter": lambda a, c, made: a.promote_adapter(
+        c, registered(a, c, made["create_tenant"].id, "cd").id, "cd" * 32
+    ),
+    "roll_back_adapter": lambda a, c, made: a.roll_back_adapter(c, made["register_adapter"].id),
+    "remove_adapter_version": lambda a, c, made: a.remove_adapter_version(c, made["register_adapter"].id, 2),
+    "remove_adapter": lambda a, c, made: a.remove_adapter(c, made["register_adapter"].id),
+    "close_period": lambda a, c, made: a.close_period(c, tenant="acme", month=past_month(c, made["create_tenant"].id)),
+    "create_export": lambda a, c, made: a.create_export(
+        c, Spec(kind="focus", format="csv", month="2020-01", tenant_id=made["create_tenant"].id)
+    ),
+    "end_export": lambda a, c, made: a.end_export(c, made["create_export"].id),
+    "add_model": lambda a, c, made: priced(a, c, "second").add_model(c, NewModel(name="second", path="second")),
+    "set_model": lambda a, c, made: a.set_model(c, "second", ModelChange(tenants=["acme"], fallbacks=[MODEL])),
+    "remove_model": lambda a, c, made: a.remove_model(c, "second"),
+    "restore_model": lambda a, c, made: a.restore_model(c, "second"),
+    "make_correction": lambda a, c, made: a.make_correction(c, tenant="acme", picos=-5, reason="goodwill"),
+    "make_request_correction": lambda a, c, made: a.make_request_correction(
+        c, request_id=settled_request(c, made), meter="output", tokens=-1, reason="garbled"
+    ),
+}
+IN_2031 = 1_925_000_000_000_000  # in January, a month to export
+OPERATORS_OWN = {"publish_price", "add_model", "set_model", "remove_model", "restore_model"}
+
+
+def priced(administration: Finance, connection: sa.Connection, model: str) -> Finance:
+    """Nobody may add a model that has no price; of this one nobody made any by name of an administrator."""
+    prices.publish(connection, subject=model, input=1, cached_input=1, output=1, multipliers={"premium": 1})
+    return administration
+
+
+def past_month(connection: sa.Connection, tenant_id: str) -> str:
+    """A period that has ended."""
+    now = database_now(connection)
+    values = {"id": "per_1", "tenant_id": tenant_id, "month": "2020-01", "time_zone": "UTC", "state": "open"}
+    moments = {"start_at": now - DAY, "end_at": now - 1, "opened_at": now, "late_after": 0}
+    connection.execute(sa.insert(billing_periods).values(values | moments))
+    return "2020-01"
+
+
+def settled_request(connection: sa.Connection, made: Made) -> str:
+    """One of three tokens, as the ledger writes it."""
+    now, tenant_id = database_now(connection), made["create_tenant"].id
+    group = Group("gw_1", 1e9, lambda _connection: now, PriceBook())
+    group.run(connection, [HoldRequest("req_1", tenant_id, "key_1", MODEL, None, "batch", 0, 3)], [])
+    ending = Settlement(
+        request_id="req_1", prompt_tokens=0, cached_tokens=0, completion_tokens=3, made_tokens=3, ending="stop"
+    )
+    Group("gw_1", 1e9, lambda _connection: now, PriceBook()).run(connection, [], [ending])
+    return "req_1"
+
+
+def thing(answer: Any) -> Any:
+    """What was made or changed, without what is shown once beside it, and as the log may have it."""
+    found = next((getattr(answer, name) for name in ("key", "webhook") if hasattr(answer, name)), answer)
+    return found.redacted() if isinstance(found, Webhook) else found
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    upgrade(database_url)
+    database = Database(database_url)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def administration(tmp_path: Any) -> Finance:
+    toml = f'[[models]]\nname = "{MODEL}"\npath = "model"\n'
+    return Finance(parse(toml.encode(), tmp_path, "test", {}), ACTOR)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_key_that_is_no_longer_usable_changes_nothing(
+    database: Database, administration: Administration, end: str
+) -> None:
+    """However long its request took to arrive: it was let in when the key still was."""
+    own = database.write_sync(lambda c: administration.create_key(c, tenant_id=None, name="thief", kind="admin")).key
+    by_key = Administration(administration._config, Actor(own.id, "req_2"))
+    database.write_sync(lambda c: by_key.create_tenant(c, slug="acme", tier="premium"))
+    if end == "revoked":
+        database.write_sync(lambda c: administration.revoke_key(c, own.id))
+    else:
+        database.write_sync(lambda c: c.execute(sa.update(tables.keys).values(expires_at=1)))
+    before = lines(database)
+    with pytest.raises(InvalidApiKey):
+        database.write_sync(lambda c: by_key.create_key(c, tenant_id=None, name="again", kind="admin"))
+    assert lines(database) == before
+    assert database.read_sync(lambda c: c.execute(sa.select(tables.keys.c.name)).scalars().all()) == ["thief"]
+
+
+def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administration: Administration) -> None:
+    def write(c: sa.Connection) -> tuple[str, str]:
+        tenant = administration.create_tenant(c, slug="acme", tier="premium")
+        made = administration.create_key(c, tenant_id=tenant.id, name="k")
+        administration.set_budget(
+            c, tenant_id=tenant.id, key_id=made.key.id, unit="tokens", period="total", limit_amount=100
+        )
+        return tenant.id, made.key.id
+
+    tenant_id, old = database.write_sync(write)
+    made = database.write_sync(lambda c: administration.rotate_key(c, old, overlap_s=60))
+    [budget] = database.read_sync(lambda c: budgets.listing(c, tenant_id=tenant_id))
+    assert (budget.scope_id, budget.limit_amount) == (made.key.id, 100)
+    [line] = [line for line in lines(database) if line.action == "budget.move"]
+    assert (line.before["scope_id"], line.after["scope_id"]) == (old, made.key.id)
+
+
+def lines(database: Database, **which: Any) -> list[audit.AuditLine]:
+    """Oldest first."""
+    return database.read_sync(lambda c: audit.listing(c, audit.Filter(**which), limit=500))[::-1]
+
+
+def test_every_administrative_write_has_its_line(database: Database, administration: Finance) -> None:
+    there = {name for name, _ in inspect.getmembers(Finance, inspect.isfunction) if not name.startswith("_")}
+    assert there == set(WRITES) | READ_ONLY | OF_ALIASES
+    (administration._config.models_dir / "second").mkdir(parents=True)
+    made: Made = {}
+    latest: dict[str, Any] = {}  # what the log last said of each object
+    for name, write in WRITES.items():
+        count = len(lines(database))
+        made[name] = database.write_sync(lambda c, write=write: write(administration, c, made))
+        new = lines(database)[count:]
+        assert new, name
+        shown = msgspec.json.decode(msgspec.json.encode(thing(made[name])))
+        assert shown in [line.after for line in new], name
+        for line in new:
+            assert (line.actor, line.request_id) == (ACTOR.id, ACTOR.request_id)
+            assert line.before == latest.get(line.object_id), f"{name}: before is what it was"
+            assert line.before != line.after
+            assert line.action.partition(".")[0] in name
+            assert line.tenant_id == (None if name in OPERATORS_OWN else made["create_tenant"].id)
+            latest[line.object_id] = line.after
+    said = json.dumps([msgspec.to_builtins(line) for line in lines(database)])
+    for name in ("create_key", "rotate_key", "create_webhook"):
+        assert made[name].secret not in said
+        assert keys.hash_secret(made[name].secret) not in said
+    assert made["create_webhook"].webhook.url.endswith("kept-secret")
+    assert "kept-secret" not in said
+    assert '"url": "https://example.org/\\u2026"' in said
+    rotated = lines(database, object_id=made["create_key"].key.id)[2]
+    assert (rotated.action, rotated.after["rotated_to"]) == ("key.rotate", made["rotate_key"].key.id)
+
+
+def test_a_write_that_fails_leaves_no_line(database: Database, administration: Administration) -> None:
+    def write(connection: sa.Connection) -> None:
+        administration.create_tenant(connection, slug="acme", tier="premium")
+        raise InvalidValue("something after it")
+
+    with pytest.raises(InvalidValue):
+        database.write_sync(write)
+    assert lines(database) == []
+
+
+def test_filters(database: Database, administration: Finance) -> None:
+    made: Made = {}
+    for name in ("create_tenant", "create_project", "publish_price"):
+        made[name] = database.write_sync(lambda c, name=name: WRITES[name](administration, c, made))
+    [first, second, third] = lines(database)
+    assert lines(database, tenant_id=made["create_tenant"].id) == [first, second]
+    assert lines(database, action="price.publish") == [third]
+    assert lines(database, object_id=made["create_project"].id) == [second]
+    assert lines(database, actor="key_other") == []
+    assert lines(database, start=second.at) == [second, third]
+    assert lines(database, end=second.at) == [first]
+
+
+@pytest.mark.parametrize("statement", ["UPDATE audit_log SET actor = 'me'", "DELETE FROM audit_log"])
+def test_nobody_changes_a_line(database: Database, administration: Administration, statement: str) -> None:
+    database.write_sync(lambda c: administration.create_tenant(c, slug="acme", tier="premium"))
+    with pytest.raises(sa.exc.DBAPIError, match="append-only"):
+        database.write_sync(lambda c: c.exec_driver_sql(statement))
+
+
+# ---- over HTTP
+
+# Method, path, body; {name} is the id that the write of that name answered.
+HTTP_WRITES: dict[str, tuple[str, str, Any]] = {
+    "tenant": ("POST", "tenants", {"slug": "audited", "tier": "batch"}),
+    "tenant changed": ("PATCH", "tenants/{tenant}", {"name": "Audited"}),
+    "project": ("POST", "projects", {"tenant": "audited", "name": "p"}),
+    "project changed": ("PATCH", "projects/{project}", {"name": "q"}),
+    "key": ("POST", "keys", {"tenant": "audited"}),
+    "key changed": ("PATCH", "keys/{key}", {"default_max_tokens": 5}),
+    "key rotated": ("POST", "keys/{key}/rotate", {}),
+    "key revoked": ("POST", "keys/{key}/revoke", None),
+    "price": ("POST", "prices", {"subject": MODEL, "input": 7, "output": 9, "currency": "XTS"}),
+    "budget": ("POST", "budgets", {"tenant": "audited", "unit": "money", "period": "day", "limit_amount": 1}),
+    "budget removed": ("DELETE", "budgets/{budget}", None),
+    "limits": ("POST", "limits", {"tenant": "audited", "concurrency": 5}),
+    "limits removed": ("DELETE", "limits/{limits}", None),
+    "webhook": ("POST", "webhooks", {"url": "https://example.org/hook"}),
+    "webhook removed": ("DELETE", "webhooks/{webhook}", None),
+    "export": ("POST", "exports", {"month": "2031-01"}),
+    "export ended": ("DELETE", "exports/{export}", None),
+    "its price": ("POST", "prices", {"subject": "audited", "input": 7, "output": 9, "ahead": True}),
+    "model": ("POST", "models", {"name": "audited"}),
+    "model changed": ("PATCH", "models/audited", {"pinned": True}),
+    "model removed": ("DELETE", "models/audited", None),
+    "model restored": ("POST", "models/audited/restore", None),
+    "model removed again": ("DELETE", "models/audited", None),
+    "alias": ("PUT", "aliases/of-audited", {"models": [{"model": MODEL}]}),
+    "alias removed": ("DELETE", "aliases/of-audited", None),
+    "adapter": ("POST", "adapters", 1),  # a form, with an adapter of this seed
+    "another version": ("POST", "adapters", 2),
+    "adapter promoted": ("POST", "adapters/{adapter}/promote", {"version": 2}),
+    "adapter rolled back": ("POST", "adapters/{adapter}/rollback", None),
+    "adapter changed": ("PATCH", "adapters/{adapter}", {"pinned": True}),
+    "version removed": ("DELETE", "adapters/{adapter}/versions/2", None),
+    "adapter removed": ("DELETE", "adapters/{adapter}", None),
+    "correction": ("POST", "corrections", {"tenant": "audited", "picos": -5, "reason": "goodwill"}),
+}
+# A month cannot be closed before it ends: `test_every_administrative_write_has_its_line` does. The others change
+# nothing of an operator's.
+NOT_WRITTEN_HERE = {
+    ("POST", "session"),
+    ("DELETE", "session"),
+    *(("POST", "periods/close"), ("POST", "prices/preview"), ("POST", "reconciliations"), ("POST", "adapters/check")),
+}
+
+
+def test_every_write_over_http_has_its_line(stack: Stack) -> None:
+    operator = stack.write(lambda c: keys.create(c, tenant_id=None, name="audited", kind="admin"))
+    headers = {"Authorization": f"Bearer {operator.secret}"}
+    # Of a tenant that nobody else's test counts with: what it uses from now on is of that month.
+    later = stack.write(lambda c: tenants.create(c, slug="of-2031", name="Of 2031", tier="batch")).id
+    stack.write(lambda c: periods.ensure(c, {later: (IN_2031, IN_2031)}, IN_2031))
+    ignored = shutil.ignore_patterns("*.safetensors")
+    shutil.copytree(stack.model_dir, stack.config.models_dir / "audited", ignore=ignored)
+    with httpx.Client(base_url=f"{stack.url}/v1/admin/", headers=headers, timeout=30) as client:
+        check_http(stack, client, operator.key.id)
+
+
+def form_of(stack: Stack, seed: int) -> dict[str, Any]:
+    base = BaseShape.from_config(json.loads((stack.model_dir / "config.json").read_bytes()))
+    directory = write_random(stack.directory / f"audited{seed}", base, Recipe(seed, 1, ("k_proj",)))
+    return {"files": files_of(directory), "data": {"name": "audited", "tenant": "audited"}}
+
+
+def is_name(part: str) -> bool:
+    return part.isdigit() or "audited" in part
+
+
+def check_http(stack: Stack, client: httpx.Client, operator: str) -> None:
+    paths = httpx.get(f"{stack.url}/schema/openapi.json").json()["paths"]
+    there = {
+        (method.upper(), "/".join("{}" if part.startswith("{") else part for part in path.split("/")[3:]))
+        for path, operations in paths.items()
+        if path.startswith("/v1/admin/")
+        for method in operations
+        if method != "get"
+    }
+    asked = {
+        (method, "/".join("{}" if part.startswith("{") or is_name(part) else part for part in path.split("/")))
+        for method, path, _body in HTTP_WRITES.values()
+    }
+    assert asked | NOT_WRITTEN_HERE == there
+    made: dict[str, str] = {}
+    for name, (method, path, body) in HTTP_WRITES.items():
+        sent = form_of(stack, body) if isinstance(body, int) else {"json": body}
+        answer = client.request(method, path.format(**made), **sent)
+        assert answer.is_success, f"{name}: {answer.text}"
+        if answer.content:
+            made[name] = answer.json().get("id")
+        log = client.get("audit_log", params={"actor": operator}).json()["data"]
+        assert log[0]["request_id"] == answer.headers["x-request-id"], name
+    whole = client.get("audit_log", params={"actor": operator, "limit": 500}).json()
+    assert (whole["object"], whole["has_more"]) == ("page", False)
+    assert [line["id"] for line in whole["data"]] == sorted((line["id"] for line in whole["data"]), reverse=True)
+    paged: list[Any] = []
+    page: dict[str, str] = {}
+    while True:
+        part = client.get("audit_log", params={"actor": operator, "limit": 5, **page}).json()
+        paged += part["data"]
+        if not part["has_more"]:
+            break
+        page = {"page": part["next_page"]}
+    assert paged == whole["data"]
+    of_tenant = client.get("audit_log", params={"tenant": "audited", "limit": 500}).json()["data"]
+    assert {line["tenant_id"] for line in of_tenant} == {made["tenant"]}
+    assert client.get("audit_log", params={"tenant": "nobody"}).status_code == 404
+    assert client.get("audit_log", params={"page": "x"}).json()["error"]["param"] == "page"
+    assert httpx.get(f"{stack.url}/v1/admin/audit_log", headers=stack.headers()).status_code == 403

@@ -1,0 +1,33 @@
+"""The oracle on a GPU: where it would have said something else than the engine, and by how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from support import oracle
+
+
+@dataclass
+class Compared:
+    """Of one prompt: where the oracle would first have said something else, and the gap of its logits there."""
+
+    first: int | None
+    gap: float
+
+
+def compare(model: Any, prompt: list[int], made: list[int]) -> Compared:
+    ids = torch.tensor([prompt + made], device="cuda")
+    with torch.inference_mode():
+        logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
+    best = logits.max(dim=-1).values
+    gaps = best - logits.gather(1, torch.tensor(made, device="cuda")[:, None])[:, 0]
+    wrong = (gaps > 0).nonzero()[:, 0].tolist()
+    return Compared(wrong[0] if wrong else None, float(gaps.max()))
+
+
+def load_oracle(directory: Path, dtype: torch.dtype, adapter: Path | None = None) -> Any:
+    return oracle.load(directory, adapter).to(device="cuda", dtype=dtype)

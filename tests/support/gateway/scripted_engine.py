@@ -1,0 +1,142 @@
+"""An engine that says what a test tells it to, over the real protocol, behind a real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from engine.protocol import (
+    PROTOCOL_VERSION,
+    Abort,
+    AdapterState,
+    Finished,
+    FrameReader,
+    FromEngine,
+    Heartbeat,
+    Hello,
+    LoadAdapter,
+    ModelInfo,
+    RaisedTargets,
+    Refused,
+    Status,
+    StatusReport,
+    Submit,
+    Usage,
+    decode_to_engine,
+    encode,
+)
+from support.stack import MODEL, Stack
+
+EPOCH = "scripted"
+HEARTBEAT_S = 0.5
+# What is said to one Submit: each frame so many seconds after it came.
+Said = Iterable[tuple[float, FromEngine]]
+
+
+class ScriptedEngine:
+    """Listens on `path` in a thread of its own. `script(submit)` says what becomes of each request; an Abort ends one
+    as aborted, unless the script has ended it."""
+
+    def __init__(self, path: str) -> None:
+        self.script: Callable[[Submit], Said] = lambda submit: [(0.0, Finished(submit.handle, "stop", Usage()))]
+        self.models = [ModelInfo(MODEL, "d" * 64, 2048, 49152, 16, 1000)]  # as the next Hello says
+        self.raised: dict[str, RaisedTargets] = {}  # likewise
+        self.submits: list[Submit] = []
+        self.aborts: list[int] = []
+        self._path = path
+        self._open: set[int] = set()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._listening.wait(10), "the scripted engine does not listen"
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            tasks.add(task)
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                await self._speak(reader, writer)
+            writer.close()
+            tasks.discard(task)
+
+        server = await asyncio.start_unix_server(connected, self._path)
+        self._listening.set()
+        await self._stop.wait()
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _speak(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        loop = asyncio.get_running_loop()
+        frames = FrameReader()
+        tiers = ["premium", "standard", "batch"]
+
+        def send(frame: FromEngine) -> None:
+            if writer.is_closing():
+                return
+            if isinstance(frame, Finished | Refused) and frame.handle not in self._open:
+                return
+            writer.write(encode(frame))
+            if hasattr(frame, "handle"):
+                self._open.discard(frame.handle)
+
+        def beat() -> None:
+            send(Heartbeat(0, False, 0, 0))
+            timers[0] = loop.call_later(HEARTBEAT_S, beat)
+
+        send(Hello(PROTOCOL_VERSION, EPOCH, self.models, tiers, {}, self.raised))
+        timers = [loop.call_soon(beat)]
+        try:
+            while data := await reader.read(65536):
+                for frame in map(decode_to_engine, frames.feed(data)):
+                    match frame:
+                        case Submit():
+                            self.submits.append(frame)
+                            self._open.add(frame.handle)
+                            for delay_s, answer in self.script(frame):
+                                loop.call_later(delay_s, send, answer)
+                        case Abort():
+                            self.aborts.append(frame.handle)
+                            send(Finished(frame.handle, "aborted", Usage()))
+                        case LoadAdapter():
+                            send(AdapterState(frame.digest, "loaded"))
+                        case Status():
+                            send(StatusReport(EPOCH, 0, 0, dict.fromkeys(tiers, 0), 1, 1, 0, 0, [], 0, b""))
+                        case _:
+                            pass
+        finally:
+            timers[0].cancel()
+
+
+class ScriptedStack(Stack):
+    """A stack whose engine is `scripted`."""
+
+    scripted: ScriptedEngine
+
+    def start_engine(self) -> None:
+        self.scripted = ScriptedEngine(str(self.config.socket_path))
+        self.scripted.start()
+
+    def stop(self) -> None:
+        super().stop()
+        self.scripted.stop()
+
+    def says(self, script: Callable[[Submit], Any]) -> None:
+        self.scripted.script = script

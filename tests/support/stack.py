@@ -1,0 +1,323 @@
+"""A whole Laneway for tests: a fake engine process, a gateway process on a free port, a real database with tenants."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import sqlalchemy as sa
+
+from adapters.facts import Facts
+from billing import budgets, prices, revision, tables, tenants
+from billing.database import Database
+from gateway import adapter_rows, errors, keys
+from gateway.config import Config, parse
+from migrations.upgrade import upgrade
+from support.ports import free_port
+from support.waiting import PATIENCE_S, eventually
+
+MODEL = "smollm2-135m-instruct"
+TIERS = {"acme": "premium", "globex": "standard", "initech": "batch"}
+START_S_MAX = 60.0
+T = TypeVar("T")
+
+
+@dataclass
+class Stack:
+    """`start()` it, use it, `stop()` it. `fake` overrides the fake engine's settings, `engine_json` adds to the
+    engine's other ones, `toml` to laneway.toml."""
+
+    directory: Path
+    database_url: str
+    model_dir: Path
+    fake: dict[str, Any] = field(default_factory=dict)
+    engine_json: dict[str, Any] = field(default_factory=dict)
+    gateway_toml: str = ""
+    toml: str = ""
+    data_dir: str = "data"
+    workers: int = 1
+    environ: dict[str, str] = field(default_factory=dict)  # of the gateway, beside this process's own
+    engine: subprocess.Popen[bytes] | None = None
+    gateway: subprocess.Popen[bytes] | None = None
+    more_gateways: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)  # of every gateway
+    tenants: dict[str, str] = field(default_factory=dict)  # slug → id
+    keys: dict[str, str] = field(default_factory=dict)  # slug → secret
+    key_ids: dict[str, str] = field(default_factory=dict)
+    adapters: dict[str, str] = field(default_factory=dict)  # name → id
+    metrics_key: str | None = None  # made at the first call of `metrics`
+
+    # ---- start and stop
+
+    def start(self) -> None:
+        self.prepare()
+        self.start_engine()
+        self.start_gateway()
+        self.wait_ready()
+        self.urls.append(self.url)
+
+    def prepare(self) -> None:
+        """Files, tables and tenants; no process."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.config_file.write_text(
+            f'[gateway]\nport = {self.port}\ndata_dir = "{self.data_dir}"\ndatabase_url = "{self.database_url}"\n'
+            f'{self.gateway_toml}\n[[models]]\nname = "{MODEL}"\npath = "{self.model_dir}"\n{self.toml}'
+        )
+        self.config.data_dir.mkdir(exist_ok=True)
+        upgrade(self.database_url)
+        self.database = Database(self.database_url)
+        self.seed()
+
+    def point_gateway_at(self, url: str) -> None:
+        """Another way to the same database, for the gateways that start from now on."""
+        text = self.config_file.read_text()
+        self.config_file.write_text(text.replace(f'"{self.database_url}"', f'"{url}"'))
+
+    @property
+    def config_file(self) -> Path:
+        return self.directory / "laneway.toml"
+
+    @property
+    def config(self) -> Config:
+        return parse(self.config_file.read_bytes(), self.directory, "test", {})
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "gateway.log"
+
+    def seed(self) -> None:
+        def run(connection: sa.Connection) -> None:
+            for slug, tier in TIERS.items():
+                tenant = tenants.create(connection, slug=slug, name=slug, tier=tier)
+                made = keys.create(connection, tenant_id=tenant.id, name="test")
+                self.tenants[slug], self.keys[slug], self.key_ids[slug] = tenant.id, made.secret, made.key.id
+            prices.publish(
+                connection,
+                subject=MODEL,
+                input=100_000,
+                cached_input=50_000,
+                output=400_000,
+                multipliers={"premium": 3, "standard": 1, "batch": "0.5"},
+            )
+            for name, owner in (("acme-style", "acme"), ("globex-style", "globex"), ("shared-style", None)):
+                row = register(
+                    connection,
+                    name=name,
+                    tenant_id=self.tenants[owner] if owner else None,
+                    digest=name.encode().hex().ljust(64, "0"),  # the fake engine reads no weights
+                )
+                self.adapters[name] = row.id
+
+        self.database.write_sync(run)
+
+    def start_engine(self) -> None:
+        file = self.directory / "engine.json"
+        settings = {"step_ms": 2.0, "prefill_ms_per_1k_tokens": 1.0, **self.fake}
+        models = [{"name": MODEL, "path": str(self.model_dir)}]
+        file.write_text(json.dumps({"models": models, "fake": settings, **self.engine_json}))
+        argv = [
+            sys.executable,
+            "-m",
+            "engine",
+            "--socket",
+            str(self.config.socket_path),
+            "--config",
+            str(file),
+            "--fake",
+        ]
+        with (self.directory / "engine.log").open("ab") as log:
+            self.engine = subprocess.Popen(argv, stdout=log, stderr=log)
+
+    def start_gateway(self) -> None:
+        argv = [sys.executable, "-m", "gateway", "--config", str(self.config_file)]
+        if self.workers > 1:
+            argv[2:] = ["gateway.cli", "--config", str(self.config_file), "gateway", "--workers", str(self.workers)]
+        with self.log_file.open("ab") as log:
+            self.gateway = subprocess.Popen(argv, stdout=log, stderr=log, env={**os.environ, **self.environ})
+
+    def start_more_gateways(self, count: int) -> None:
+        """Beside the first, on ports of their own, with the same configuration: one database, one engine."""
+        for _ in range(count):
+            port = free_port()
+            argv = [sys.executable, "-m", "gateway", "--config", str(self.config_file)]
+            with (self.directory / f"gateway-{port}.log").open("ab") as log:
+                environ = {**os.environ, "LANEWAY_PORT": str(port)}
+                self.more_gateways.append(subprocess.Popen(argv, stdout=log, stderr=log, env=environ))
+            self.urls.append(f"http://127.0.0.1:{port}")
+        for url in self.urls[-count:]:
+            self.wait_ready(url=url)
+
+    def wait_ready(self, timeout_s: float = START_S_MAX, url: str = "") -> None:
+        deadline = time.monotonic() + timeout_s
+        why = "nothing listens"
+        while time.monotonic() < deadline:
+            for gateway in (self.gateway, *self.more_gateways):
+                assert gateway is not None
+                assert gateway.poll() is None, self.log_file.read_text()
+            try:
+                answer = httpx.get(f"{url or self.url}/health/ready", timeout=10)
+            except httpx.TransportError:
+                pass
+            else:
+                why = answer.text
+                if answer.status_code == 200:
+                    return
+            time.sleep(0.02)
+        raise AssertionError(f"not ready: {why}\n{self.log_file.read_text()}")
+
+    def stop(self) -> None:
+        processes = (self.gateway, *self.more_gateways, self.engine)
+        for process in processes:
+            if process is not None and process.poll() is None:
+                process.terminate()
+        for process in processes:
+            if process is not None:
+                process.wait(PATIENCE_S)
+        self.database.close()
+
+    def kill_engine(self) -> None:
+        assert self.engine is not None
+        os.kill(self.engine.pid, signal.SIGKILL)
+        self.engine.wait(PATIENCE_S)
+
+    # ---- speaking to it
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def headers(self, tenant: str = "acme") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.keys[tenant]}"}
+
+    def chat(self, tenant: str = "acme", **fields: Any) -> httpx.Response:
+        return httpx.post(
+            f"{self.url}/v1/chat/completions", headers=self.headers(tenant), json=body(**fields), timeout=60
+        )
+
+    def metrics(self, url: str = "") -> str:
+        """GET /metrics of a gateway, with an admin key of the role read_only."""
+        if self.metrics_key is None:
+            made = self.write(lambda c: keys.create(c, tenant_id=None, name="metrics", kind="admin", role="read_only"))
+            self.metrics_key = made.secret
+        headers = {"Authorization": f"Bearer {self.metrics_key}"}
+        answer = httpx.get(f"{url or self.url}/metrics", headers=headers, timeout=PATIENCE_S)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    # ---- looking into it
+
+    def read(self, function: Callable[[sa.Connection], T]) -> T:
+        return self.database.read_sync(function)
+
+    def write(self, function: Callable[[sa.Connection], T]) -> T:
+        return self.database.write_sync(function)
+
+    def open_holds(self) -> int:
+        query = sa.select(sa.func.count()).select_from(tables.holds).where(tables.holds.c.state == "held")
+        return self.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    def holds(self) -> int:
+        query = sa.select(sa.func.count()).select_from(tables.holds)
+        return self.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    def hold(self, request_id: str) -> sa.Row[Any]:
+        query = sa.select(tables.holds).where(tables.holds.c.request_id == request_id)
+        return self.read(lambda connection: connection.execute(query).one())
+
+    def usage(self, request_id: str) -> sa.Row[Any] | None:
+        query = sa.select(tables.usage).where(tables.usage.c.request_id == request_id)
+        return self.read(lambda connection: connection.execute(query).one_or_none())
+
+    def new_key(self, tenant: str, **fields: Any) -> keys.MadeKey:
+        """A further key; it works within 250 ms, as any administrative write does."""
+        return self.write(
+            lambda connection: keys.create(connection, tenant_id=self.tenants[tenant], name="more", **fields)
+        )
+
+    def known(self) -> None:
+        """Until every gateway knows what was written before now: each has forgotten a key that was good."""
+        probe = self.new_key("acme")
+        headers = {"Authorization": f"Bearer {probe.secret}"}
+
+        def answers(url: str, status: int) -> bool:
+            return httpx.get(f"{url}/v1/models", headers=headers, timeout=30).status_code == status
+
+        for url in self.urls:
+            eventually(lambda url=url: answers(url, 200))  # type: ignore[misc]
+        self.write(lambda connection: keys.revoke(connection, probe.key.id))
+        for url in self.urls:
+            eventually(lambda url=url: answers(url, 401))  # type: ignore[misc]
+
+    def budget(self, key: keys.Key, unit: budgets.Unit, limit: int) -> budgets.Budget:
+        assert key.tenant_id is not None
+        tenant_id = key.tenant_id
+        return self.write(
+            lambda connection: budgets.create(
+                connection,
+                tenant_id=tenant_id,
+                scope="key",
+                scope_id=key.id,
+                unit=unit,
+                period="total",
+                limit_amount=limit,
+            )
+        )
+
+    def log_lines(self, event: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log_file.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    def request_line(self, request_id: str) -> dict[str, Any]:
+        """The one log line of a request. It is written when all is over, a moment after the answer."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            found[:] = [line for line in self.log_lines("request") if line["request_id"] == request_id]
+            return bool(found)
+
+        eventually(look)
+        [line] = found
+        return line
+
+
+def register(
+    connection: sa.Connection, *, name: str, tenant_id: str | None, digest: str, model: str = MODEL
+) -> adapter_rows.Adapter:
+    """A name for a content that nobody looks at, served at once."""
+    revision.bump(connection)
+    wanted = adapter_rows.Registration(name=name, tenant_id=tenant_id, base_model=model, promote=True)
+    return adapter_rows.add_version(connection, wanted, Facts(digest), taken={MODEL: "a base model"})[0]
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 8, **fields}
+
+
+def events(text: str) -> list[Any]:
+    """The events of a stream: decoded JSON, "[DONE]", and ":" for a comment."""
+    found: list[Any] = []
+    for block in text.split("\n\n"):
+        if block.startswith(":"):
+            found.append(":")
+        elif block == "data: [DONE]":
+            found.append("[DONE]")
+        elif block:
+            found.append(json.loads(block.removeprefix("data: ")))
+    return found
+
+
+def retries_after(answer: httpx.Response, seconds: int) -> bool:
+    """Whether Retry-After is these seconds plus its jitter."""
+    told = int(answer.headers["retry-after"])
+    return seconds <= told <= seconds + max(errors.JITTER_S_MIN, math.ceil(seconds * errors.JITTER_PART))

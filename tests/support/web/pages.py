@@ -1,0 +1,40 @@
+"""What tests of the console do with a page: axe's findings, and an answer of the API held still."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from support.paths import REPO
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+AXE = REPO / "admin_ui" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def held_still(page: Page, path: str) -> Callable[[], Any]:
+    """The API's first answer at `path` is every later one that the page gets, and what the function returns: what goes
+    on changing while it is shown cannot be compared otherwise."""
+    answers: list[Any] = []
+
+    def answer(route: Any) -> None:
+        if not answers:
+            answers.append(route.fetch())
+        route.fulfill(response=answers[0])
+
+    page.route(f"**{path}", answer)
+    return lambda: answers[0].json()
+
+
+def serious_faults(page: Page) -> list[str]:
+    """What axe finds of the kinds serious and critical. Run from the page's own world, as its policy forbids strangers'
+    scripts."""
+    page.evaluate(AXE.read_text() + "; 0")
+    found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{one['id']}: {one['help']}: {json.dumps([node['html'][:200] for node in one['nodes']][:3])}"
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]

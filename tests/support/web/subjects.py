@@ -1,0 +1,54 @@
+"""What pages of one thing are opened with: for each parameter of a route, something that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from billing import corrections, invoices, periods, tables
+from billing.clock import SECOND
+from gateway.tables import adapters, keys
+from support.stack import MODEL
+from support.web.console import Console
+
+
+def closed(console: Console, slug: str = "hooli") -> str:
+    """The invoice of a tenant's first month, with a correction on it; it is closed for it."""
+    tenant_id = console.stack.tenants[slug]
+
+    def close(connection: sa.Connection) -> str:
+        made = invoices.listing(connection, tenant_id=tenant_id, limit=1)
+        if made:
+            return made[0].id
+        first = periods.listing(connection, tenant_id=tenant_id, limit=1)[0]
+        past = first.end_at - SECOND
+        corrections.free(
+            connection,
+            tenant_id,
+            picos=-7_500_000_000,
+            reason="The outage of the 14th",
+            actor="the tests",
+            tier="premium",
+            clock=lambda _: past,
+        )
+        return invoices.close(connection, tenant_id, first.month, actor="the tests").id
+
+    return console.stack.write(close)
+
+
+def _first(console: Console, column: sa.Column[str], owner: sa.Column[str]) -> str:
+    query = sa.select(column).where(owner == console.stack.tenants["hooli"]).limit(1)
+    return str(console.stack.read(lambda connection: connection.execute(query).scalar_one()))
+
+
+# A page with a new parameter needs its line here; what it shows is hooli's, whom the tenant_admin belongs to.
+SUBJECTS: dict[str, Callable[[Console], str]] = {
+    "tenant": lambda _: "hooli",
+    "invoice": closed,
+    "model": lambda _: MODEL,
+    "adapter": lambda console: _first(console, adapters.c.id, adapters.c.tenant_id),
+    "key": lambda console: _first(console, keys.c.id, keys.c.tenant_id),
+    "request": lambda console: _first(console, tables.usage.c.request_id, tables.usage.c.tenant_id),
+    "tier": lambda _: "premium",
+}
