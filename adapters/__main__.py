@@ -19,13 +19,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from adapters.check import FILES, check_numbers, keep_resolved, read_spec
-from adapters.config import RANK_MAX
-from adapters.facts import facts_of, names_of_base
-from adapters.generate import recipes, write_random
-from adapters.header import AdapterRefused
-from adapters.spec import BaseShape
-from adapters.store import AdapterStore, slab_of
+from adapters.files.check import FILES, check_numbers, keep_resolved, read_spec
+from adapters.files.config import RANK_MAX
+from adapters.files.facts import facts_of, names_of_base
+from adapters.files.generate import recipes, write_random
+from adapters.files.header import AdapterRefused
+from adapters.files.spec import BaseShape
+from adapters.files.store import AdapterStore, slab_of
 
 EXIT_REFUSED = 3
 NICENESS = 10

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import torch
 
-from adapters.check import check_adapter, keep_resolved
-from adapters.slab_file import make_slab
-from adapters.spec import BaseShape
-from adapters.weights import Source, open_source, read_numbers, read_weights
+from adapters.device.host_weights import Source, open_source, read_numbers, read_weights
+from adapters.files.check import check_adapter, keep_resolved
+from adapters.files.slab_file import make_slab
+from adapters.files.spec import BaseShape
 from benchmarks.rows import append_rows
 from benchmarks.serving.many_adapters import write_files
 

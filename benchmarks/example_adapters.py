@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from adapters.check import read_spec
-from adapters.header import AdapterRefused
-from adapters.spec import BaseShape
-from adapters.store import AdapterStore
+from adapters.files.check import read_spec
+from adapters.files.header import AdapterRefused
+from adapters.files.spec import BaseShape
+from adapters.files.store import AdapterStore
 from benchmarks.rows import REPO
 
 EXAMPLES = REPO / "examples" / "adapters"

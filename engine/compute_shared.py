@@ -9,7 +9,7 @@ import logging
 
 import torch
 
-from adapters.host import HostMemory
+from adapters.device.host_cache import HostMemory
 from engine.config import EngineConfig
 from engine.models.config import ModelRefused
 from engine.penalties import Draw

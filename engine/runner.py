@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from adapters.layer import LoraBatch
-from adapters.pool import TilePool
+from adapters.device.layer import LoraBatch
+from adapters.device.pool import TilePool
 from engine.compute_shared import PAGE_TOKENS, check_page, draw_of, host_memory, sort_out
 from engine.config import EngineConfig, ModelConfig
 from engine.cpu_weights import CpuModel, CpuWeights

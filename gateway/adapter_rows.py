@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from adapters.facts import Facts
+from adapters.files.facts import Facts
 from billing import clock
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ids import new_id

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import sqlalchemy as sa
 
-from adapters.facts import Facts
-from adapters.store import WEIGHTS_FILE
+from adapters.files.facts import Facts
+from adapters.files.store import WEIGHTS_FILE
 from billing import revision
 from billing.errors import InvalidValue, NotFound, QuotaBytesExceeded, QuotaExceeded
 from billing.revision import Change

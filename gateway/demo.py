@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from adapters.header import AdapterRefused
-from adapters.store import AdapterStore
+from adapters.files.header import AdapterRefused
+from adapters.files.store import AdapterStore
 from billing import budgets, prices, tenants
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
-from adapters.store import AdapterStore
+from adapters.files.store import AdapterStore
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable
 from engine.protocol import Hello
 from gateway.adapter_process import Resolver

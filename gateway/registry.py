@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import sqlalchemy as sa
 
-from adapters.spec import BaseShape
+from adapters.files.spec import BaseShape
 from billing.database import Database
 from gateway.adapter_rows import EVERYONE, Adapter, list_adapters, live_digests
 from gateway.errors import ModelNotFound, ModelUnavailable

@@ -12,7 +12,7 @@ import signal
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from adapters.store import AdapterStore
+from adapters.files.store import AdapterStore
 from billing import leases
 from billing.audit import Auditor
 from billing.clock import database_now

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from adapters.store import AdapterStore
+from adapters.files.store import AdapterStore
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import NotFound
 from billing.settler import free_bytes

@@ -12,10 +12,10 @@ from types import TracebackType
 
 import msgspec
 
-from adapters.check import CONFIG_FILE, Progress, check_adapter, keep_resolved
-from adapters.config import CONFIG_BYTES_MAX, RANK_MAX
-from adapters.facts import Facts, facts_of, names_of_base, short_name
-from adapters.store import AdapterStore, Incoming, slab_of
+from adapters.files.check import CONFIG_FILE, Progress, check_adapter, keep_resolved
+from adapters.files.config import CONFIG_BYTES_MAX, RANK_MAX
+from adapters.files.facts import Facts, facts_of, names_of_base, short_name
+from adapters.files.store import AdapterStore, Incoming, slab_of
 from billing.errors import NotFound
 from gateway.config import Config
 from gateway.model_rows import BaseModel

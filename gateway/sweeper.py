@@ -10,7 +10,7 @@ import logging
 
 import sqlalchemy as sa
 
-from adapters.store import AdapterStore
+from adapters.files.store import AdapterStore
 from billing import revision
 from billing.database import Database, DatabaseUnavailable
 from engine.client import AdapterFailed, EngineUnavailable

@@ -19,10 +19,10 @@ from typing import Any, Literal
 import msgspec
 from litestar import Request
 
-from adapters.facts import Facts
-from adapters.header import AdapterRefused
-from adapters.slab_names import slab_name
-from adapters.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, Incoming
+from adapters.files.facts import Facts
+from adapters.files.header import AdapterRefused
+from adapters.files.slab_names import slab_name
+from adapters.files.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, Incoming
 from billing.ids import new_id
 from gateway import errors
 from gateway.adapter_process import run_adapters

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import aiohttp
 
-from adapters.check import CONFIG_FILE, WEIGHTS_FILE
-from adapters.generate import Recipe, write_random
-from adapters.spec import BaseShape
+from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
+from adapters.files.generate import Recipe, write_random
+from adapters.files.spec import BaseShape
 from benchmarks.faults.attack_stage import MODEL, Row, Seen, Setting, Stage, Victim, body, figures, note
 from benchmarks.faults.attackers import Flood, Paced, Trickle
 

@@ -16,10 +16,10 @@ import msgspec
 import torch
 import triton
 
-from adapters.pool import TilePool
-from adapters.spec import BaseShape
-from adapters.table import MODULES
-from adapters.weights import HostAdapter, layout_of
+from adapters.device.host_weights import HostAdapter, layout_of
+from adapters.device.pool import TilePool
+from adapters.device.table import MODULES
+from adapters.files.spec import BaseShape
 from benchmarks.rows import RESULTS, append_table
 from benchmarks.serving import shapes
 from engine.config import EngineConfig, ModelConfig

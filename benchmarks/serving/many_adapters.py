@@ -41,9 +41,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from adapters.spec import PARENTS, BaseShape
-from adapters.store import AdapterStore
-from adapters.weights import READS_MAX, read_numbers
+from adapters.device.host_weights import READS_MAX, read_numbers
+from adapters.files.spec import PARENTS, BaseShape
+from adapters.files.store import AdapterStore
 from benchmarks.rows import append_rows
 from engine.__main__ import ServedRunner, build_scheduler
 from engine.config import EngineConfig, ModelConfig

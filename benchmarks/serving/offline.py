@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from adapters.spec import BaseShape
+from adapters.files.spec import BaseShape
 from benchmarks.serving import llama
 from engine.arena import Arena
 from engine.config import EngineConfig

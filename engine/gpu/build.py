@@ -10,9 +10,9 @@ import threading
 
 import torch
 
-from adapters.pool import TilePool
-from adapters.staging import CudaLane, Staging
-from adapters.table import LAYERS_MIN, AdapterRows
+from adapters.device.pool import TilePool
+from adapters.device.staging import CudaLane, Staging
+from adapters.device.table import LAYERS_MIN, AdapterRows
 from engine.compute_shared import PAGE_TOKENS, check_page, host_memory
 from engine.config import EngineConfig
 from engine.gpu.driver import OUT_OF_MEMORY, DriverError, DriverMemory

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from adapters.spec import BaseShape
+from adapters.files.spec import BaseShape
 from engine.gpu.lora import LoraDeltas, stacks
 from engine.gpu.packing import StepTensors
 from engine.gpu.step_memory import StepMemory, Workspace

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from adapters.staging import Mark
+from adapters.device.staging import Mark
 
 # A step of one kind and size is captured when it runs for so many times; twice as often each time that its graph went.
 RUNS_BEFORE = 3

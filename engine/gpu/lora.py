@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adapters.spec import BaseShape
-from adapters.table import stack_of
+from adapters.device.table import stack_of
+from adapters.files.spec import BaseShape
 from engine.gpu.step_memory import StepMemory
 from engine.models.shape import GATE_UP, QKV
 from kernels.lora import lora

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adapters.pool import TilePool
-from adapters.work import write_work
+from adapters.device.pool import TilePool
+from adapters.device.work import write_work
 from engine.gpu.decoder import GpuDecoder, Lora
 from engine.gpu.graphs import Graphs, Kind, Replayed, Run
 from engine.gpu.layouts import Layouts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from adapters.spec import BaseShape
+from adapters.files.spec import BaseShape
 from engine.config import ModelConfig
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest

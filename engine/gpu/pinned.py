@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from adapters.staging import Mark
+from adapters.device.staging import Mark
 from engine.models.config import ModelRefused
 
 # Of one registration: pieces lie within one, as a copy may not go from one into the next.

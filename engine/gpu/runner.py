@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from adapters.pool import TilePool
-from adapters.table import AdapterRows
+from adapters.device.pool import TilePool
+from adapters.device.table import AdapterRows
 from engine.compute_shared import check_page, draw_of, sort_out
 from engine.config import ModelConfig
 from engine.gpu.decoder import GpuDecoder

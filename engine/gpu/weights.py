@@ -14,7 +14,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from adapters.staging import Mark
+from adapters.device.staging import Mark
 from engine.gpu.memory import Lease, Room
 from engine.gpu.weights_host import HostSlab, HostSlabs
 from engine.gpu.weights_loader import PASSING, Copies, Load, Loader

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from adapters.staging import Mark
+from adapters.device.staging import Mark
 from engine.gpu.weights_host import HostSlab
 from engine.models.slab_source import SlabSource
 

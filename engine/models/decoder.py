@@ -19,7 +19,7 @@ from engine.models.weights import LayerWeights, Weights
 
 
 class Lora(Protocol):
-    """What adapters.layer.LoraBatch does: y[rows of adapter a] += scale_a · (x · A_aᵀ) · B_aᵀ, in place."""
+    """What adapters.device.layer.LoraBatch does: y[rows of adapter a] += scale_a · (x · A_aᵀ) · B_aᵀ, in place."""
 
     def apply(self, layer: int, module: str, x: Tensor, y: Tensor) -> None: ...
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from adapters.spec import BaseShape
+from adapters.files.spec import BaseShape
 from engine.models.config import DecoderConfig
 
 # Projections that are one stacked matrix, in the order of its rows.

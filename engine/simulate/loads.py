@@ -12,7 +12,7 @@ from typing import Literal
 from engine.fake import FakeAdapters
 from engine.step import AdapterMove, WeightsMove, WeightsTable
 
-# As many as the engine reads at once: adapters.weights.READS_MAX, which this must not load.
+# As many as the engine reads at once: adapters.device.host_weights.READS_MAX, which this must not load.
 LOADS_MAX = 4
 
 

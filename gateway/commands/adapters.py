@@ -9,8 +9,8 @@ import click
 import msgspec
 import sqlalchemy as sa
 
-from adapters.header import AdapterRefused
-from adapters.store import FILES, AdapterStore
+from adapters.files.header import AdapterRefused
+from adapters.files.store import FILES, AdapterStore
 from billing.errors import BillingRefused
 from billing.texts import visible
 from gateway import adapter_rows

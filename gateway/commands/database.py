@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 import sqlalchemy as sa
 
-from adapters.header import AdapterRefused
+from adapters.files.header import AdapterRefused
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console

@@ -17,8 +17,8 @@ import click
 import msgspec
 import sqlalchemy as sa
 
-from adapters.generate import recipes, write_random
-from adapters.store import AdapterStore
+from adapters.files.generate import recipes, write_random
+from adapters.files.store import AdapterStore
 from billing.errors import BillingRefused
 from gateway.adapter_rows import Adapter, Registration
 from gateway.commands.console import Console, fail, json_option, pass_console, show_rows

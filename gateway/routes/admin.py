@@ -16,7 +16,7 @@ from litestar.di import Provide
 from litestar.exceptions import ValidationException
 from litestar.handlers import BaseRouteHandler
 
-from adapters.header import AdapterRefused
+from adapters.files.header import AdapterRefused
 from billing.errors import AlreadyExists, BillingRefused, NotFound, NotYet, QuotaBytesExceeded, QuotaExceeded
 from gateway import errors
 from gateway.access import admit_operator

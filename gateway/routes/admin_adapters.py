@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from litestar import Controller, Request, delete, get, patch, post
 from msgspec import Meta
 
-from adapters.facts import Facts
+from adapters.files.facts import Facts
 from billing.lists import Listed
 from gateway import adapter_rows
 from gateway.adapter_rows import Adapter, Registration, Version

@@ -10,7 +10,7 @@ import msgspec
 from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
-from adapters.store import FILES
+from adapters.files.store import FILES
 from gateway import completions_wire, messages_wire, replays, wire
 from gateway.access import COOKIE, CSRF_HEADER, HOST_PREFIX
 from gateway.dialects import AnthropicError, speaks_anthropic

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from adapters.spec import BaseShape
+from adapters.files.spec import BaseShape
 from benchmarks import example_adapters
 from benchmarks.serving import ceilings, flood, many_models, shapes, two_models
 from benchmarks.serving.gateway import Gateway, InboxLine, Measured, Phase, Request, Traffic, drive

@@ -10,7 +10,7 @@ SCRIPT = """
 import logging
 from engine import log
 log.configure()
-for name in ("engine.main", "adapters.weights"):
+for name in ("engine.main", "adapters.device.host_weights"):
     logging.getLogger(name).warning("something.happened", extra={"fields": {"of": name}})
 """
 
@@ -20,5 +20,5 @@ def test_records_of_all_our_packages_are_json_lines() -> None:
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [(line["event"], line["of"]) for line in lines] == [
         ("something.happened", "engine.main"),
-        ("something.happened", "adapters.weights"),
+        ("something.happened", "adapters.device.host_weights"),
     ]

@@ -38,7 +38,7 @@ if __name__ == "__main__":  # beside support/, and beside the packages where tho
 import httpx
 import msgspec
 
-from adapters.check import CONFIG_FILE, WEIGHTS_FILE
+from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
 from engine.models.convert import convert_demo_model
 from gateway import keys
 from support.gateway.random_bodies import ENDPOINTS, WRONG, a_body

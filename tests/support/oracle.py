@@ -77,7 +77,7 @@ def save_tiny_adapter(model: Any, directory: Path, *, seed: int = 0, **lora: Any
     are nonzero. `model` is unchanged."""
     import peft
 
-    from adapters.check import resolve_stored
+    from adapters.files.check import resolve_stored
 
     torch.manual_seed(seed)
     with peft_on_transformers_5():
@@ -155,8 +155,8 @@ def example_adapters(base: str = SMOLLM2) -> list[str]:
 
 def identities(model_dir: Path, base: str = SMOLLM2) -> dict[str, str]:
     """Content digests of the base model (under BASE) and of its example adapters: what committed ids hold for."""
-    from adapters.spec import BaseShape
-    from adapters.store import AdapterStore
+    from adapters.files.spec import BaseShape
+    from adapters.files.store import AdapterStore
     from engine.models.weights import model_digest
 
     shape = BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import httpx
 import sqlalchemy as sa
 
-from adapters.facts import Facts
+from adapters.files.facts import Facts
 from billing import budgets, prices, revision, tables, tenants
 from billing.database import Database
 from gateway import adapter_rows, errors, keys

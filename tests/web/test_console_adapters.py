@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from adapters.check import BaseShape
-from adapters.generate import Recipe, write_random
+from adapters.files.check import BaseShape
+from adapters.files.generate import Recipe, write_random
 from support.web.console import Console
 from support.web.pages import serious_faults
 

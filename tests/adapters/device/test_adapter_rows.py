@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.layer import LoraBatch
-from adapters.pool import TilePool
-from adapters.spec import AdapterRefused, BaseShape
-from adapters.table import MODULES, AdapterRows, stack_of
-from adapters.weights import ModuleWeights, pack
-from adapters.work import write_work
+from adapters.device.host_weights import ModuleWeights, pack
+from adapters.device.layer import LoraBatch
+from adapters.device.pool import TilePool
+from adapters.device.table import MODULES, AdapterRows, stack_of
+from adapters.device.work import write_work
+from adapters.files.spec import AdapterRefused, BaseShape
 from kernels.lora_work import DECODE_BLOCK_ROWS, WorkLayout
 from kernels.reference_lora import lora_tiled, table_tiles
 from support.adapters.files import BASE

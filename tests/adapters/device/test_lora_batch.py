@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from adapters.layer import ONE_THREAD_ROWS_MAX, LoraBatch
-from adapters.pool import TilePool
-from adapters.spec import AdapterRefused
-from adapters.store import AdapterStore
-from adapters.weights import HostAdapter, open_source, read_weights, tile
+from adapters.device.host_weights import HostAdapter, open_source, read_weights, tile
+from adapters.device.layer import ONE_THREAD_ROWS_MAX, LoraBatch
+from adapters.device.pool import TilePool
+from adapters.files.spec import AdapterRefused
+from adapters.files.store import AdapterStore
 from support.adapters.files import BASE, loadable, lora_tensors, peft_adapter, peft_module, write_adapter
 from support.adapters.peft_configs import CONFIGS
 
@@ -158,7 +158,7 @@ def test_one_thread_multiplies_few_rows(
     before, seen = torch.get_num_threads(), []
     torch.set_num_threads(2)
     try:
-        monkeypatch.setattr("adapters.layer.lora", lambda *_: seen.append(torch.get_num_threads()))
+        monkeypatch.setattr("adapters.device.layer.lora", lambda *_: seen.append(torch.get_num_threads()))
         batch = served.batch(["plain"] * rows)
         batch.apply(0, "q_proj", torch.zeros(rows, BASE.modules["q_proj"].in_features), torch.zeros(1))
         assert seen == [1 if alone else 2]

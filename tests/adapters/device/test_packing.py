@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adapters.pool import TilePool
-from adapters.spec import BaseShape
-from adapters.weights import HostAdapter, ModuleWeights, pack
+from adapters.device.host_weights import HostAdapter, ModuleWeights, pack
+from adapters.device.pool import TilePool
+from adapters.files.spec import BaseShape
 
 PAGE_BYTES = 2 << 20
 LLAMA_8B = BaseShape.from_config(

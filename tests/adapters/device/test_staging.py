@@ -14,12 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.host import HostMemory
-from adapters.pool import Moved, TilePool
-from adapters.slabs import Slabs
-from adapters.spec import AdapterRefused
-from adapters.staging import Staging
-from adapters.weights import READS_MAX, Source, read_weights
+from adapters.device.host_cache import HostMemory
+from adapters.device.host_slabs import Slabs
+from adapters.device.host_weights import READS_MAX, Source, read_weights
+from adapters.device.pool import Moved, TilePool
+from adapters.device.staging import Staging
+from adapters.files.spec import AdapterRefused
 from support.adapters.files import BASE, loadable, lora_tensors, write_adapter
 from support.adapters.tile_pool import GUARD, PAGE_BYTES, Books
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.pool import TilePool
-from adapters.spec import AdapterRefused, BaseShape, ModuleShape
-from adapters.weights import pack
+from adapters.device.host_weights import pack
+from adapters.device.pool import TilePool
+from adapters.files.spec import AdapterRefused, BaseShape, ModuleShape
 from kernels.lora_work import TILE_RANK
 from support.adapters.files import BASE, loadable, lora_tensors, write_adapter
 from support.adapters.tile_pool import GUARD, MODULES, PAGE_BYTES, Books, host_adapter, module_weights

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from adapters.config import CONFIG_BYTES_MAX, DESCRIPTIVE, READ, AdapterConfig, parse_config
-from adapters.spec import AdapterRefused
+from adapters.files.config import CONFIG_BYTES_MAX, DESCRIPTIVE, READ, AdapterConfig, parse_config
+from adapters.files.spec import AdapterRefused
 from support.adapters.files import config_of
 
 NAMES = [

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.check import check_adapter, read_adapter
-from adapters.header import HEADER_BYTES_MAX, TENSORS_MAX
-from adapters.spec import AdapterRefused, BaseShape, ModuleShape, parse_config, read_header, validate
+from adapters.files.check import check_adapter, read_adapter
+from adapters.files.header import HEADER_BYTES_MAX, TENSORS_MAX
+from adapters.files.spec import AdapterRefused, BaseShape, ModuleShape, parse_config, read_header, validate
 from support.adapters.files import (
     BASE,
     CONFIG,

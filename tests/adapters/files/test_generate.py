@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapters.check import check_adapter
-from adapters.facts import Facts
-from adapters.generate import Recipe, recipes, write_random
-from adapters.store import AdapterStore
+from adapters.files.check import check_adapter
+from adapters.files.facts import Facts
+from adapters.files.generate import Recipe, recipes, write_random
+from adapters.files.store import AdapterStore
 from support.adapters.files import BASE, CONFIG, WEIGHTS, config_of, write_adapter
 from support.paths import REPO
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from adapters import patterns
-from adapters.check import check_adapter, check_stored, resolve_stored
-from adapters.resolved import RESOLVED_FILE, Resolved, Unresolved, is_resolved, read_resolved, write_resolved
-from adapters.spec import AdapterRefused
-from adapters.store import AdapterStore
-from adapters.weights import open_source
+from adapters.device.host_weights import open_source
+from adapters.files import patterns
+from adapters.files.check import check_adapter, check_stored, resolve_stored
+from adapters.files.resolved import RESOLVED_FILE, Resolved, Unresolved, is_resolved, read_resolved, write_resolved
+from adapters.files.spec import AdapterRefused
+from adapters.files.store import AdapterStore
 from support.adapters.files import BASE, CONFIG, config_of, lora_tensors, write_adapter
 from support.paths import REPO, TESTS
 
@@ -71,7 +71,7 @@ def test_a_load_reads_no_configuration_and_evaluates_no_pattern(
 def test_a_process_that_loads_has_no_matcher(store: AdapterStore, tmp_path: Path) -> None:
     directory = stored(store, tmp_path / "source", alpha_pattern={r"layers\.[01]\..*": 8})
     program = (
-        "import sys, torch, pathlib; from adapters.weights import open_source\n"
+        "import sys, torch, pathlib; from adapters.device.host_weights import open_source\n"
         "from support.adapters.files import BASE\n"
         f"open_source(pathlib.Path({str(directory)!r}), BASE, torch.float32)\n"
         "assert 're2' not in sys.modules"

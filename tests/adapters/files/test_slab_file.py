@@ -15,16 +15,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters import order, slab_file
-from adapters.check import check_adapter
-from adapters.generate import Recipe, recipes, write_random
-from adapters.order import ReadStopped
-from adapters.resolved import RESOLVED_FILE
-from adapters.slab_file import HEADER_BYTES, MAGIC, SUMMED_BYTES, SlabUnusable, read_slab
-from adapters.slab_names import slab_name
-from adapters.spec import PARENTS, AdapterRefused, BaseShape
-from adapters.store import AdapterStore
-from adapters.weights import Source, open_source, read_numbers, read_weights
+from adapters.device.host_weights import Source, open_source, read_numbers, read_weights
+from adapters.files import slab_file, slab_order
+from adapters.files.check import check_adapter
+from adapters.files.generate import Recipe, recipes, write_random
+from adapters.files.resolved import RESOLVED_FILE
+from adapters.files.slab_file import HEADER_BYTES, MAGIC, SUMMED_BYTES, SlabUnusable, read_slab
+from adapters.files.slab_names import slab_name
+from adapters.files.slab_order import ReadStopped
+from adapters.files.spec import PARENTS, AdapterRefused, BaseShape
+from adapters.files.store import AdapterStore
 from kernels import lora_work
 from support.adapters.files import BASE, CONFIG, WEIGHTS, peft_adapter, write_adapter
 from support.adapters.peft_configs import CONFIGS
@@ -116,7 +116,7 @@ def test_several_threads_read_the_same(one: Source, monkeypatch: pytest.MonkeyPa
 
 
 def test_tiles_are_as_the_kernels_want_them() -> None:
-    assert (order.TILE_RANK, order.TILE_ALIGN_BYTES) == (lora_work.TILE_RANK, lora_work.TILE_ALIGN_BYTES)
+    assert (slab_order.TILE_RANK, slab_order.TILE_ALIGN_BYTES) == (lora_work.TILE_RANK, lora_work.TILE_ALIGN_BYTES)
 
 
 # ---- never anything else ---------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_another_base_another_dtype_another_format(one: Source, monkeypatch: pyt
     monkeypatch.setattr(slab_file, "SLAB_FORMAT", 2)
     assert open_source(directory, BASE, torch.bfloat16).slab_key != one.slab_key
     monkeypatch.undo()
-    monkeypatch.setattr(order, "TILE_RANK", 4)
+    monkeypatch.setattr(slab_order, "TILE_RANK", 4)
     other = open_source(directory, BASE, torch.bfloat16)
     assert other.slab_key != one.slab_key
     with pytest.raises(SlabUnusable):
@@ -242,8 +242,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from adapters import slab_file
-from adapters.spec import BaseShape, ModuleShape
-from adapters.store import AdapterStore
+from adapters.files.spec import BaseShape, ModuleShape
+from adapters.files.store import AdapterStore
 write, written = slab_file._write, []
 def die(*arguments):
     written.append(write(*arguments))

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapters import store as store_module
-from adapters.config import CONFIG_BYTES_MAX
-from adapters.resolved import RESOLVED_FILE
-from adapters.store import AdapterRefused, AdapterStore
+from adapters.files import store as store_module
+from adapters.files.config import CONFIG_BYTES_MAX
+from adapters.files.resolved import RESOLVED_FILE
+from adapters.files.store import AdapterRefused, AdapterStore
 from support.adapters.files import BASE, CONFIG, WEIGHTS, config_of, header_of, lora_tensors, packed, write_adapter
 from support.paths import REPO
 
@@ -192,7 +192,7 @@ def test_a_file_that_is_too_large_is_not_copied_first(store: AdapterStore, tmp_p
 DIES_HALFWAY = """
 import os, signal, sys
 from pathlib import Path
-from adapters.store import AdapterStore
+from adapters.files.store import AdapterStore
 incoming = AdapterStore(Path(sys.argv[1])).begin()
 (incoming.path / "adapter_config.json").write_text("{")
 os.kill(os.getpid(), signal.SIGKILL)

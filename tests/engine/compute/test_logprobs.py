@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapters.spec import BaseShape
-from adapters.store import AdapterStore
+from adapters.files.spec import BaseShape
+from adapters.files.store import AdapterStore
 from engine.config import EngineConfig, ModelConfig
 from engine.logprobs import LOGPROB_MIN, logprobs
 from engine.penalties import Draw

@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapters.check import resolve_stored
-from adapters.weights import READS_MAX
+from adapters.device.host_weights import READS_MAX
+from adapters.files.check import resolve_stored
 from engine.config import EngineConfig, ModelConfig
 from engine.inbox import Inbox, Progress, Stop
 from engine.protocol import (

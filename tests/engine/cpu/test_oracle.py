@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from adapters.spec import BaseShape
-from adapters.store import AdapterStore
+from adapters.files.spec import BaseShape
+from adapters.files.store import AdapterStore
 from engine.arena import Arena
 from engine.config import EngineConfig, ModelConfig
 from engine.protocol import Sampling

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import engine.runner
-from adapters.spec import AdapterRefused
+from adapters.files.spec import AdapterRefused
 from engine.arena import Arena
 from engine.compute_shared import PAGE_TOKENS, check_page
 from engine.config import EngineConfig, ModelConfig

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapters.host import HostMemory
-from adapters.staging import CudaLane, Staging
+from adapters.device.host_cache import HostMemory
+from adapters.device.staging import CudaLane, Staging
 from engine.step import Sequence
 from support.engine.gpu import GpuEngine
 from support.engine.poisoned_arena import Traps, tiny_model

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapters.pool import TilePool
-from adapters.table import AdapterRows
+from adapters.device.pool import TilePool
+from adapters.device.table import AdapterRows
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draws import draw_fields, mode_of, undrawable
 from engine.gpu.graphs import RUNS_BEFORE, Graphs, Kind, Run, _end_capture

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from adapters.spec import BaseShape
-from adapters.store import AdapterStore
+from adapters.files.spec import BaseShape
+from adapters.files.store import AdapterStore
 from engine.protocol import (
     FRAME_BYTES_MAX,
     HEADER,

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from adapters.facts import Facts
-from adapters.generate import Recipe, write_random
-from adapters.spec import BaseShape
+from adapters.files.facts import Facts
+from adapters.files.generate import Recipe, write_random
+from adapters.files.spec import BaseShape
 from billing import budgets, periods, prices, tenants
 from billing.clock import DAY, database_now
 from billing.database import Database

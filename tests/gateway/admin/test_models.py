@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.facts import Facts
+from adapters.files.facts import Facts
 from gateway import keys
 from gateway.adapter_rows import AdapterNameTaken, Registration
 from gateway.administration import Actor, Administration

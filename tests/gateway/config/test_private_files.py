@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.generate import Recipe, write_random
-from adapters.spec import BaseShape
+from adapters.files.generate import Recipe, write_random
+from adapters.files.spec import BaseShape
 from gateway import keys
 from gateway.private_files import close_to_others, make_private
 from support.gateway.adapter_uploads import AdapterOperator

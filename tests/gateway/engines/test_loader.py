@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from adapters.store import AdapterStore
+from adapters.files.store import AdapterStore
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable
 from gateway.loader import AdapterLoader
 from support.waiting import eventually_async

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from adapters.header import AdapterRefused
-from adapters.store import AdapterStore
+from adapters.files.header import AdapterRefused
+from adapters.files.store import AdapterStore
 from gateway import adapter_process
 from gateway.adapter_process import Resolver, environment, run_adapters
 from gateway.config import parse

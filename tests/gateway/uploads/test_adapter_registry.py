@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.check import CONFIG_FILE, FILES, WEIGHTS_FILE
-from adapters.generate import Recipe, write_random
-from adapters.resolved import RESOLVED_FILE
-from adapters.slab_names import slab_name
-from adapters.spec import BaseShape
+from adapters.files.check import CONFIG_FILE, FILES, WEIGHTS_FILE
+from adapters.files.generate import Recipe, write_random
+from adapters.files.resolved import RESOLVED_FILE
+from adapters.files.slab_names import slab_name
+from adapters.files.spec import BaseShape
 from engine.client import EngineClient
 from gateway import keys
 from support.gateway.adapter_uploads import AdapterOperator, HalfUpload, files_of

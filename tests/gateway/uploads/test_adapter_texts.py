@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.check import CONFIG_FILE
-from adapters.generate import Recipe, write_random
-from adapters.spec import BaseShape
+from adapters.files.check import CONFIG_FILE
+from adapters.files.generate import Recipe, write_random
+from adapters.files.spec import BaseShape
 from gateway import keys
 from support.gateway.adapter_uploads import AdapterOperator, files_of
 from support.stack import MODEL, Stack

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.check import CONFIG_FILE, WEIGHTS_FILE
-from adapters.generate import Recipe, write_random
-from adapters.header import HEADER_BYTES_MAX, TENSORS_MAX
-from adapters.spec import BaseShape
+from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
+from adapters.files.generate import Recipe, write_random
+from adapters.files.header import HEADER_BYTES_MAX, TENSORS_MAX
+from adapters.files.spec import BaseShape
 from gateway import keys
 from support.gateway.adapter_uploads import AdapterOperator, Files, HalfUpload
 from support.stack import MODEL, Stack

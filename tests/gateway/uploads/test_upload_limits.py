@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from adapters.check import CONFIG_FILE, WEIGHTS_FILE
-from adapters.generate import Recipe, write_random
-from adapters.spec import BaseShape
+from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
+from adapters.files.generate import Recipe, write_random
+from adapters.files.spec import BaseShape
 from gateway import keys
 from gateway.disk_reserve import RESERVE_FILE, NoRoom, Reserve
 from gateway.keys import MadeKey

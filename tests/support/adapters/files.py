@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from adapters.check import resolve_stored
-from adapters.spec import PARENTS, BaseShape, ModuleShape
+from adapters.files.check import resolve_stored
+from adapters.files.spec import PARENTS, BaseShape, ModuleShape
 
 BASE = BaseShape.from_config(
     {

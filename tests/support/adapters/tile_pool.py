@@ -6,9 +6,9 @@ import random
 
 import torch
 
-from adapters.pool import TilePool
-from adapters.spec import BaseShape
-from adapters.weights import HostAdapter, ModuleWeights, pack
+from adapters.device.host_weights import HostAdapter, ModuleWeights, pack
+from adapters.device.pool import TilePool
+from adapters.files.spec import BaseShape
 from support.adapters.files import BASE
 
 MODULES = list(BASE.modules)

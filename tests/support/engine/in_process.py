@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adapters.spec import BaseShape
-from adapters.store import AdapterStore
+from adapters.files.spec import BaseShape
+from adapters.files.store import AdapterStore
 from engine.arena import Arena
 from engine.models.shape import base_shape
 from engine.protocol import Logprobs, Sampling

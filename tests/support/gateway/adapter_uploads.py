@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from adapters.check import CONFIG_FILE, WEIGHTS_FILE
+from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
 
 Files = list[tuple[str, tuple[str, bytes, str]]]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from adapters.check import (
+from adapters.files.check import (
     CONFIG_FILE,
     FILES,
     WEIGHTS_FILE,
@@ -29,10 +29,10 @@ from adapters.check import (
     read_adapter,
     resolve_stored,
 )
-from adapters.header import AdapterRefused
-from adapters.resolved import is_resolved
-from adapters.slab_names import SLAB_FORMAT, slab_name
-from adapters.spec import AdapterSpec, BaseShape
+from adapters.files.header import AdapterRefused
+from adapters.files.resolved import is_resolved
+from adapters.files.slab_names import SLAB_FORMAT, slab_name
+from adapters.files.spec import AdapterSpec, BaseShape
 
 __all__ = [
     "CONFIG_FILE",
@@ -163,7 +163,7 @@ class AdapterStore:
     def add_slab(self, digest: str, base: BaseShape, dtype: str) -> None:
         """Make the slab of a resolved adapter that has none, or one of an older format; atomically. Raises
         AdapterRefused for content that does not match the digest, Unresolved, OSError."""
-        from adapters.slab_file import make_slab  # which loads numpy
+        from adapters.files.slab_file import make_slab  # which loads numpy
 
         directory = self.path(digest)
         checked = check_stored(directory, base, dtype)
@@ -219,7 +219,7 @@ class AdapterStore:
 
 def slab_of(directory: Path, checked: Checked, base: BaseShape, dtype: str) -> bool:
     """Make the slab of what comes in, beside it. Whether there was room: it is served without one."""
-    from adapters.slab_file import make_slab  # which loads numpy
+    from adapters.files.slab_file import make_slab  # which loads numpy
 
     try:
         make_slab(directory, directory, checked, base, dtype)

@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from adapters.check import WEIGHTS_FILE, Checked
-from adapters.order import (
+from adapters.files.check import WEIGHTS_FILE, Checked
+from adapters.files.slab_names import SLAB_FORMAT, slab_name
+from adapters.files.slab_order import (
     ITEM_BYTES,
     Cut,
     ReadStopped,
@@ -29,8 +30,7 @@ from adapters.order import (
     read_past_header,
     slab_bytes,
 )
-from adapters.slab_names import SLAB_FORMAT, slab_name
-from adapters.spec import BaseShape
+from adapters.files.spec import BaseShape
 
 MAGIC = b"laneway-slab\n\0\0\0"
 # So much is summed up in one number, by which what a disk, a copy or a crash did to it is found.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from adapters.extents import Extents
+from adapters.device.extents import Extents
 
 
 class Slabs:

@@ -10,8 +10,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adapters.extents import Extents
-from adapters.order import Cut
+from adapters.device.extents import Extents
+from adapters.files.slab_order import Cut
 
 
 @dataclass(slots=True)

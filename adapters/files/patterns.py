@@ -2,8 +2,8 @@
 
 peft matches with Python's `re`, which backtracks: a few nested optional parts keep it busy for ever, and it holds the
 interpreter's lock meanwhile. RE2 does not backtrack. Only syntax that both interpret alike is accepted; a refusal names
-the field. Only the check of an adapter may evaluate patterns; an engine reads their results (`adapters/resolved.py`,
-docs/decisions/0017).
+the field. Only the check of an adapter may evaluate patterns; an engine reads their results
+(`adapters/files/resolved.py`, docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from adapters.header import AdapterRefused
+from adapters.files.header import AdapterRefused
 
 PATTERN_CHARS_MAX = 1024
 PATTERNS_MAX = 4096

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from adapters.check import Checked
+from adapters.files.check import Checked
 
 TRAINED_FOR_CHARS_MAX = 200
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from adapters.finite import MAGNITUDE, check_finite
-from adapters.header import AdapterRefused, Tensor
-from adapters.spec import AdapterSpec, BaseShape
+from adapters.files.finite import MAGNITUDE, check_finite
+from adapters.files.header import AdapterRefused, Tensor
+from adapters.files.spec import AdapterSpec, BaseShape
 
 # As the kernels have them, which this must not load: `kernels.lora_work` says why, a test that they are the same.
 TILE_RANK = 16

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from adapters.config import CONFIG_BYTES_MAX, RANK_MAX, parse_config, parse_stored_config
-from adapters.header import FILE_BYTES_MAX, AdapterRefused, Tensor, header_digest, read_header
-from adapters.resolved import Resolved, read_resolved, write_resolved
-from adapters.spec import AdapterSpec, BaseShape, fit, resolve, validate
+from adapters.files.config import CONFIG_BYTES_MAX, RANK_MAX, parse_config, parse_stored_config
+from adapters.files.header import FILE_BYTES_MAX, AdapterRefused, Tensor, header_digest, read_header
+from adapters.files.resolved import Resolved, read_resolved, write_resolved
+from adapters.files.spec import AdapterSpec, BaseShape, fit, resolve, validate
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -121,7 +121,7 @@ def _meaning(spec: AdapterSpec) -> bytes:
 
 def _scan(path: Path, spec: AdapterSpec, dtype: str, digest: _Hash | None, on_bytes: Progress | None) -> None:
     """Look at every number, block by block. Raises AdapterRefused for the first that is none."""
-    from adapters.finite import check_finite  # numpy takes longer to load than most refusals take
+    from adapters.files.finite import check_finite  # numpy takes longer to load than most refusals take
 
     buffer = bytearray(BLOCK_BYTES)
     with memoryview(buffer) as view, (path / WEIGHTS_FILE).open("rb", buffering=0) as file:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters.check import CONFIG_FILE, WEIGHTS_FILE
-from adapters.config import RANK_MAX
-from adapters.header import ITEM_BYTES
-from adapters.spec import PARENTS, BaseShape
+from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
+from adapters.files.config import RANK_MAX
+from adapters.files.header import ITEM_BYTES
+from adapters.files.spec import PARENTS, BaseShape
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 # A mix of ranks, modules and scalings, as tenants' adapters are one.

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from adapters.order import Cut
-from adapters.spec import PARENTS, BaseShape
+from adapters.files.slab_order import Cut
+from adapters.files.spec import PARENTS, BaseShape
 from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK, Stack, TileTable, pack_entry
 
 # The modules in the order of the table's rows: those that share an x are neighbours.

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.header import AdapterRefused, load_json
-from adapters.patterns import PATTERNS_MAX, Budget, Names, Pattern, PatternValues, StoredValues
+from adapters.files.header import AdapterRefused, load_json
+from adapters.files.patterns import PATTERNS_MAX, Budget, Names, Pattern, PatternValues, StoredValues
 
 CONFIG_BYTES_MAX = 1024 * 1024
 RANK_MAX = 256

@@ -16,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from adapters.check import WEIGHTS_FILE, read_stored
-from adapters.header import AdapterRefused
-from adapters.order import (
+from adapters.files.check import WEIGHTS_FILE, read_stored
+from adapters.files.header import AdapterRefused
+from adapters.files.resolved import RESOLVED_FILE, Unresolved
+from adapters.files.slab_file import SlabUnusable, read_slab, slab_key
+from adapters.files.slab_names import slab_name
+from adapters.files.slab_order import (
     Cut,
     Key,
     cuts_of,
@@ -27,10 +30,7 @@ from adapters.order import (
     read_past_header,
     slab_bytes,
 )
-from adapters.resolved import RESOLVED_FILE, Unresolved
-from adapters.slab_file import SlabUnusable, read_slab, slab_key
-from adapters.slab_names import slab_name
-from adapters.spec import AdapterSpec, BaseShape
+from adapters.files.spec import AdapterSpec, BaseShape
 
 # Files that are read at once. Who waits for a slow disk keeps its place; more wait for theirs.
 READS_MAX = 4

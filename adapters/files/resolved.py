@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapters.header import AdapterRefused
+from adapters.files.header import AdapterRefused
 
 RESOLVED_FORMAT = 1
 RESOLVED_FILE = f"modules-{RESOLVED_FORMAT}.json"

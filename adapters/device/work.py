@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from adapters.pool import TilePool
+from adapters.device.pool import TilePool
 from kernels.lora_work import Range, WorkLayout
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from adapters.slabs import Slabs
+from adapters.device.host_slabs import Slabs
 
 
 class Mark(Protocol):

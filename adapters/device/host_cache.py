@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from adapters.header import AdapterRefused
-from adapters.order import ReadStopped
-from adapters.slabs import Slabs
-from adapters.weights import READS_MAX, Source, read_numbers
+from adapters.device.host_slabs import Slabs
+from adapters.device.host_weights import READS_MAX, Source, read_numbers
+from adapters.files.header import AdapterRefused
+from adapters.files.slab_order import ReadStopped
 
 _log = logging.getLogger(__name__)
 # (what to read, where to: uint8 [bytes], whether nobody waits for it any more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adapters.header import AdapterRefused, Tensor
+from adapters.files.header import AdapterRefused, Tensor
 
 # dtype in the file → (unsigned integer of its size, all bits but the sign).
 MAGNITUDE = {"F32": (np.uint32, 0x7FFFFFFF), "F16": (np.uint16, 0x7FFF), "BF16": (np.uint16, 0x7FFF)}

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from adapters.pool import ResidentAdapter, TilePool
+from adapters.device.pool import ResidentAdapter, TilePool
 from kernels.reference import LoraSegment, Rows, lora
 
 # Up to so many rows one thread multiplies: with a tile it takes microseconds, and to wake another takes tens of them.

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import torch
 
-from adapters.host import HostMemory
-from adapters.order import Cut
-from adapters.spec import AdapterRefused, BaseShape
-from adapters.staging import Staging
-from adapters.table import AdapterRows, RowForm
-from adapters.tile_pages import Plan, TilePages
-from adapters.weights import HostAdapter, Layout, Source, open_source, tile
+from adapters.device.host_cache import HostMemory
+from adapters.device.host_weights import HostAdapter, Layout, Source, open_source, tile
+from adapters.device.staging import Staging
+from adapters.device.table import AdapterRows, RowForm
+from adapters.device.tile_pages import Plan, TilePages
+from adapters.files.slab_order import Cut
+from adapters.files.spec import AdapterRefused, BaseShape
 from kernels.reference import LoraTile
 
 # Of host memory, where nobody says how much.

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.config import RANK_MAX, AdapterConfig, parse_config
-from adapters.header import AdapterRefused, Header, Tensor, read_header
-from adapters.resolved import Key, Resolved, Unresolved
+from adapters.files.config import RANK_MAX, AdapterConfig, parse_config
+from adapters.files.header import AdapterRefused, Header, Tensor, read_header
+from adapters.files.resolved import Key, Resolved, Unresolved
 
 __all__ = [
     "AdapterConfig",
