@@ -241,7 +241,7 @@ def test_none_is_made_of_what_is_not_what_its_name_says(store: AdapterStore, tmp
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from adapters import slab_file
+from adapters.files import slab_file
 from adapters.files.spec import BaseShape, ModuleShape
 from adapters.files.store import AdapterStore
 write, written = slab_file._write, []
