@@ -27,7 +27,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from benchmarks.rows import append_rows
-from billing import invoices, prices, rollups, tables, tenants
+from billing import tables
+from billing.accounts import prices, tenants
+from billing.books import invoices, rollups
 from billing.database import Database
 from billing.exports import export, labels
 from billing.exports.export import Spec

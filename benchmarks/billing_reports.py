@@ -19,13 +19,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.rows import append_rows
-from billing import invoices, prices, reconcile, reports, rollups, tenants, usage
+from billing.accounts import prices, tenants
+from billing.books import invoices, reports, rollups, usage
+from billing.books.margins import month_before
+from billing.books.reports import Which
 from billing.clock import DAY, SECOND, database_now, window_end, window_start, zone_of
 from billing.database import Database
-from billing.ledger import Ledger
-from billing.margins import month_before
-from billing.reports import Which
-from billing.requests import HoldRequest, Settlement
+from billing.ledger.ledger import Ledger
+from billing.ledger.messages import HoldRequest, Settlement
+from billing.proofs import reconcile
 from migrations.upgrade import upgrade
 
 ADMIN = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"

@@ -11,18 +11,19 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import sqlalchemy as sa
 
-from billing import budgets, prices, revision, tenants, webhooks
-from billing.budgets import Budget, BudgetState
+from billing import revision
+from billing.accounts import budgets, prices, tenants, webhooks
+from billing.accounts.budget_windows import Kind as BudgetKind
+from billing.accounts.budget_windows import Scope, Unit
+from billing.accounts.budgets import Budget, BudgetState
+from billing.accounts.prices import REQUEST_TOKENS_MAX, PriceVersion, SubjectKind
+from billing.accounts.tenants import Project, Tenant
+from billing.accounts.webhooks import MadeWebhook, Webhook
 from billing.clock import Period
-from billing.counters import Kind as BudgetKind
-from billing.counters import Scope, Unit
 from billing.errors import InvalidValue, NotFound
 from billing.exports import jobs
 from billing.exports.export import Spec
 from billing.exports.jobs import Job
-from billing.prices import REQUEST_TOKENS_MAX, PriceVersion, SubjectKind
-from billing.tenants import Project, Tenant
-from billing.webhooks import MadeWebhook, Webhook
 from gateway import adapter_rows, allowances, keys, model_rows
 from gateway.adapter_writes import AdapterWrites
 from gateway.allowances import LimitsChange, OwnLimits

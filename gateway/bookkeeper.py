@@ -9,11 +9,12 @@ import logging
 
 import sqlalchemy as sa
 
-from billing import engine_books, reconcile, rollups
+from billing.books import rollups
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
-from billing.engine_books import EngineCount
-from billing.reconcile import Result
+from billing.proofs import engine_books, reconcile
+from billing.proofs.engine_books import EngineCount
+from billing.proofs.reconcile import Result
 from engine.client import EngineClient, EngineUnavailable
 from gateway.metrics import Metrics
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from billing import clock
 from billing.bulk import Query, among
 from billing.database import Database, DatabaseUnavailable
-from billing.patience import Patience
+from billing.ledger.patience import Patience
 from billing.tables import projects, tenants
 from gateway import keys as key_rules
 from gateway.allowance import Allowance

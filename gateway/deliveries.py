@@ -20,8 +20,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from billing import alerts
-from billing.alerts import CLAIM_MAX, Claimed
+from billing.accounts import alerts
+from billing.accounts.alerts import CLAIM_MAX, Claimed
 from billing.database import Database, DatabaseUnavailable
 from gateway.metrics import Metrics
 from gateway.views import AlertView

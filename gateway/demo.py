@@ -21,11 +21,11 @@ import sqlalchemy as sa
 
 from adapters.files.header import AdapterRefused
 from adapters.files.store import AdapterStore
-from billing import budgets, prices, tenants
+from billing.accounts import budgets, prices, tenants
+from billing.accounts.prices import PICOS_PER_UNIT, UnitPrices
+from billing.accounts.tenants import Tenant
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
-from billing.prices import PICOS_PER_UNIT, UnitPrices
-from billing.tenants import Tenant
 from gateway import adapter_rows, keys, supervisor
 from gateway.adapter_rows import Registration
 from gateway.administration import Actor, Administration

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from billing.settler import free_bytes
+from billing.ledger.settler import free_bytes
 
 RESERVE_FILE = "reserve"
 

@@ -20,7 +20,7 @@ import msgspec
 
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
-from billing.settler import free_bytes
+from billing.ledger.settler import free_bytes
 from gateway import doctor_device, doctor_network
 from gateway.config import Config
 from gateway.console_files import INDEX

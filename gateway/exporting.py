@@ -15,13 +15,13 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from billing.books.periods import Period
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
 from billing.exports import export, jobs, labels
 from billing.exports.export import Spec
 from billing.exports.jobs import EXIT_AGAIN, EXIT_STOPPED, Job
-from billing.periods import Period
-from billing.settler import free_bytes
+from billing.ledger.settler import free_bytes
 from gateway import tables
 
 POLL_S = 1.0

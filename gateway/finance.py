@@ -8,13 +8,15 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from billing import corrections, invoices, margins, prices, revision
+from billing import revision
+from billing.accounts import prices
+from billing.accounts.prices import SubjectKind, UnitPrices
+from billing.books import corrections, invoices, margins
+from billing.books.corrections import Correction
+from billing.books.invoices import Invoice
+from billing.books.margins import Margins, Preview
 from billing.clock import database_now
-from billing.corrections import Correction
 from billing.errors import NotFound
-from billing.invoices import Invoice
-from billing.margins import Margins, Preview
-from billing.prices import SubjectKind, UnitPrices
 from gateway import adapter_rows
 from gateway.administration import Administration, key_of, project_of, tenant_of
 

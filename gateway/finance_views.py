@@ -10,12 +10,12 @@ from typing import Literal
 
 import msgspec
 
+from billing.books.corrections import Correction
+from billing.books.invoices import Invoice, InvoiceLine
+from billing.books.periods import Period
 from billing.clock import SECOND
-from billing.corrections import Correction
-from billing.invoices import Invoice, InvoiceLine
-from billing.periods import Period
-from billing.proofs import Imbalance, Sums
-from billing.reconcile import Kind, Result, Standing
+from billing.proofs.equalities import Imbalance, Sums
+from billing.proofs.reconcile import Kind, Result, Standing
 
 
 def _seconds(moment: int | None) -> int | None:

@@ -14,7 +14,7 @@ from collections.abc import Container
 import msgspec
 
 from billing.database import DatabaseUnavailable
-from billing.ledger import Held
+from billing.ledger.ledger import Held
 from engine.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
 from gateway import errors
 from gateway.answer import Answer, Cut, TokenUsage

@@ -13,10 +13,12 @@ from typing import Literal
 import msgspec
 import sqlalchemy as sa
 
-from billing import leases, reconcile, tables
+from billing import tables
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
-from billing.settler import Settler
+from billing.ledger import leases
+from billing.ledger.settler import Settler
+from billing.proofs import reconcile
 from engine.client import EngineClient
 from gateway.config import Config
 from gateway.models import Models

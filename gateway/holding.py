@@ -11,7 +11,7 @@ import time
 
 import msgspec
 
-from billing.ledger import (
+from billing.ledger.ledger import (
     Held,
     HoldEnded,
     HoldRefused,
@@ -21,9 +21,9 @@ from billing.ledger import (
     LedgerUnavailable,
     Settlement,
 )
-from billing.patience import Patience
-from billing.requests import Recompute
-from billing.settler import Settler
+from billing.ledger.messages import Recompute
+from billing.ledger.patience import Patience
+from billing.ledger.settler import Settler
 from gateway import errors
 from gateway.choices import Outcome
 from gateway.inflight import InFlight, Plan

@@ -19,7 +19,7 @@ import uvicorn
 from litestar.types import ASGIApp
 
 from billing.database import DatabaseUnavailable
-from billing.leases import GatewayRefused
+from billing.ledger.leases import GatewayRefused
 from gateway.config import Config
 from gateway.connection import BoundedProtocol
 from gateway.connection_limits import Connections, raise_descriptor_limit

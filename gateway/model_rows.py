@@ -15,10 +15,10 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import clock
+from billing.accounts.tenants import Tenant
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 from billing.tables import tenants as tenants_table
-from billing.tenants import Tenant
 from gateway import alias_rows
 from gateway.adapter_rows import EVERYONE
 from gateway.config import Config

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import prices, revision
+from billing import revision
+from billing.accounts import prices
+from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now
 from billing.errors import AlreadyExists, InvalidValue, NotYet
-from billing.prices import REQUEST_TOKENS_MAX
 from billing.revision import Change
 from gateway import adapter_rows, model_rows
 from gateway.model_rows import FALLBACKS_MAX, MODELS_MAX, TENANTS_MAX, BaseModel, Dtype, ModelChange

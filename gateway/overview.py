@@ -14,11 +14,14 @@ from typing import Literal
 import msgspec
 import sqlalchemy as sa
 
-from billing import budgets, projections, reconcile, rollups, tables
+from billing import tables
+from billing.accounts import budgets
+from billing.books import projections, rollups
+from billing.books.projections import DAY
+from billing.books.rollups import HOUR
 from billing.clock import SECOND, database_now
 from billing.database import Database
-from billing.projections import DAY
-from billing.rollups import HOUR
+from billing.proofs import reconcile
 from gateway.keys import first_keys
 from gateway.tables import keys
 
@@ -33,7 +36,7 @@ _hours = tables.usage_hours
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
     """A budget of money in its present window. `tenant`: a slug. `run_out_at`: at the average pace of the last seven
-    days (billing/projections.py says how); null: not in this window."""
+    days (billing/books/projections.py says how); null: not in this window."""
 
     tenant: str
     tenant_id: str

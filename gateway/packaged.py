@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from billing.settler import free_bytes
+from billing.ledger.settler import free_bytes
 from gateway.config import Config
 from gateway.sections import ModelSection
 from gateway.supervisor import CannotStart

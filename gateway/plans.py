@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from billing.prices import REQUEST_TOKENS_MAX
+from billing.accounts.prices import REQUEST_TOKENS_MAX
 from engine import protocol
 from engine.client import EngineClient
 from gateway import errors

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from billing.books.history import Entry, Hold, RequestRow, Status, WholeRequest
 from billing.clock import SECOND
-from billing.history import Entry, Hold, RequestRow, Status, WholeRequest
 from gateway.finance_views import CorrectionView
 from gateway.views import UsageView
 

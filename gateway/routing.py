@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import sqlalchemy as sa
 
-from billing import prices
+from billing.accounts import prices
+from billing.accounts.prices import PriceVersion, UnitPrices
 from billing.clock import SECOND
 from billing.database import Database
-from billing.prices import PriceVersion, UnitPrices
 from gateway import alias_rows
 from gateway.alias_rows import Alias
 from gateway.callers import Caller

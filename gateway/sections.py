@@ -243,7 +243,7 @@ class JournalSection(Section, frozen=True, kw_only=True):
 
 
 class WebhooksSection(Section, frozen=True, kw_only=True):
-    """How alerts are told. `retry_s` is until the second attempt; `billing.alerts` has the rest of the waits."""
+    """Delivery of alerts. `retry_s` precedes the second attempt; `billing.accounts.alerts` has the later waits."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 5.0
     retry_s: Annotated[float, Meta(ge=0.2, le=3600)] = 15.0

@@ -13,15 +13,15 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adapters.files.store import AdapterStore
-from billing import leases
-from billing.audit import Auditor
 from billing.clock import database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ids import new_id
-from billing.leases import Leases
-from billing.ledger import CLOSE_PATIENCE_S, Ledger
+from billing.ledger import leases
+from billing.ledger.expiry import Auditor
+from billing.ledger.leases import Leases
+from billing.ledger.ledger import CLOSE_PATIENCE_S, Ledger
+from billing.ledger.settler import Settler
 from billing.revision import Change
-from billing.settler import Settler
 from engine.client import EngineClient, EngineUnavailable
 from engine.protocol import Hello, ModelInfo
 from gateway.bookkeeper import Bookkeeper

@@ -12,7 +12,7 @@ import logging
 from adapters.files.store import AdapterStore
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import NotFound
-from billing.settler import free_bytes
+from billing.ledger.settler import free_bytes
 from gateway.adapter_process import Ran, run_adapters
 from gateway.adapter_rows import live_contents
 from gateway.config import Config

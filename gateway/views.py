@@ -10,16 +10,16 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from billing.alerts import Alert, Delivery
-from billing.audit import Findings
-from billing.budgets import BudgetState
+from billing.accounts.alerts import Alert, Delivery
+from billing.accounts.budgets import BudgetState
+from billing.accounts.prices import PriceVersion, UnitPrices
+from billing.accounts.tenants import Project, Tenant
+from billing.accounts.webhooks import MadeWebhook, Webhook
+from billing.books.projections import Projection
+from billing.books.usage import UsageRow
 from billing.clock import SECOND
 from billing.exports.jobs import Job
-from billing.prices import PriceVersion, UnitPrices
-from billing.projections import Projection
-from billing.tenants import Project, Tenant
-from billing.usage import UsageRow
-from billing.webhooks import MadeWebhook, Webhook
+from billing.ledger.expiry import Findings
 from engine.protocol import StatusReport
 from gateway.adapter_rows import Adapter, Version
 from gateway.audit import AuditLine

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import tenants
+from billing.accounts import tenants
+from billing.accounts.tenants import Project, Tenant
 from billing.clock import SECOND, database_now
 from billing.errors import InvalidValue, NotFound
-from billing.tenants import Project, Tenant
 from gateway import audit, keys, roles
 from gateway.config import Config
 from gateway.errors import InsufficientRole, InvalidApiKey

@@ -47,7 +47,7 @@ from benchmarks.rows import REPO
 
 sys.path.insert(0, str(REPO / "tests"))
 
-from billing import budgets, tenants
+from billing.accounts import budgets, tenants
 from engine.models.own import OWN_MODEL, install_own_model
 from engine.tiers import SHIPPED_TIERS
 from gateway import allowances, keys

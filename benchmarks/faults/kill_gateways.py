@@ -31,9 +31,12 @@ from benchmarks.rows import REPO
 
 sys.path.insert(0, str(REPO / "tests"))
 
-from billing import audit, budgets, reconcile, tables
+from billing import tables
+from billing.accounts import budgets
 from billing.clock import SECOND
-from billing.journal import paths
+from billing.ledger import expiry
+from billing.ledger.journal import paths
+from billing.proofs import reconcile
 from engine.client import EngineClient
 from engine.protocol import StatusReport
 from gateway.supervisor import healthy
@@ -317,7 +320,7 @@ def check(stack: Stack, recorded: dict[str, sa.Row[Any]], unrecorded: dict[str, 
         row = recorded.get(request_id)
         if row is not None and row.made_tokens != tokens:
             faults.append(f"{request_id} made {tokens} tokens; its usage says {row.made_tokens}")
-    findings = stack.read(audit.reconcile)
+    findings = stack.read(expiry.reconcile)
     if not findings.sound or findings.overshot or findings.open_holds:
         faults.append(f"the ledger: {findings}")
     looks = stack.read(reconcile.listing)

@@ -13,8 +13,8 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.accounts.budget_windows import Crossing, Kind, Scope, Unit
 from billing.clock import SECOND, Period, database_now
-from billing.counters import Crossing, Kind, Scope, Unit
 from billing.ids import new_id
 
 ATTEMPTS_MAX = 12

@@ -14,9 +14,9 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from billing import tables
+from billing.accounts.prices import PICOS_MAX
 from billing.bulk import BulkInsert, Query, among
 from billing.clock import Period, window_end, window_start
-from billing.prices import PICOS_MAX
 
 Unit = Literal["tokens", "money"]
 Scope = Literal["tenant", "project", "key"]

@@ -16,12 +16,12 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
+from billing.accounts.budget_windows import Kind, Scope, Unit
+from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, Clock, Period, database_now, window_end, window_start, zone_of
-from billing.counters import Kind, Scope, Unit
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
-from billing.prices import PICOS_MAX
 from billing.revision import Change
 
 BUDGETS_MAX = 32  # active ones of one tenant or key: each is a locked row in every hold

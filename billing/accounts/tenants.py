@@ -9,11 +9,11 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision, tables
+from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now, is_time_zone
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
-from billing.prices import REQUEST_TOKENS_MAX
 from billing.revision import Change
 from billing.texts import check_text
 

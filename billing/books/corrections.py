@@ -8,11 +8,12 @@ from __future__ import annotations
 import msgspec
 import sqlalchemy as sa
 
-from billing import periods, rollups, tables, usage
+from billing import tables
+from billing.accounts.prices import METERS, PICOS_MAX, REQUEST_TOKENS_MAX, PriceBook
+from billing.books import periods, rollups, usage
 from billing.clock import Clock, database_now
 from billing.errors import InvalidValue, NotFound
 from billing.ids import new_id
-from billing.prices import METERS, PICOS_MAX, REQUEST_TOKENS_MAX, PriceBook
 from billing.texts import check_text
 
 REASON_CHARS_MAX = 500

@@ -12,11 +12,12 @@ from typing import Any, Literal
 import msgspec
 import sqlalchemy as sa
 
-from billing import corrections, rollups, tables, usage
-from billing.corrections import Correction
+from billing import tables
+from billing.books import corrections, rollups, usage
+from billing.books.corrections import Correction
+from billing.books.rollups import HOUR
+from billing.books.usage import MOMENT_MAX, UsageRow
 from billing.errors import NotFound
-from billing.rollups import HOUR
-from billing.usage import MOMENT_MAX, UsageRow
 
 Status = Literal["held", "settled", "voided", "expired"]
 LIMIT_MAX = 1000

@@ -10,14 +10,15 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import periods, rollups, tables
+from billing import tables
+from billing.accounts.prices import METERS, PICOS_MAX
+from billing.books import periods, rollups
+from billing.books.corrections import Correction
+from billing.books.periods import Period
 from billing.clock import Clock, database_now, rfc3339
-from billing.corrections import Correction
 from billing.errors import InvalidValue, NotFound, NotYet
 from billing.ids import new_id
 from billing.lists import Asked, Columns, Listed, page
-from billing.periods import Period
-from billing.prices import METERS, PICOS_MAX
 
 LIST_MAX = 1000
 

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import periods, rollups, tables
+from billing import tables
+from billing.accounts.prices import METERS, SubjectKind, UnitPrices
+from billing.books import periods, rollups
 from billing.clock import to_datetime
-from billing.prices import METERS, SubjectKind, UnitPrices
 
 _periods = tables.billing_periods
 _hours = tables.usage_hours

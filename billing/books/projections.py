@@ -15,9 +15,9 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
-from billing.budgets import Budget, BudgetState
+from billing.accounts.budgets import Budget, BudgetState
+from billing.books.rollups import HOUR
 from billing.clock import SECOND
-from billing.rollups import HOUR
 
 PACE_DAYS = 7
 DAY = 24 * HOUR

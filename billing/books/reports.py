@@ -10,10 +10,11 @@ from typing import Any, Literal
 import msgspec
 import sqlalchemy as sa
 
-from billing import rollups, tables
+from billing import tables
+from billing.accounts.prices import METERS
+from billing.books import rollups
+from billing.books.rollups import HOUR
 from billing.clock import DAY, SECOND
-from billing.prices import METERS
-from billing.rollups import HOUR
 
 MINUTE = 60 * SECOND
 Width = Literal["1m", "1h", "1d", "all"]

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import periods, tables
+from billing import tables
+from billing.books import periods
 from billing.clock import SECOND, Clock, database_now
 
 FOLD_MAX = 50_000  # usage rows in one transaction

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import reports, rollups, tables
-from billing.periods import SEQUENCE_MAX
-from billing.requests import Recompute
-from billing.rollups import HOUR
+from billing import tables
+from billing.books import reports, rollups
+from billing.books.periods import SEQUENCE_MAX
+from billing.books.rollups import HOUR
+from billing.ledger.messages import Recompute
 
 PAGE_MAX = 1000
 MOMENT_MAX = 2**62  # of no request

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from billing.corrections import Correction
+from billing.books.corrections import Correction
 from billing.exports.amounts import decimal_text, precise_moment_text
 
 NAME = "laneway cloudevents 1"

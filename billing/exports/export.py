@@ -18,9 +18,12 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 import sqlalchemy as sa
 
-from billing import corrections, periods, rollups, tables
+from billing import tables
+from billing.accounts.prices import METERS
+from billing.books import corrections, periods, rollups
+from billing.books.corrections import Correction
+from billing.books.periods import Period
 from billing.clock import rfc3339
-from billing.corrections import Correction
 from billing.errors import InvalidValue, NotFound
 from billing.exports import events, labels, writers
 from billing.exports.amounts import decimal_text
@@ -29,8 +32,6 @@ from billing.exports.writers import MissingLibrary
 from billing.focus import manifest as manifests
 from billing.focus.columns import VERSION
 from billing.focus.manifest import Ledger, Manifest
-from billing.periods import Period
-from billing.prices import METERS
 
 FETCH = 8192  # rows of the database in memory at once
 PRICES_MAX = 10_000

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 import sqlalchemy as sa
 
 from billing import tables
+from billing.books.periods import Period
 from billing.clock import Clock, database_now
-from billing.periods import Period
 
 PROVIDER = "provider"  # the subject that the issuer's name is kept under
 KEEP_MAX = 1000  # rows in one statement

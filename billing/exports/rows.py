@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from billing.accounts.prices import METERS, Meter
+from billing.books.corrections import Correction
+from billing.books.periods import Period
 from billing.clock import SECOND
-from billing.corrections import Correction
 from billing.exports.amounts import moment_text
-from billing.periods import Period
-from billing.prices import METERS, Meter
 
 HOUR = 3600 * SECOND
 GROUPS_MAX = 20_000  # remembered at once; past it they are made again

@@ -12,12 +12,12 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import tables
+from billing.accounts.prices import PriceBook
 from billing.clock import SECOND, Clock, database_now
 from billing.database import Database, DatabaseUnavailable
-from billing.group import Group
-from billing.leases import LEASE_S, is_live
-from billing.prices import PriceBook
-from billing.requests import Expire
+from billing.ledger.leases import LEASE_S, is_live
+from billing.ledger.messages import Expire
+from billing.ledger.transaction import Group
 
 EXPIRE_GROUP_MAX = 500
 AUDIT_S = 5.0

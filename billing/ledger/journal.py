@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from billing.requests import Settlement, Void
+from billing.ledger.messages import Settlement, Void
 
 # Of one record with its header: what each running request may still need.
 RECORD_BYTES_MAX = 4096

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from billing.accounts.prices import PriceBook
 from billing.clock import Clock, database_now
 from billing.database import Database, DatabaseUnavailable
-from billing.group import EndResult, Group, HoldEnded, HoldResult, HoldUnknown, RequestIdReused
-from billing.leases import LEASE_S
-from billing.prices import PriceBook
-from billing.requests import Ended, Ending, Held, HoldRefused, HoldRequest, Move, Settlement, Void
+from billing.ledger.leases import LEASE_S
+from billing.ledger.messages import Ended, Ending, Held, HoldRefused, HoldRequest, Move, Settlement, Void
+from billing.ledger.transaction import EndResult, Group, HoldEnded, HoldResult, HoldUnknown, RequestIdReused
 
 __all__ = [
     "Ended",

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from billing.prices import REQUEST_TOKENS_MAX
+from billing.accounts.prices import REQUEST_TOKENS_MAX
 
 RefusalCode = Literal["tenant_budget_exceeded", "project_budget_exceeded", "key_budget_exceeded", "price_unknown"]
 Outcome = Literal["settled", "voided", "expired", "unknown", "journaled"]

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 import msgspec
 
-from billing import journal as journals
 from billing.database import ROW_REFUSED, DatabaseUnavailable
-from billing.journal import RECORD_BYTES_MAX, Journal, JournalFailed, Kept
-from billing.ledger import Ledger, LedgerUnavailable
-from billing.patience import Patience
-from billing.requests import Ended, Settlement, Void
+from billing.ledger import journal as journals
+from billing.ledger.journal import RECORD_BYTES_MAX, Journal, JournalFailed, Kept
+from billing.ledger.ledger import Ledger, LedgerUnavailable
+from billing.ledger.messages import Ended, Settlement, Void
+from billing.ledger.patience import Patience
 
 SETTLE_WAIT_S = 2.0
 TURN_S = 1.0

@@ -13,12 +13,14 @@ from zoneinfo import ZoneInfo
 import msgspec
 import sqlalchemy as sa
 
-from billing import alerts, leases, revision, tables
+from billing import revision, tables
+from billing.accounts import alerts
+from billing.accounts.budget_windows import Budget, Counters, Scope, Window
+from billing.accounts.prices import PriceBook, PriceVersion, UnitPrices, format_picos
 from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
 from billing.clock import SECOND, Clock, rfc3339
-from billing.counters import Budget, Counters, Scope, Window
-from billing.prices import PriceBook, PriceVersion, UnitPrices, format_picos
-from billing.requests import (
+from billing.ledger import leases
+from billing.ledger.messages import (
     Ended,
     Ending,
     Expire,

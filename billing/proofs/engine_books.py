@@ -10,9 +10,10 @@ from __future__ import annotations
 import msgspec
 import sqlalchemy as sa
 
-from billing import rollups, tables
+from billing import tables
+from billing.books import rollups
 from billing.clock import SECOND, Clock, database_now
-from billing.proofs import Imbalance
+from billing.proofs.equalities import Imbalance
 
 # An engine that was not heard of for so long is gone, and what it had in flight with it.
 SILENT_S = 180

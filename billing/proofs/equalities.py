@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from billing import periods, rollups, tables
+from billing import tables
+from billing.accounts.prices import METERS
+from billing.books import periods, rollups
+from billing.books.rollups import HOUR
 from billing.clock import DAY, rfc3339
-from billing.prices import METERS
-from billing.rollups import HOUR
 
 FINDINGS_MAX = 100  # of one proof
 HOURS_AT_ONCE = 200  # in one statement: SQLite nests no deeper than 1000

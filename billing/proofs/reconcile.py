@@ -12,11 +12,14 @@ from typing import Any, Literal
 import msgspec
 import sqlalchemy as sa
 
-from billing import audit, engine_books, proofs, rollups, tables
+from billing import tables
+from billing.books import rollups
+from billing.books.periods import check_month
 from billing.clock import SECOND, Clock, database_now
-from billing.engine_books import Bounds
-from billing.periods import check_month
-from billing.proofs import Imbalance, Sums
+from billing.ledger import expiry
+from billing.proofs import engine_books, equalities
+from billing.proofs.engine_books import Bounds
+from billing.proofs.equalities import Imbalance, Sums
 
 MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the rest is the next one's
 # Corrections are looked at again for so long: their moment is taken before they commit.
@@ -28,10 +31,10 @@ Kind = Literal["minute", "month", "whole"]
 PeriodProof = Callable[[sa.Connection, str | None], list[Imbalance]]
 # Each equality over a month, or over all of them (None). What is derived from a period later adds its own here.
 PERIOD_PROOFS: tuple[PeriodProof, ...] = (
-    proofs.rolled_up,
-    proofs.entered,
-    proofs.invoiced,
-    proofs.exported,
+    equalities.rolled_up,
+    equalities.entered,
+    equalities.invoiced,
+    equalities.exported,
 )
 
 _results = tables.reconciliations
@@ -75,11 +78,11 @@ def whole(connection: sa.Connection, clock: Clock = database_now) -> Result:
     """Everything anew. In one unchanging view."""
     began, at = time.monotonic(), clock(connection)
     found = [one for proof in PERIOD_PROOFS for one in proof(connection, None)]
-    found += proofs.corrected(connection)
-    findings = audit.reconcile(connection, clock)
+    found += equalities.corrected(connection)
+    findings = expiry.reconcile(connection, clock)
     for what in ("unbalanced", "wrong_counters", "oversettled", "unrecorded"):
         found += [Imbalance(what, where, 0, 1) for where in getattr(findings, what)]
-    both = proofs.sums(connection, None)
+    both = equalities.sums(connection, None)
     return _result("whole", began, at, 0, connection, found, findings.overshot, both)
 
 
@@ -88,9 +91,9 @@ def month(connection: sa.Connection, label: str, clock: Clock = database_now) ->
     check_month(label)
     began, at = time.monotonic(), clock(connection)
     found = [one for proof in PERIOD_PROOFS for one in proof(connection, label)]
-    found += proofs.corrected(connection)
-    both = proofs.sums(connection, label)
-    return _result("month", began, at, 0, connection, found, proofs.overshot(connection), both)
+    found += equalities.corrected(connection)
+    both = equalities.sums(connection, label)
+    return _result("month", began, at, 0, connection, found, equalities.overshot(connection), both)
 
 
 def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
@@ -101,16 +104,16 @@ def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
     last = newest(connection, "minute")
     first = 0 if last is None else last.sequence_to
     upto = min(rollups.read_cursor(connection).sequence, first + MINUTE_ROWS_MAX)
-    found, both = proofs.settled(connection, first, upto)
-    found += proofs.rolled_up_hours(connection, first, upto)
-    found += proofs.corrected(connection, 0 if last is None else last.at - CORRECTIONS_AGAIN_S * SECOND)
+    found, both = equalities.settled(connection, first, upto)
+    found += equalities.rolled_up_hours(connection, first, upto)
+    found += equalities.corrected(connection, 0 if last is None else last.at - CORRECTIONS_AGAIN_S * SECOND)
     gap, engines = engine_books.gap(connection), engine_books.lost(connection)
     quiet = _last_quiet(connection)
     if gap is not None and quiet is not None and quiet.engine_gap is not None:
         found += engine_books.compare(quiet.engine_gap, quiet.engines, gap, engines)
     bounds, contradictions = engine_books.follow(connection, None if last is None else last.engine_bounds)
     found += contradictions
-    result = _result("minute", began, at, first, connection, found, proofs.overshot(connection), both)
+    result = _result("minute", began, at, first, connection, found, equalities.overshot(connection), both)
     books = {"engine_gap": gap, "engines": {} if gap is None else engines, "engine_bounds": bounds}
     return msgspec.structs.replace(result, sequence_to=upto, **books)
 
@@ -188,8 +191,8 @@ def _result(
         sequence_from=first,
         sequence_to=rollups.read_cursor(connection).sequence,
         took_s=time.monotonic() - began,
-        imbalances=found[: proofs.FINDINGS_MAX],
-        overshot=overshot[: proofs.FINDINGS_MAX],
+        imbalances=found[: equalities.FINDINGS_MAX],
+        overshot=overshot[: equalities.FINDINGS_MAX],
         sums=sums,
     )
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 import sqlalchemy as sa
 
-from billing import alerts, webhooks
+from billing.accounts import alerts, webhooks
 from billing.clock import SECOND
 from gateway import audit
 from gateway.administration import tenant_of

@@ -8,11 +8,12 @@ import click
 import msgspec
 import sqlalchemy as sa
 
-from billing import corrections, invoices, periods, reconcile, rollups
+from billing.accounts.prices import METERS, format_picos
+from billing.books import corrections, invoices, periods, rollups
+from billing.books.invoices import Invoice
 from billing.errors import BillingRefused
-from billing.invoices import Invoice
-from billing.prices import METERS, format_picos
-from billing.reconcile import Result
+from billing.proofs import reconcile
+from billing.proofs.reconcile import Result
 from gateway.administration import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, write

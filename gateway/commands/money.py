@@ -11,11 +11,11 @@ from typing import Any
 import click
 import msgspec
 
-from billing import budgets, prices
-from billing.budgets import BudgetState
+from billing.accounts import budgets, prices
+from billing.accounts.budget_windows import Kind
+from billing.accounts.budgets import BudgetState
+from billing.accounts.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
 from billing.clock import Period, from_datetime
-from billing.counters import Kind
-from billing.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
 from gateway.administration import budget_state, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write

@@ -8,7 +8,7 @@ import click
 import msgspec
 import sqlalchemy as sa
 
-from billing import tenants
+from billing.accounts import tenants
 from gateway.administration import project_of, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write

@@ -6,7 +6,7 @@ import msgspec
 import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 
-from billing import alerts, webhooks
+from billing.accounts import alerts, webhooks
 from gateway import roles
 from gateway.administration import Actor, Administration, narrowed
 from gateway.routes.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, sequence

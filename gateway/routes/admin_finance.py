@@ -10,13 +10,14 @@ from litestar import get, post
 from litestar.params import Parameter
 from msgspec import Meta, Struct
 
-from billing import corrections, invoices, periods, reconcile
+from billing.accounts.prices import PICOS_MAX, REQUEST_TOKENS_MAX
+from billing.books import corrections, invoices, periods
+from billing.books.corrections import REASON_CHARS_MAX
+from billing.books.margins import Margins
 from billing.clock import database_now
-from billing.corrections import REASON_CHARS_MAX
 from billing.errors import InvalidValue, NotFound
-from billing.margins import Margins
-from billing.prices import PICOS_MAX, REQUEST_TOKENS_MAX
-from billing.reconcile import Result
+from billing.proofs import reconcile
+from billing.proofs.reconcile import Result
 from gateway.administration import Actor, narrowed
 from gateway.errors import InvalidRequest
 from gateway.finance import Finance, adapter_names

@@ -9,11 +9,12 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 from msgspec import Meta
 
-from billing import budgets, prices, projections
-from billing.budgets import THRESHOLD_MAX, THRESHOLDS_MAX, BudgetState
+from billing.accounts import budgets, prices
+from billing.accounts.budgets import THRESHOLD_MAX, THRESHOLDS_MAX, BudgetState
+from billing.accounts.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
+from billing.books import projections
+from billing.books.margins import Preview
 from billing.clock import SECOND, database_now
-from billing.margins import Preview
-from billing.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
 from gateway import keys
 from gateway.administration import Actor, Administration, budget_state, narrowed
 from gateway.finance import Finance

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Controller, get, patch, post
 from msgspec import UNSET, Meta, UnsetType
 
-from billing import tenants
+from billing.accounts import tenants
 from gateway import keys
 from gateway.administration import Actor, Administration, key_of, narrowed, tenant_of
 from gateway.keys import OVERLAP_S_MAX, Key, Kind

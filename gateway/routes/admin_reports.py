@@ -9,10 +9,11 @@ import msgspec
 import sqlalchemy as sa
 from litestar import get
 
-from billing import audit, usage
+from billing.books import usage
+from billing.books.usage import Filter, Totals, UsageRow
 from billing.clock import SECOND
+from billing.ledger import expiry
 from billing.lists import Listed
-from billing.usage import Filter, Totals, UsageRow
 from engine.client import EngineUnavailable
 from gateway import audit as audit_log
 from gateway.administration import Actor, narrowed
@@ -82,7 +83,7 @@ async def usage_requests(
 @get("/audit", opt={"route": "/v1/admin/audit", "area": "billing", "everyones": True})
 async def audit_findings(services: Services) -> AuditView:
     """Compute every sum of the ledger again and say what differs."""
-    return AuditView.of(await services.database.report(audit.reconcile))
+    return AuditView.of(await services.database.report(expiry.reconcile))
 
 
 @get("/audit_log", opt={"route": "/v1/admin/audit_log", "area": "audit"})

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from litestar import get
 
-from billing import history
+from billing.books import history
+from billing.books.history import Filter, Place, RequestRow, Status
 from billing.clock import SECOND
 from billing.errors import NotFound
-from billing.history import Filter, Place, RequestRow, Status
 from gateway.administration import Actor, narrowed
 from gateway.errors import InvalidRequest
 from gateway.request_views import RequestView, WholeRequestView

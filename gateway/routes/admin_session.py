@@ -15,7 +15,7 @@ from litestar import Controller, Request, Response, delete, get, post
 from litestar.datastructures import Cookie
 from msgspec import Meta
 
-from billing import tenants
+from billing.accounts import tenants
 from billing.clock import SECOND
 from gateway import keys, roles
 from gateway.access import admit_session, check_fresh, check_own_page, cookie_name, is_secure, session_cookie

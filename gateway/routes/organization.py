@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from litestar import Request, get
 from litestar.params import Parameter
 
-from billing import reports
+from billing.accounts.prices import PICOS_PER_UNIT
+from billing.books import reports
+from billing.books.reports import VALUES_MAX, WIDTHS, Group, Place, Report, Sums, Which, Width
 from billing.clock import SECOND, database_now
-from billing.prices import PICOS_PER_UNIT
-from billing.reports import VALUES_MAX, WIDTHS, Group, Place, Report, Sums, Which, Width
 from gateway.administration import Actor, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.routes.pages import place_of, token_of

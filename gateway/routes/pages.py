@@ -7,7 +7,7 @@ import binascii
 
 import msgspec
 
-from billing.reports import Place
+from billing.books.reports import Place
 from gateway.errors import InvalidRequest
 
 PREFIX = "page_"

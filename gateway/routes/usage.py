@@ -9,10 +9,11 @@ import sqlalchemy as sa
 from litestar import Request, get
 from litestar.params import Parameter
 
-from billing import budgets, usage
+from billing.accounts import budgets
+from billing.books import usage
+from billing.books.usage import Filter
 from billing.clock import SECOND
-from billing.requests import Recompute
-from billing.usage import Filter
+from billing.ledger.messages import Recompute
 from gateway.access import admit
 from gateway.services import Services
 from gateway.views import BudgetView

@@ -16,11 +16,12 @@ from alembic.script import ScriptDirectory
 
 import gateway.audit
 import gateway.tables  # its tables are in the metadata too
-from billing import budgets, revision, tables, tenants
-from billing.budgets import Budget
+from billing import revision, tables
+from billing.accounts import budgets, tenants
+from billing.accounts.budgets import Budget
 from billing.database import Database
-from billing.ledger import Held, Ledger
-from billing.requests import Recompute
+from billing.ledger.ledger import Held, Ledger
+from billing.ledger.messages import Recompute
 from billing.tables import metadata
 from gateway import adapter_rows
 from migrations.upgrade import _migrating, configuration, is_current, upgrade

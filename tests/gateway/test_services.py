@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from billing.database import DatabaseUnavailable
-from billing.ledger import Ledger, LedgerUnavailable
+from billing.ledger.ledger import Ledger, LedgerUnavailable
 from billing.tables import leases
 from gateway import services as services_module
 from gateway.config import parse

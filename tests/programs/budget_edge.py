@@ -33,7 +33,9 @@ if __name__ == "__main__":  # beside support/, and beside the packages where tho
 import aiohttp
 import sqlalchemy as sa
 
-from billing import audit, budgets, tables, tenants
+from billing import tables
+from billing.accounts import budgets, tenants
+from billing.ledger import expiry
 from engine.client import EngineClient
 from engine.protocol import StatusReport
 from gateway import keys
@@ -293,7 +295,7 @@ def check_tokens(stack: Stack) -> str:
     books = f"made {report.tokens_made} = billed {billed} + discarded {discarded} + overrun {overrun}"
     if report.tokens_made != billed + discarded + overrun:
         raise NotKept(books)
-    findings = stack.read(audit.reconcile)
+    findings = stack.read(expiry.reconcile)
     if not findings.sound or findings.overshot or findings.open_holds:
         raise NotKept(f"the audit: {findings}")
     return f"{books}; the audit finds nothing"

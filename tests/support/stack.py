@@ -18,7 +18,8 @@ import httpx
 import sqlalchemy as sa
 
 from adapters.files.facts import Facts
-from billing import budgets, prices, revision, tables, tenants
+from billing import revision, tables
+from billing.accounts import budgets, prices, tenants
 from billing.database import Database
 from gateway import adapter_rows, errors, keys
 from gateway.config import Config, parse

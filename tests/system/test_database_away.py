@@ -18,8 +18,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from billing import audit, tables
-from billing.journal import RECORD_BYTES_MAX, paths
+from billing import tables
+from billing.ledger import expiry
+from billing.ledger.journal import RECORD_BYTES_MAX, paths
 from support.cut_proxy import ProxyThread
 from support.ports import free_port
 from support.processes import stopped
@@ -81,7 +82,7 @@ def behind(make_stack: MakeStack, proxy: ProxyThread, **settings: Any) -> Stack:
 
 
 def assert_sound(stack: Stack) -> None:
-    findings = stack.read(audit.reconcile)
+    findings = stack.read(expiry.reconcile)
     assert findings.sound, findings
     assert findings.open_holds == 0
     held = stack.read(lambda c: c.execute(sa.select(sa.func.sum(tables.budget_windows.c.held))).scalar())
@@ -190,7 +191,7 @@ def expire_everything(stack: Stack) -> None:
     """As the audit of another host's gateway would, a lease after the database's return."""
 
     def run(connection: sa.Connection) -> None:
-        audit.expire_dead(connection, "gw_elsewhere", 2**62)
+        expiry.expire_dead(connection, "gw_elsewhere", 2**62)
 
     stack.write(run)
 

@@ -11,7 +11,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from billing import audit, tables
+from billing import tables
+from billing.ledger import expiry
 from support.stack import Stack, body
 from support.waiting import eventually
 
@@ -26,7 +27,7 @@ def shows_text(line: str) -> bool:
 def assert_books_close(stack: Stack, requests: int) -> sa.Row[tuple[int, ...]]:
     """Every hold has ended, and the sums agree; usage summed up."""
     eventually(lambda: stack.open_holds() == 0)
-    findings = stack.read(audit.reconcile)
+    findings = stack.read(expiry.reconcile)
     assert findings.sound, findings
     usage = tables.usage.c
     sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (usage.made_tokens, usage.completion_tokens)]

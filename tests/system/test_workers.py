@@ -17,8 +17,9 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from billing import audit, tables
-from billing.journal import paths
+from billing import tables
+from billing.ledger import expiry
+from billing.ledger.journal import paths
 from gateway import keys
 from gateway.commands.run import gateway_specs
 from gateway.config import parse
@@ -114,7 +115,7 @@ def test_a_worker_that_is_killed_comes_back_and_its_holds_expire(make_stack: Mak
     for _ in range(10):
         assert stack.chat(max_tokens=1).status_code == 200
     eventually(lambda: stack.open_holds() == 0)
-    assert stack.read(audit.reconcile).sound
+    assert stack.read(expiry.reconcile).sound
 
 
 def test_a_worker_that_lives_and_stands_still_is_started_again(make_stack: MakeStack, postgres_url: str) -> None:

@@ -15,7 +15,9 @@ import pytest
 import sqlalchemy as sa
 from playwright.sync_api import expect
 
-from billing import corrections, tables, tenants
+from billing import tables
+from billing.accounts import tenants
+from billing.books import corrections
 from billing.clock import DAY, database_now
 from gateway import audit, keys
 from support.web.console import Console

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from billing import budgets
+from billing.accounts import budgets
 from support.waiting import eventually
 from support.web.console import Asked, Console
 from support.web.pages import serious_faults

@@ -11,12 +11,13 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import alerts, budgets, clock, tables, tenants, webhooks
+from billing import clock, tables
+from billing.accounts import alerts, budgets, tenants, webhooks
+from billing.accounts.prices import PICOS_MAX
 from billing.clock import from_datetime
 from billing.database import Database
 from billing.errors import AlreadyExists, InvalidValue, NotFound
-from billing.ledger import Held, HoldRefused, Ledger
-from billing.prices import PICOS_MAX
+from billing.ledger.ledger import Held, HoldRefused, Ledger
 from support.billing.books import OUTPUT, Books, settlement
 
 RETRY_S = 100.0

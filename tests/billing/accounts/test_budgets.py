@@ -12,11 +12,12 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from billing import budgets, clock, revision
+from billing import clock, revision
+from billing.accounts import budgets
+from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, from_datetime, window_end, window_start
 from billing.errors import InvalidValue, NotFound
-from billing.ledger import Held, HoldRefused, Ledger
-from billing.prices import PICOS_MAX
+from billing.ledger.ledger import Held, HoldRefused, Ledger
 from support.billing.books import Books, settlement
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from billing import clock, prices, revision
+from billing import clock, revision
+from billing.accounts import prices
+from billing.accounts.prices import PICOS_MAX, REQUEST_TOKENS_MAX, UNIT_PRICE_PICOS_MAX, UnitPrices, format_picos
 from billing.errors import AlreadyExists, InvalidValue
-from billing.ledger import Held, HoldRefused, Ledger
-from billing.prices import PICOS_MAX, REQUEST_TOKENS_MAX, UNIT_PRICE_PICOS_MAX, UnitPrices, format_picos
+from billing.ledger.ledger import Held, HoldRefused, Ledger
 from support.billing.books import Books
 
 GOOD: dict[str, Any] = {

@@ -10,11 +10,13 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import budgets, reconcile, tables
-from billing.budgets import Budget, BudgetState
+from billing import tables
+from billing.accounts import budgets
+from billing.accounts.budgets import Budget, BudgetState
 from billing.database import Database
-from billing.ledger import Held, HoldRefused, Ledger
-from billing.requests import HoldRequest
+from billing.ledger.ledger import Held, HoldRefused, Ledger
+from billing.ledger.messages import HoldRequest
+from billing.proofs import reconcile
 from gateway import keys
 from gateway.administration import Actor, Administration
 from gateway.config import Config

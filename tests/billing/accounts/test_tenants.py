@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from billing import revision, tenants
+from billing import revision
+from billing.accounts import tenants
 from billing.errors import AlreadyExists, InvalidValue, NotFound
 from support.billing.books import Books
 

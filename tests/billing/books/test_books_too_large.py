@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from billing import corrections, prices
-from billing.corrections import PERIOD_PICOS_MAX
+from billing.accounts import prices
+from billing.accounts.prices import REQUEST_TOKENS_MAX, UNIT_PRICE_PICOS_MAX
+from billing.books import corrections
+from billing.books.corrections import PERIOD_PICOS_MAX
 from billing.errors import InvalidValue
-from billing.prices import REQUEST_TOKENS_MAX, UNIT_PRICE_PICOS_MAX
 from gateway.bookkeeper import Bookkeeper
 from support.billing.books import Books
 from support.billing.finance import at, close, fold, use

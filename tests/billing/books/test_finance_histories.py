@@ -21,16 +21,19 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 
-from billing import corrections, invoices, periods, prices, reconcile, reports, rollups, tables, tenants
+from billing import tables
+from billing.accounts import prices, tenants
+from billing.accounts.prices import METERS, PriceBook
+from billing.books import corrections, invoices, periods, reports, rollups
+from billing.books.reports import GROUPS, Which
 from billing.clock import DAY, SECOND
 from billing.errors import InvalidValue, NotYet
 from billing.exports import export, labels
 from billing.exports.export import Spec
 from billing.focus.checker import check
-from billing.group import Group
-from billing.prices import METERS, PriceBook
-from billing.reports import GROUPS, Which
-from billing.requests import Held, HoldRequest
+from billing.ledger.messages import Held, HoldRequest
+from billing.ledger.transaction import Group
+from billing.proofs import reconcile
 from support.billing.books import Books, settlement
 from support.billing.finance import at
 

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from billing import history, prices, rollups, tables
+from billing import tables
+from billing.accounts import prices
+from billing.books import history, rollups
+from billing.books.history import Filter, Place, RequestRow
+from billing.books.rollups import HOUR
 from billing.errors import NotFound
-from billing.history import Filter, Place, RequestRow
-from billing.ledger import Held, Ledger
-from billing.rollups import HOUR
+from billing.ledger.ledger import Held, Ledger
 from support.billing.books import Books, settlement
 
 START = 1_800_000_000_000_000 - 1_800_000_000_000_000 % HOUR

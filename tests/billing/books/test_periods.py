@@ -7,10 +7,12 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from billing import corrections, invoices, periods, prices, rollups, tables, tenants
+from billing import tables
+from billing.accounts import prices, tenants
+from billing.books import corrections, invoices, periods, rollups
 from billing.clock import SECOND, database_now
 from billing.errors import InvalidValue, NotFound, NotYet
-from billing.ledger import Ledger
+from billing.ledger.ledger import Ledger
 from support.billing.books import INPUT, OUTPUT, Books, settlement
 from support.billing.finance import at, close, fold, run_group, use
 
@@ -232,8 +234,8 @@ async def test_a_row_that_commits_late_is_not_skipped(postgres_books: Books) -> 
     begun, go_on = threading.Event(), threading.Event()
 
     def settle_slowly(connection: sa.Connection) -> None:
-        from billing.group import Group
-        from billing.prices import PriceBook
+        from billing.accounts.prices import PriceBook
+        from billing.ledger.transaction import Group
 
         Group("gw_1", 60.0, database_now, PriceBook()).run(connection, [], [settlement(slow, 5)])
         begun.set()

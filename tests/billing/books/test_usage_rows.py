@@ -6,10 +6,12 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import margins, periods, rollups, tables, tenants, usage
-from billing.ledger import Ledger
-from billing.requests import Recompute
-from billing.usage import Filter
+from billing import tables
+from billing.accounts import tenants
+from billing.books import margins, periods, rollups, usage
+from billing.books.usage import Filter
+from billing.ledger.ledger import Ledger
+from billing.ledger.messages import Recompute
 from support.billing.books import INPUT, OUTPUT, Books, settlement
 
 

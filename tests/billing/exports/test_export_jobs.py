@@ -17,13 +17,16 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import leases, proofs, reconcile, tables, tenants
+from billing import tables
+from billing.accounts import tenants
 from billing.clock import database_now
 from billing.errors import InvalidValue, NotFound
 from billing.exports import jobs
 from billing.exports.export import Spec
 from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, TENANT_WAITING_MAX, WAITING_MAX, Job
 from billing.focus.checker import check
+from billing.ledger import leases
+from billing.proofs import equalities, reconcile
 from gateway.exporting import Exporter, NotHere
 from support.billing.books import Books
 from support.billing.exports import BYTES_MAX, january, run, second_tenant
@@ -172,7 +175,7 @@ async def test_a_file_that_is_not_here_is_refused_by_its_host(books: Books, aske
 async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked: Spec, tmp_path: Path) -> None:
     job, files = create(books, asked), tables.export_invoices
 
-    def proved() -> list[proofs.Imbalance]:
+    def proved() -> list[equalities.Imbalance]:
         return books.database.read_sync(lambda c: reconcile.month(c, "2031-01").imbalances)
 
     assert await exporter(books, tmp_path).turn()
@@ -180,7 +183,7 @@ async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked
     assert export_id == job.id
     assert proved() == []
     books.database.write_sync(lambda c: c.execute(sa.update(files).values(picos=picos - 1)))
-    assert proved() == [proofs.Imbalance("export", f"{job.id} of {invoice_id}", picos, picos - 1)]
+    assert proved() == [equalities.Imbalance("export", f"{job.id} of {invoice_id}", picos, picos - 1)]
 
 
 async def test_what_can_never_be_done_fails_at_once(books: Books, asked: Spec, tmp_path: Path) -> None:

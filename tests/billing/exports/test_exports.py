@@ -17,7 +17,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import invoices, periods, tables, tenants
+from billing import tables
+from billing.accounts import tenants
+from billing.books import invoices, periods
 from billing.clock import to_datetime
 from billing.errors import InvalidValue, NotFound
 from billing.exports import amounts, events, export, labels, writers

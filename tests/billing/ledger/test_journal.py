@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from billing import journal as journals
-from billing.journal import READ_RECORDS_MAX, RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed
-from billing.requests import Recompute, Settlement, Void
+from billing.ledger import journal as journals
+from billing.ledger.journal import READ_RECORDS_MAX, RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed
+from billing.ledger.messages import Recompute, Settlement, Void
 from support.billing.books import settlement
 from support.paths import REPO
 
@@ -167,7 +167,7 @@ def test_one_that_was_not_promised_is_not_charged_later(path: Path, monkeypatch:
 WRITER = """
 import sys, time
 from pathlib import Path
-from billing.journal import Journal
+from billing.ledger.journal import Journal
 journal = Journal.create(Path(sys.argv[1]), 65536)
 print("made", flush=True)
 time.sleep(60)

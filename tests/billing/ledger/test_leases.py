@@ -7,13 +7,14 @@ import asyncio
 import pytest
 import sqlalchemy as sa
 
-from billing import audit, clock, leases, tables
-from billing.audit import Auditor
+from billing import clock, tables
 from billing.clock import SECOND
 from billing.database import Database
-from billing.leases import Leases
-from billing.ledger import Held, Ledger
-from billing.requests import Ended
+from billing.ledger import expiry, leases
+from billing.ledger.expiry import Auditor
+from billing.ledger.leases import Leases
+from billing.ledger.ledger import Held, Ledger
+from billing.ledger.messages import Ended
 from support.billing.books import Books, settlement
 
 
@@ -99,7 +100,7 @@ async def test_holds_of_a_dead_gateway_expire_and_others_stay(books: Books, time
     await alive.hold(books.request())
 
     def expire() -> list[str]:
-        return books.database.write_sync(lambda connection: audit.expire_dead(connection, "gw_auditor", time.now))
+        return books.database.write_sync(lambda connection: expiry.expire_dead(connection, "gw_auditor", time.now))
 
     assert expire() == [], "its lease lives for another second"
     time.forward(1)
@@ -122,7 +123,7 @@ async def test_expired_in_bounded_batches(books: Books, time: Time) -> None:
     await asyncio.gather(*(ledger.hold(books.request()) for _ in range(25)))
     time.forward(60)
     sizes = [
-        len(books.database.write_sync(lambda connection: audit.expire_dead(connection, "gw_2", time.now, limit=10)))
+        len(books.database.write_sync(lambda connection: expiry.expire_dead(connection, "gw_2", time.now, limit=10)))
         for _ in range(4)
     ]
     assert sizes == [10, 10, 5, 0]
@@ -138,7 +139,7 @@ async def test_a_settlement_and_an_expiry_race(postgres_books: Books, time: Time
     await asyncio.gather(*map(ledger.hold, requests))
     time.forward(60)
     auditing = [
-        other.write(lambda connection: audit.expire_dead(connection, "gw_auditor", time.now, limit=10))
+        other.write(lambda connection: expiry.expire_dead(connection, "gw_auditor", time.now, limit=10))
         for _ in range(5)
     ]
     settling = [ledger.settle(settlement(request, 7)) for request in reversed(requests)]
@@ -155,11 +156,11 @@ async def test_a_gateway_that_was_thought_dead_takes_holds_again(books: Books, t
     ledger = Ledger(books.database, "gw_1", clock=time.clock)
     await ledger.hold(books.request())
     time.forward(3600)
-    books.database.write_sync(lambda connection: audit.expire_dead(connection, "gw_2", time.now))
+    books.database.write_sync(lambda connection: expiry.expire_dead(connection, "gw_2", time.now))
     assert expires_at(books, "gw_1") is None
     assert isinstance(await ledger.hold(books.request()), Held)
     assert expires_at(books, "gw_1") == time.now + 60 * SECOND
-    assert books.database.write_sync(lambda connection: audit.expire_dead(connection, "gw_2", time.now)) == []
+    assert books.database.write_sync(lambda connection: expiry.expire_dead(connection, "gw_2", time.now)) == []
     books.assert_sound(open_holds=1)
 
 
@@ -167,7 +168,7 @@ async def test_the_auditors_own_holds_never_expire(books: Books, time: Time) -> 
     ledger = Ledger(books.database, "gw_1", clock=time.clock)
     await ledger.hold(books.request())
     time.forward(3600)
-    assert books.database.write_sync(lambda connection: audit.expire_dead(connection, "gw_1", time.now)) == []
+    assert books.database.write_sync(lambda connection: expiry.expire_dead(connection, "gw_1", time.now)) == []
 
 
 async def test_the_audit_waits_one_lease_after_its_start(postgres_books: Books, time: Time) -> None:
@@ -240,8 +241,8 @@ async def test_the_audit_waits_one_lease_after_the_database_was_away(
 async def test_orphans_are_reported_before_they_expire(books: Books, time: Time) -> None:
     request = books.request()
     await Ledger(books.database, "gw_dead", clock=time.clock).hold(request)
-    assert books.database.read_sync(lambda connection: audit.reconcile(connection, time.clock)).orphaned == []
+    assert books.database.read_sync(lambda connection: expiry.reconcile(connection, time.clock)).orphaned == []
     time.forward(61)
-    findings = books.database.read_sync(lambda connection: audit.reconcile(connection, time.clock))
+    findings = books.database.read_sync(lambda connection: expiry.reconcile(connection, time.clock))
     assert findings.orphaned == [request.request_id]
     assert findings.sound

@@ -11,11 +11,14 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import audit, budgets, clock, history, prices, tables, tenants, usage
+from billing import clock, tables
+from billing.accounts import budgets, prices, tenants
+from billing.books import history, usage
 from billing.clock import SECOND
 from billing.database import Database
-from billing.ledger import Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
-from billing.requests import Ended
+from billing.ledger import expiry
+from billing.ledger.ledger import Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
+from billing.ledger.messages import Ended
 from support.billing.books import CACHED, INPUT, OUTPUT, Books, settlement
 
 
@@ -376,7 +379,7 @@ async def test_endings_free_what_holds_of_their_group_need(books: Books, ledger:
 async def test_endings_under_load_share_the_next_hold_s_commit(
     books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("billing.ledger.INTERVAL_S", 30.0)
+    monkeypatch.setattr("billing.ledger.ledger.INTERVAL_S", 30.0)
     first, second = books.request(), books.request()
     await ledger.hold(first)
     settled = asyncio.create_task(ledger.settle(settlement(first, 7)))
@@ -396,7 +399,7 @@ async def test_endings_under_load_share_the_next_hold_s_commit(
 async def test_endings_alone_wait_for_the_interval(
     books: Books, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("billing.ledger.INTERVAL_S", 0.3)
+    monkeypatch.setattr("billing.ledger.ledger.INTERVAL_S", 0.3)
     requests = [books.request() for _ in range(8)]
     began = asyncio.get_running_loop().time()
     await asyncio.gather(*map(ledger.hold, requests))
@@ -474,7 +477,7 @@ async def test_audit_finds_a_counter_that_lies(books: Books, ledger: Ledger) -> 
     await ledger.hold(books.request())
     spoil = sa.update(tables.budget_windows).values(posted=5)
     books.database.write_sync(lambda connection: connection.execute(spoil).rowcount)
-    findings: audit.Findings = books.findings()
+    findings: expiry.Findings = books.findings()
     assert findings.wrong_counters == [f"{budget.id}@0"]
     assert not findings.sound
 

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 import pytest
 import sqlalchemy as sa
 
-from billing import ledger as ledgers
 from billing import tables
-from billing.audit import Auditor
 from billing.database import Database, DatabaseUnavailable
-from billing.leases import GatewayRefused, Leases
-from billing.ledger import Held, HoldRefused, Ledger, LedgerUnavailable
+from billing.ledger import ledger as ledgers
+from billing.ledger.expiry import Auditor
+from billing.ledger.leases import GatewayRefused, Leases
+from billing.ledger.ledger import Held, HoldRefused, Ledger, LedgerUnavailable
 from support.billing.books import Books, settlement
 from support.cut_proxy import CutProxy
 from support.paths import REPO
@@ -306,10 +306,10 @@ async def test_closing_while_a_commit_hangs_ends(sqlite_books: Books) -> None:
 
 GATEWAY_THAT_DIES = """
 import asyncio, sys
-from billing.audit import Auditor
+from billing.ledger.expiry import Auditor
 from billing.database import Database, DatabaseUnavailable
-from billing.leases import GatewayRefused, Leases
-from billing.ledger import HoldRequest, Ledger
+from billing.ledger.leases import GatewayRefused, Leases
+from billing.ledger.ledger import HoldRequest, Ledger
 
 async def main(url, tenant_id):
     database = Database(url)

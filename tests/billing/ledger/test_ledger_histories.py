@@ -18,12 +18,15 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 
-from billing import audit, budgets, prices, tables, tenants, usage
-from billing.budgets import Budget
+from billing import tables
+from billing.accounts import budgets, prices, tenants
+from billing.accounts.budgets import Budget
+from billing.accounts.prices import PriceBook
+from billing.books import usage
 from billing.clock import SECOND
-from billing.group import Group, HoldEnded, HoldResult
-from billing.prices import PriceBook
-from billing.requests import Ended, Held, HoldRefused, HoldRequest, Move, Settlement, Void
+from billing.ledger import expiry
+from billing.ledger.messages import Ended, Held, HoldRefused, HoldRequest, Move, Settlement, Void
+from billing.ledger.transaction import Group, HoldEnded, HoldResult
 from support.billing.books import Books, settlement
 
 GATEWAYS = ("a", "b")
@@ -323,7 +326,7 @@ class History:
         alive = {name for name, until in self.auditor.leases.items() if until > self.now} | {"auditing"}
         expected = {rid for rid, k in self.auditor.kept.items() if k.state == "held" and k.gateway not in alive}
         auditing = f"gw_auditing_{self.number}"
-        expired = self.database.write_sync(lambda connection: audit.expire_dead(connection, auditing, self.now))
+        expired = self.database.write_sync(lambda connection: expiry.expire_dead(connection, auditing, self.now))
         assert set(expired) == expected
         for request_id in expired:
             self.auditor.touched.update(self.auditor.kept[request_id].windows)
@@ -356,7 +359,7 @@ class History:
         assert totals.requests == len(settled)
         assert totals.completion_tokens == sum(kept.completion for kept in settled)
         assert totals.cost_picos.get("USD", 0) == sum(kept.cost() for kept in settled)
-        findings = self.database.read_sync(audit.reconcile)
+        findings = self.database.read_sync(expiry.reconcile)
         assert findings.sound, findings
 
 
@@ -379,6 +382,6 @@ def test_histories(kind: str, request: pytest.FixtureRequest) -> None:
         for gateway in GATEWAYS:
             played.die(gateway)
         played.examine()
-        assert played.database.read_sync(audit.reconcile).open_holds == 0
+        assert played.database.read_sync(expiry.reconcile).open_holds == 0
 
     run()

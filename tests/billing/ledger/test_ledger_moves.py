@@ -9,10 +9,12 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import audit, prices, tables
+from billing import tables
+from billing.accounts import prices
 from billing.database import Database
-from billing.ledger import Held, HoldEnded, HoldRefused, HoldUnknown, Ledger, LedgerUnavailable
-from billing.requests import Ended, HoldRequest
+from billing.ledger import expiry
+from billing.ledger.ledger import Held, HoldEnded, HoldRefused, HoldUnknown, Ledger, LedgerUnavailable
+from billing.ledger.messages import Ended, HoldRequest
 from support.billing.books import CACHED, INPUT, OUTPUT, Books, beginning_with, settlement
 
 DEAR = 3  # times model-a's prices
@@ -171,7 +173,7 @@ async def test_two_gateways_move_against_each_other(postgres_books: Books) -> No
     other.close()
     assert books.state(budget)[1] == 0
     assert all(books.state(one)[0] <= 4_000 for one in key_budgets)
-    assert books.database.read_sync(audit.reconcile).sound
+    assert books.database.read_sync(expiry.reconcile).sound
     books.assert_sound()
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from billing import audit, tables
+from billing import tables
 from billing.database import Database, DatabaseUnavailable
-from billing.group import Group
-from billing.journal import RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed, paths
-from billing.ledger import Held, Ledger, LedgerUnavailable
-from billing.settler import Settler
+from billing.ledger import expiry
+from billing.ledger.journal import RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed, paths
+from billing.ledger.ledger import Held, Ledger, LedgerUnavailable
+from billing.ledger.settler import Settler
+from billing.ledger.transaction import Group
 from support.billing.books import CANNOT_SERVE, Books, beginning_with, settlement
 from support.cut_proxy import CutProxy
 from support.paths import REPO
@@ -152,8 +153,8 @@ GATEWAY_THAT_IS_KILLED = """
 import asyncio, sys
 from pathlib import Path
 from billing.database import Database
-from billing.ledger import HoldRequest, Ledger, LedgerUnavailable, Settlement
-from billing.settler import Settler
+from billing.ledger.ledger import HoldRequest, Ledger, LedgerUnavailable, Settlement
+from billing.ledger.settler import Settler
 
 async def main(url, folder, tenant_id):
     ledger = Ledger(Database(url), "gw_old", settle_patience_s=0.0)
@@ -191,7 +192,7 @@ def expire_all(books: Books, now_plus_s: int = 3600) -> list[str]:
     def run(connection: sa.Connection) -> list[str]:
         from billing.clock import SECOND, database_now
 
-        return audit.expire_dead(connection, "gw_auditor", database_now(connection) + now_plus_s * SECOND)
+        return expiry.expire_dead(connection, "gw_auditor", database_now(connection) + now_plus_s * SECOND)
 
     return books.database.write_sync(run)
 

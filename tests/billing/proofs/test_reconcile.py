@@ -6,14 +6,17 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from billing import budgets, corrections, engine_books, reconcile, rollups, tables
+from billing import tables
+from billing.accounts import budgets
+from billing.accounts.prices import PriceBook
+from billing.books import corrections, rollups
 from billing.clock import SECOND, database_now
-from billing.engine_books import EngineCount
 from billing.errors import InvalidValue
-from billing.group import Group
-from billing.prices import PriceBook
-from billing.reconcile import Result
-from billing.requests import Expire
+from billing.ledger.messages import Expire
+from billing.ledger.transaction import Group
+from billing.proofs import engine_books, reconcile
+from billing.proofs.engine_books import EngineCount
+from billing.proofs.reconcile import Result
 from support.billing.books import Books, settlement
 from support.billing.finance import at, close, fold, run_group, use
 

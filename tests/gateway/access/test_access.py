@@ -13,7 +13,8 @@ import openai
 import pytest
 import sqlalchemy as sa
 
-from billing import budgets, revision, tenants
+from billing import revision
+from billing.accounts import budgets, tenants
 from gateway import adapter_rows, keys
 from support.gateway.admin_routes import served_routes
 from support.stack import MODEL, Stack, body, register

@@ -19,16 +19,17 @@ import sqlalchemy as sa
 from adapters.files.facts import Facts
 from adapters.files.generate import Recipe, write_random
 from adapters.files.spec import BaseShape
-from billing import budgets, periods, prices, tenants
+from billing.accounts import budgets, prices, tenants
+from billing.accounts.prices import PriceBook
+from billing.accounts.webhooks import Webhook
+from billing.books import periods
 from billing.clock import DAY, database_now
 from billing.database import Database
 from billing.errors import InvalidValue
 from billing.exports.export import Spec
-from billing.group import Group
-from billing.prices import PriceBook
-from billing.requests import HoldRequest, Settlement
+from billing.ledger.messages import HoldRequest, Settlement
+from billing.ledger.transaction import Group
 from billing.tables import billing_periods
-from billing.webhooks import Webhook
 from gateway import audit, keys, tables
 from gateway.adapter_rows import Registration
 from gateway.administration import Actor, Administration

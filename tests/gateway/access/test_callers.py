@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from billing import revision, tenants
+from billing import revision
+from billing.accounts import tenants
 from billing.database import Database, DatabaseUnavailable
 from gateway import allowances, keys
 from gateway import callers as module

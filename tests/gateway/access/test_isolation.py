@@ -15,7 +15,9 @@ import pytest
 import sqlalchemy as sa
 from pyarrow import parquet
 
-from billing import budgets, corrections, invoices, periods, rollups, tables, webhooks
+from billing import tables
+from billing.accounts import budgets, webhooks
+from billing.books import corrections, invoices, periods, rollups
 from billing.exports import jobs
 from billing.exports.export import Spec
 from billing.tables import metadata

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from billing import clock, tenants
+from billing import clock
+from billing.accounts import tenants
 from billing.database import Database
 from billing.lists import Asked
 from gateway import keys, tables

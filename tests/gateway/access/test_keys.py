@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from billing import revision, tenants
+from billing import revision
+from billing.accounts import tenants
 from billing.database import Database
 from billing.errors import InvalidValue
 from gateway import keys

@@ -9,7 +9,8 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from billing import budgets, tables, webhooks
+from billing import tables
+from billing.accounts import budgets, webhooks
 from billing.clock import database_now
 from gateway import keys
 from support.stack import Stack

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from billing import webhooks
+from billing.accounts import webhooks
 from gateway import keys
 from gateway.roles import ROLES, Role
 from support.stack import MODEL, Stack

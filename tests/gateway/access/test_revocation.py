@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from billing import prices, tenants
+from billing.accounts import prices, tenants
 from gateway import keys
 from support.stack import MODEL, Stack, body
 from support.waiting import PATIENCE_S, eventually, eventually_async, promptly

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from billing import reconcile
+from billing.proofs import reconcile
 from gateway import keys
 from support.stack import Stack
 from support.waiting import eventually

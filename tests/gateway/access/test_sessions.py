@@ -13,7 +13,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from billing import tenants
+from billing.accounts import tenants
 from billing.clock import SECOND
 from gateway import keys
 from gateway.errors import RateLimited

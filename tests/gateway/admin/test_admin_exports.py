@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 
-from billing import periods, rollups, tables
+from billing import tables
+from billing.books import periods, rollups
 from billing.focus.checker import check
 from gateway import keys
 from gateway.cli import main

@@ -15,8 +15,10 @@ import sqlalchemy as sa
 from click.testing import CliRunner, Result
 from openai import OpenAI
 
-from billing import invoices, periods, reconcile, rollups, tables
+from billing import tables
+from billing.books import invoices, periods, rollups
 from billing.clock import SECOND
+from billing.proofs import reconcile
 from gateway.cli import main
 from gateway.tables import audit_log
 from support.gateway.admin_client import Operator

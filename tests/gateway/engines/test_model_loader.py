@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from billing import prices
+from billing.accounts import prices
 from engine.client import EngineClient, Generation
 from engine.protocol import Sampling
 from gateway import model_loader

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from billing import tenants
+from billing.accounts import tenants
 from gateway import keys
 from support.stack import Stack, body, events
 

@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from billing import tenants
+from billing.accounts import tenants
 from gateway import keys
 from support.stack import MODEL, Stack
 

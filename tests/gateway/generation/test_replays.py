@@ -11,10 +11,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from billing import budgets, leases, prices, tables, tenants
+from billing import tables
+from billing.accounts import budgets, prices, tenants
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
-from billing.ledger import HoldRequest, Ledger, Settlement
+from billing.ledger import leases
+from billing.ledger.ledger import HoldRequest, Ledger, Settlement
 from gateway import allowances, errors, keys
 from gateway import replays as module
 from gateway.allowances import LimitsChange

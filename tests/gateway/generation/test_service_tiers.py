@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from billing import tables, tenants, usage
-from billing.requests import Recompute
+from billing import tables
+from billing.accounts import tenants
+from billing.books import usage
+from billing.ledger.messages import Recompute
 from engine import protocol
 from engine.protocol import Finished, Refused, Submit, Tokens
 from support.gateway.scripted_engine import Said, ScriptedStack

@@ -15,10 +15,10 @@ import pytest
 import sqlalchemy as sa
 import uvloop
 
-from billing import prices, tenants
+from billing.accounts import prices, tenants
 from billing.database import Database
-from billing.ledger import Held, Ledger
-from billing.patience import Patience
+from billing.ledger.ledger import Held, Ledger
+from billing.ledger.patience import Patience
 from gateway import holding, keys
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics

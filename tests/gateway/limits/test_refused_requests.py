@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from billing import budgets
+from billing.accounts import budgets
 from gateway import allowances
 from gateway.allowances import LimitsChange
 from support.stack import MODEL, Stack, body

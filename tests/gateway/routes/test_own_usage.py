@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from billing import budgets, tenants
+from billing.accounts import budgets, tenants
 from support.stack import MODEL, Stack
 
 

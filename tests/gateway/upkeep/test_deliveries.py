@@ -22,10 +22,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from billing import alerts, budgets, prices, tables, tenants, webhooks
+from billing import tables
+from billing.accounts import alerts, budgets, prices, tenants, webhooks
 from billing.database import Database
-from billing.ledger import Ledger
-from billing.requests import HoldRequest, Settlement
+from billing.ledger.ledger import Ledger
+from billing.ledger.messages import HoldRequest, Settlement
 from gateway import keys
 from gateway.deliveries import NO_PUBLIC_ADDRESS, Deliverer, Undelivered, is_public, status_of
 from gateway.metrics import Metrics

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from billing import prices, revision, tables, tenants
+from billing import revision, tables
+from billing.accounts import prices, tenants
+from billing.accounts.prices import PriceBook
 from billing.database import Database
-from billing.prices import PriceBook
 from billing.revision import EVERYTHING, KEPT, Change
 from gateway import allowances, keys
 from gateway.administration import Actor, Administration

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from billing import budgets, invoices, tenants
+from billing.accounts import budgets, tenants
+from billing.books import invoices
 from billing.database import Database
 from billing.errors import InvalidValue
 from billing.exports import jobs

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from billing import budgets, projections, rollups, tables, tenants
-from billing.budgets import Budget, BudgetState
+from billing import tables
+from billing.accounts import budgets, tenants
+from billing.accounts.budgets import Budget, BudgetState
+from billing.books import projections, rollups
+from billing.books.projections import DAY, PACE_DAYS, Pace
+from billing.books.rollups import HOUR
 from billing.clock import SECOND, database_now
 from billing.database import Database
-from billing.projections import DAY, PACE_DAYS, Pace
-from billing.rollups import HOUR
 from gateway import keys, overview, tier_attention
 from gateway import tables as tables_of_keys
 from gateway.first_tokens import Summary

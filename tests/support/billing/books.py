@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from billing import audit, budgets, prices, tenants
+from billing.accounts import budgets, prices, tenants
+from billing.accounts.budget_windows import Unit
 from billing.clock import Period
-from billing.counters import Unit
 from billing.database import Database
-from billing.requests import HoldRequest, Settlement
+from billing.ledger import expiry
+from billing.ledger.messages import HoldRequest, Settlement
 
 INPUT, CACHED, OUTPUT = 100, 10, 400  # picos a token in tier standard
 # What makes each transaction of a PostgreSQL fail as a standby does, as without rights, and as without tables.
@@ -77,8 +78,8 @@ class Books:
         states = self.database.read_sync(lambda connection: budgets.states(connection, scope_id=budget.scope_id))
         return next((state.used, state.held) for state in states if state.budget.id == budget.id)
 
-    def findings(self) -> audit.Findings:
-        return self.database.read_sync(audit.reconcile)
+    def findings(self) -> expiry.Findings:
+        return self.database.read_sync(expiry.reconcile)
 
     def assert_sound(self, open_holds: int = 0) -> None:
         findings = self.findings()

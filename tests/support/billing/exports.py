@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from billing import corrections, periods, prices, tenants
+from billing.accounts import prices, tenants
+from billing.accounts.tenants import Tenant
+from billing.books import corrections, periods
 from billing.exports import export, labels
 from billing.exports.export import Spec
 from billing.focus.manifest import Manifest
-from billing.tenants import Tenant
 from support.billing.books import MULTIPLIERS, Books
 from support.billing.finance import at, close, fold, use
 

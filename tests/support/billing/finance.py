@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from billing import invoices, rollups
-from billing.group import Group
-from billing.invoices import Invoice
-from billing.prices import PriceBook
-from billing.requests import Held, HoldRequest, Settlement
+from billing.accounts.prices import PriceBook
+from billing.books import invoices, rollups
+from billing.books.invoices import Invoice
+from billing.ledger.messages import Held, HoldRequest, Settlement
+from billing.ledger.transaction import Group
 from support.billing.books import Books, settlement
 
 

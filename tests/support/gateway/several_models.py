@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from billing import prices
+from billing.accounts import prices
 from engine.protocol import ModelInfo
 from support.gateway.scripted_engine import ScriptedStack
 from support.stack import MODEL, Stack

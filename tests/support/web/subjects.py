@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from billing import corrections, invoices, periods, tables
+from billing import tables
+from billing.books import corrections, invoices, periods
 from billing.clock import SECOND
 from gateway.tables import adapters, keys
 from support.stack import MODEL

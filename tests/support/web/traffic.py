@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from billing import budgets, prices, tables, tenants
+from billing import tables
+from billing.accounts import budgets, prices, tenants
+from billing.accounts.prices import PriceBook, PriceVersion, UnitPrices
 from billing.clock import DAY, SECOND, database_now
-from billing.group import Group
 from billing.ids import new_id
-from billing.prices import PriceBook, PriceVersion, UnitPrices
-from billing.requests import Held, HoldRequest, Recompute, Settlement
+from billing.ledger.messages import Held, HoldRequest, Recompute, Settlement
+from billing.ledger.transaction import Group
 from gateway import keys
 from support.stack import MODEL, Stack, register
 
