@@ -29,14 +29,14 @@ import transformers  # noqa: E402
 
 from benchmarks import example_adapters  # noqa: E402
 from benchmarks.rows import append_rows  # noqa: E402
-from engine.arena import Arena  # noqa: E402
-from engine.config import EngineConfig, ModelConfig  # noqa: E402
+from engine.cpu.runner import TorchRunner, build_runner  # noqa: E402
+from engine.memory.arena import Arena  # noqa: E402
 from engine.models.config import load_config  # noqa: E402
-from engine.protocol import Sampling  # noqa: E402
-from engine.runner import TorchRunner, build_runner  # noqa: E402
-from engine.scheduler import ModelLimits, Scheduler  # noqa: E402
+from engine.protocol.config import EngineConfig, ModelConfig  # noqa: E402
+from engine.protocol.frames import Sampling  # noqa: E402
+from engine.protocol.tiers import SHIPPED_TIERS  # noqa: E402
+from engine.scheduler.scheduler import ModelLimits, Scheduler  # noqa: E402
 from engine.step import Sequence  # noqa: E402
-from engine.tiers import SHIPPED_TIERS  # noqa: E402
 
 PROMPT_TOKENS, NEW_TOKENS, PREFIX_TOKENS = 32, 64, 500
 

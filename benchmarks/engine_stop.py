@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine.client import EngineClient
-from engine.protocol import Sampling
+from engine.protocol.client import EngineClient
+from engine.protocol.frames import Sampling
 from gateway.supervisor import STOP_ENGINE_ON_GPU_S, STOP_ENGINE_S
 
 START_S_MAX = 600.0

@@ -25,7 +25,7 @@ from benchmarks.rows import REPO
 sys.path.insert(0, str(REPO / "tests"))
 
 from billing.accounts import budgets
-from engine.tiers import SHIPPED_TIERS
+from engine.protocol.tiers import SHIPPED_TIERS
 from support.services import REDIS_URL, fresh_postgres
 from support.stack import MODEL, TIERS, Stack
 

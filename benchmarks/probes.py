@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from benchmarks.pinned_stack import MODEL
-from engine.client import EngineClient
-from engine.protocol import Sampling
+from engine.protocol.client import EngineClient
+from engine.protocol.frames import Sampling
 
 
 @dataclass

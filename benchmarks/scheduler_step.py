@@ -20,17 +20,17 @@ import time
 import msgspec
 
 from benchmarks.rows import append_rows
-from engine.arena import Arena
-from engine.config import FakeConfig, ModelConfig
-from engine.fake import FakeAdapters
-from engine.fake_weights import FakeWeights
-from engine.inbox import Inbox, Progress, Stop
-from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo, Sampling, Submit
-from engine.scheduler import ModelLimits, Scheduler, StepOutcome
-from engine.server import Outgoing
+from engine.fake.runner import FakeAdapters
+from engine.fake.weights import FakeWeights
+from engine.loop.worker import Worker
+from engine.memory.arena import Arena
+from engine.protocol.config import FakeConfig, ModelConfig
+from engine.protocol.frames import PROTOCOL_VERSION, Hello, ModelInfo, Sampling, Submit
+from engine.protocol.inbox import Inbox, Progress, Stop
+from engine.protocol.server import Outgoing
+from engine.protocol.tiers import SHIPPED_TIERS
+from engine.scheduler.scheduler import ModelLimits, Scheduler, StepOutcome
 from engine.step import Done, Step, StepResult
-from engine.tiers import SHIPPED_TIERS
-from engine.worker import Worker
 
 CONTEXT_MIN, CONTEXT_MAX, PAGE_TOKENS, ADAPTERS, GATEWAYS, VOCAB = 192, 8192, 16, 64, 2, 128_256
 STEP_TOKENS_MAX, PREFILL_TOKENS_MIN = 16_384, 1024

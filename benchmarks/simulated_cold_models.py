@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from benchmarks.rows import append_rows
+from engine.memory.eviction import KEEPS
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.simulate.devices import DEVICES, Device
 from engine.simulate.report import make_report
 from engine.simulate.traffic import Poisson, Population, Traffic
 from engine.simulate.world import World
-from engine.tiers import SHIPPED_TIERS, Tier
-from engine.weights_policy import KEEPS
 
 MODELS, RESIDENT = 10, 3
 SEEDS = range(5)

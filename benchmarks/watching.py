@@ -20,13 +20,13 @@ from collections.abc import Callable
 import msgspec
 
 from benchmarks.rows import append_rows
-from engine import snapshot
-from engine.arena import Arena
-from engine.fake import FakeAdapters
-from engine.protocol import Sampling, Snapshot, encode
-from engine.scheduler import ModelLimits, Scheduler
+from engine.fake.runner import FakeAdapters
+from engine.loop import snapshot
+from engine.memory.arena import Arena
+from engine.protocol.frames import Sampling, Snapshot, encode
+from engine.protocol.tiers import SHIPPED_TIERS
+from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence, StepResult
-from engine.tiers import SHIPPED_TIERS
 from gateway.live import said
 from gateway.live_views import engine_event
 

@@ -22,18 +22,18 @@ from typing import NoReturn, Protocol
 import msgspec
 
 from engine import log
-from engine.arena import Arena
-from engine.config import ConfigError, EngineConfig, load
-from engine.fake import FakeRunner, build_fake_runner
-from engine.inbox import Inbox, Progress, Stop
-from engine.probe import impossible, out_of_reach, raised, shortest_step_s, shortest_target_s
-from engine.protocol import PROTOCOL_VERSION, Hello, ModelInfo, RaisedTargets
-from engine.scheduler import ModelLimits, Scheduler
-from engine.server import Server, SocketInUse
+from engine.fake.runner import FakeRunner, build_fake_runner
+from engine.loop.probe import impossible, out_of_reach, raised, shortest_step_s, shortest_target_s
+from engine.loop.worker import Worker
+from engine.memory.arena import Arena
+from engine.memory.eviction import KEEPS
+from engine.protocol.config import ConfigError, EngineConfig, load
+from engine.protocol.frames import PROTOCOL_VERSION, Hello, ModelInfo, RaisedTargets
+from engine.protocol.inbox import Inbox, Progress, Stop
+from engine.protocol.server import Server, SocketInUse
+from engine.protocol.tiers import Tier
+from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Runner
-from engine.tiers import Tier
-from engine.weights_policy import KEEPS
-from engine.worker import Worker
 
 # From a signal to the exit of the process, whatever the loop is doing. The kernel's work after the exit (unpinning host
 # memory, destroying the device's context) comes on top: gateway.supervisor.STOP_ENGINE_ON_GPU_S allows for it.
@@ -106,7 +106,7 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
             from engine.gpu.build import build_gpu_runner
 
             return build_gpu_runner(config)
-        from engine.runner import build_runner
+        from engine.cpu.runner import build_runner
 
         return build_runner(config)
     except (ModelRefused, OSError) as error:
@@ -142,7 +142,7 @@ def serve(
     if not isinstance(runner, FakeRunner):
         # Before somebody looks; not at the top: numpy starts threads, which must find the signals blocked. The fake
         # loads it when it is watched.
-        import engine.snapshot  # noqa: F401
+        import engine.loop.snapshot  # noqa: F401
     inbox, progress = Inbox(), Progress()
     server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)
     worker = Worker(
@@ -260,7 +260,7 @@ def main(argv: list[str] | None = None) -> int:
     parent = os.getppid()  # asked for first: it may die while the models load
     parser = argparse.ArgumentParser(prog="python -m engine", description="One Laneway engine process.")
     parser.add_argument("--socket", type=Path, required=True, help="Unix socket to listen on")
-    parser.add_argument("--config", type=Path, required=True, help="JSON file, see engine/config.py")
+    parser.add_argument("--config", type=Path, required=True, help="JSON file, see engine/protocol/config.py")
     parser.add_argument("--fake", action="store_true", help="no model: deterministic ids at the configured speed")
     parser.add_argument("--raise-targets", action="store_true", help="raise targets that this machine cannot keep")
     arguments = parser.parse_args(argv)

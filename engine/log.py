@@ -9,7 +9,7 @@ import logging
 
 import msgspec
 
-from engine.log_output import handlers
+from engine.protocol.log_output import handlers
 
 LOGGERS = ("engine", "adapters", "kernels")
 

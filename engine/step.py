@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from engine.config import ModelConfig
-from engine.protocol import FinishReason, Logprobs, ModelInfo, Recompute, Sampling
+from engine.protocol.config import ModelConfig
+from engine.protocol.frames import FinishReason, Logprobs, ModelInfo, Recompute, Sampling
 
 # Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
 PENDING_ID = -1

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine.protocol import Sampling
+from engine.protocol.frames import Sampling
 from gateway.sampling import TextRules
 
 

@@ -15,7 +15,7 @@ from billing.database import Database, DatabaseUnavailable
 from billing.proofs import engine_books, reconcile
 from billing.proofs.engine_books import EngineCount
 from billing.proofs.reconcile import Result
-from engine.client import EngineClient, EngineUnavailable
+from engine.protocol.client import EngineClient, EngineUnavailable
 from gateway.metrics import Metrics
 
 FOLD_S = 10.0  # what is not folded yet, reports read row by row

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET
 
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 from gateway import wire
 from gateway.answer import Answer, FinishReason, Piece, TokenUsage
 from gateway.errors import ApiError

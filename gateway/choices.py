@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine import protocol
-from engine.client import EngineLost, EngineUnavailable, Generation
+from engine.protocol import frames
+from engine.protocol.client import EngineLost, EngineUnavailable, Generation
 from gateway import errors
 from gateway.answer import FinishReason
 from gateway.inflight import InFlight
@@ -23,8 +23,8 @@ from gateway.text import TextOfIds
 AWAY = "The engine cannot take this request now. Try again in a moment."
 # Of several texts, the ending that tells the most names the request's.
 ENDINGS = ("client_left", "length", "stop")
-NO_USAGE = protocol.Usage()
-NO_RECOMPUTE = protocol.Recompute()
+NO_USAGE = frames.Usage()
+NO_RECOMPUTE = frames.Recompute()
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class End(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None
     error: errors.ApiError | None = None
     made: int = 0  # completion tokens
-    usage: protocol.Usage = NO_USAGE
+    usage: frames.Usage = NO_USAGE
     refused: bool = False  # the engine never ran it
 
 
@@ -67,7 +67,7 @@ class Outcome(msgspec.Struct, frozen=True):
     billed: int  # completion tokens
     made: int
     discard_reason: str | None
-    usage: protocol.Usage  # the first text's; of what was worked, the sum
+    usage: frames.Usage  # the first text's; of what was worked, the sum
 
 
 class Choices:
@@ -147,7 +147,7 @@ class Choices:
         """Pass the tokens of one text on until it ends."""
         try:
             end = await self._made(choice)
-        except (EngineUnavailable, protocol.ProtocolError) as error:
+        except (EngineUnavailable, frames.ProtocolError) as error:
             _log.warning("submit.failed", extra={"fields": self._fields(reason=str(error))})
             end = End("engine_unavailable", None, errors.EngineAway(AWAY), refused=True)
         choice.end = end
@@ -168,7 +168,7 @@ class Choices:
         await over
         event = generation.ending
         assert event is not None, "a generation ends with its ending"
-        if isinstance(event, protocol.Refused):
+        if isinstance(event, frames.Refused):
             return self._refused(event)
         if rest := choice.text.finish():
             self._work.answer.add(choice.index, rest)
@@ -210,9 +210,9 @@ class Choices:
             text = prompt.text or work.model.tokenizer.decode(prompt.ids, skip_special_tokens=skip)
             work.answer.add(choice.index, text)
 
-    def _judge(self, choice: Choice, event: protocol.Finished | EngineLost) -> End:
+    def _judge(self, choice: Choice, event: frames.Finished | EngineLost) -> End:
         usage = _told(choice)
-        reason = event.reason if isinstance(event, protocol.Finished) else "lost"
+        reason = event.reason if isinstance(event, frames.Finished) else "lost"
         made = max(usage.completion_tokens, choice.text.tokens)
         if choice.text.stopped:
             return End("stop", "stop", None, made, usage)
@@ -228,7 +228,7 @@ class Choices:
         error = errors.EngineAway("The engine was lost while it answered. Try again in a moment.")
         return End("engine_lost", None, error, made, usage)
 
-    def _cut_short(self, choice: Choice, usage: protocol.Usage) -> End:
+    def _cut_short(self, choice: Choice, usage: frames.Usage) -> End:
         """Stopped by us: because another text failed, the caller left, the answer is cut, or the process ends."""
         made = max(usage.completion_tokens, choice.text.tokens)
         if self._failure is not None:
@@ -239,7 +239,7 @@ class Choices:
             return End(cut.ending, None, cut.error, made, usage)
         return End("shutdown", None, errors.EngineAway("This server is stopping."), made, usage)
 
-    def _refused(self, refused: protocol.Refused) -> End:
+    def _refused(self, refused: frames.Refused) -> End:
         error = _refusal(self._work, refused)
         if refused.code not in ("queue_full", "too_long"):
             _log.warning(
@@ -282,17 +282,17 @@ class Choices:
         )
 
 
-def _told(choice: Choice) -> protocol.Usage:
+def _told(choice: Choice) -> frames.Usage:
     """What the engine has said that it took: all of it with its ending, what was cached with its first token."""
     generation = choice.generation
     if generation is None:
         return NO_USAGE
-    if isinstance(generation.ending, protocol.Finished):
+    if isinstance(generation.ending, frames.Finished):
         return generation.ending.usage
-    return protocol.Usage(cached_tokens=generation.cached_tokens)
+    return frames.Usage(cached_tokens=generation.cached_tokens)
 
 
-def _summed(usages: Sequence[protocol.Usage]) -> protocol.Usage:
+def _summed(usages: Sequence[frames.Usage]) -> frames.Usage:
     return msgspec.structs.replace(
         usages[0],
         device_s=sum([usage.device_s for usage in usages]),
@@ -303,17 +303,17 @@ def _summed(usages: Sequence[protocol.Usage]) -> protocol.Usage:
     )
 
 
-def _by_cause(usages: Sequence[protocol.Usage]) -> dict[str, protocol.Recompute]:
+def _by_cause(usages: Sequence[frames.Usage]) -> dict[str, frames.Recompute]:
     """What preemption cost all of them, by the tier that caused it."""
-    summed: dict[str, protocol.Recompute] = {}
+    summed: dict[str, frames.Recompute] = {}
     for usage in usages:
         for tier, cost in usage.recomputed.items():
             before = summed.get(tier, NO_RECOMPUTE)
-            summed[tier] = protocol.Recompute(before.tokens + cost.tokens, before.device_s + cost.device_s)
+            summed[tier] = frames.Recompute(before.tokens + cost.tokens, before.device_s + cost.device_s)
     return summed
 
 
-def _refusal(work: InFlight, refused: protocol.Refused) -> errors.ApiError:
+def _refusal(work: InFlight, refused: frames.Refused) -> errors.ApiError:
     """What the engine's refusal is for the caller."""
     if refused.code == "queue_full":
         message = f"The {work.service_tier} tier is full. Try again later."

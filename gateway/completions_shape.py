@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, UnsetType
 
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 from gateway import wire
 from gateway.answer import Answer, Piece
 from gateway.chat_shape import DONE, KEEP_ALIVE, usage_of

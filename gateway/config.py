@@ -336,8 +336,8 @@ class EngineModel(Protocol):
 
 
 def write_engine_file(config: Config, models: Sequence[EngineModel] | None = None) -> Path:
-    """Write the engine's own configuration (`engine.config.EngineConfig`) into the data directory: what it serves and
-    how large it may grow, and nothing about people or money. `models` in the place of this configuration's."""
+    """Write the engine's own configuration (`engine.protocol.config.EngineConfig`) into the data directory: what it
+    serves and how large it may grow, and nothing about people or money. `models` replace this configuration's."""
     engine: dict[str, Any] = msgspec.to_builtins(config.engine)
     del engine["socket"], engine["still_s_max"]  # of whoever keeps it
     fields = ("name", "path", "dtype", "context_tokens", "pinned")

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
-from engine.protocol import RaisedTargets
+from engine.protocol.frames import RaisedTargets
 from gateway.sections import TierSection
 from gateway.tables import first_token_minutes as _minutes
 

@@ -15,7 +15,7 @@ import msgspec
 
 from billing.database import DatabaseUnavailable
 from billing.ledger.ledger import Held
-from engine.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
+from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
 from gateway import errors
 from gateway.answer import Answer, Cut, TokenUsage
 from gateway.asked import Asked

@@ -19,7 +19,7 @@ from billing.database import Database, DatabaseUnavailable
 from billing.ledger import leases
 from billing.ledger.settler import Settler
 from billing.proofs import reconcile
-from engine.client import EngineClient
+from engine.protocol.client import EngineClient
 from gateway.config import Config
 from gateway.models import Models
 from gateway.siblings import Place, Siblings

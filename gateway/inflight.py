@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from engine.protocol import Sampling
+from engine.protocol.frames import Sampling
 from gateway.answer import Answer
 from gateway.asked import Asked
 from gateway.callers import Caller

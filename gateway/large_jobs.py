@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from engine.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
+from engine.text.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
 from gateway import errors
 from gateway.asked import ChatPrompt, LargeBody, Prompt
 from gateway.bodies import Read, read_request

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
 from billing.tables import holds, tenants
-from engine.client import EngineClient, EngineUnavailable
-from engine.protocol import Snapshot
+from engine.protocol.client import EngineClient, EngineUnavailable
+from engine.protocol.frames import Snapshot
 from gateway.callers import TenantName
 from gateway.errors import Overloaded
 from gateway.live_views import AdapterNames, AwayEvent, EngineEvent, engine_event

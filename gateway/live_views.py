@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.protocol import Snapshot
+from engine.protocol.frames import Snapshot
 from gateway.callers import TenantName
 
 # By digest.

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
 from adapters.files.store import AdapterStore
-from engine.client import AdapterFailed, EngineClient, EngineUnavailable
-from engine.protocol import Hello
+from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable
+from engine.protocol.frames import Hello
 from gateway.adapter_process import Resolver
 
 # A bad or missing adapter costs its own requests, never the engine's readiness.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.log_output import handlers
+from engine.protocol.log_output import handlers
 
 # Machines ask these all the time; their lines are for whoever looks for them.
 QUIET_ROUTES = frozenset({"/health/live", "/health/ready", "/metrics"})

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.protocol import Logprobs
-from engine.tokenizer import Tokenizer
+from engine.protocol.frames import Logprobs
+from engine.text.tokenizer import Tokenizer
 from gateway.text import Drawn
 
 PART_TOKENS = 32  # with 20 alternatives each, half a millisecond and 60 KB

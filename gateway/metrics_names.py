@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from engine.protocol import REMOVED_MODELS, StatusReport
+from engine.protocol.frames import REMOVED_MODELS, StatusReport
 
 # What all adapters that are not open to every tenant are called.
 PRIVATE = "private"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from billing.database import Database
 from billing.errors import BillingRefused, InvalidValue
-from engine.client import EngineClient, EngineUnavailable, ModelFailed
+from engine.protocol.client import EngineClient, EngineUnavailable, ModelFailed
 from gateway.administration import Administration
 from gateway.errors import ApiError
 from gateway.model_loader import RETURN_S

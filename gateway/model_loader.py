@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 
-from engine.client import EngineClient, EngineUnavailable, ModelFailed
-from engine.protocol import ModelFailure, ModelInfo
+from engine.protocol.client import EngineClient, EngineUnavailable, ModelFailed
+from engine.protocol.frames import ModelFailure, ModelInfo
 from gateway.model_rows import BaseModel
 
 # After this every gateway has heard that a model was removed, or admits nothing: whoever was admitted before is with

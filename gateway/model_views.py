@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.protocol import ModelInfo, ModelPlace
+from engine.protocol.frames import ModelInfo, ModelPlace
 from gateway.live_views import LiveAdapter
 from gateway.model_rows import BaseModel, Dtype, Origin
 

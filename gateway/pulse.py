@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.client import EngineClient
+from engine.protocol.client import EngineClient
 from gateway.siblings import ANSWER_S_MAX, PULSE, asked
 
 LOOK_S = 0.5

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from engine import protocol
+from engine.protocol import frames
 from gateway.errors import InvalidRequest
 from gateway.parsing import Unserved, check_value
 
@@ -99,7 +99,7 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             skip_special_tokens=self.skip_special_tokens is not False,
         )
 
-    def sampling(self, logprobs: int | None) -> protocol.Sampling:
+    def sampling(self, logprobs: int | None) -> frames.Sampling:
         """`logprobs`: how many of the likeliest ids to report; None: not even the drawn one."""
         return make_sampling(
             temperature=self.temperature,
@@ -168,13 +168,13 @@ class TextRules(msgspec.Struct, frozen=True):
 
 def make_sampling(
     *, temperature: float | None, top_p: float | None, top_k: int | None, seed: int | None = None, **rest: Any
-) -> protocol.Sampling:
+) -> frames.Sampling:
     """Defaults filled in, the seed always set."""
     temperature = 1.0 if temperature is None else temperature
     top_p = 1.0 if top_p is None else top_p
     if top_p == 0:  # only the likeliest id is left
         temperature, top_p = 0.0, 1.0
-    return protocol.Sampling(
+    return frames.Sampling(
         temperature=temperature,
         top_p=top_p,
         top_k=max(0, top_k or 0),
@@ -183,7 +183,7 @@ def make_sampling(
     )
 
 
-def check_ids(rules: TextRules, sampling: protocol.Sampling, vocab_size: int) -> None:
+def check_ids(rules: TextRules, sampling: frames.Sampling, vocab_size: int) -> None:
     """Raises InvalidRequest for an id that the model does not have."""
     for field, ids in (("stop_token_ids", rules.stop_ids), ("logit_bias", sampling.logit_bias)):
         for id_ in ids:

@@ -154,7 +154,7 @@ class AliasSection(Section, frozen=True, kw_only=True):
 
 
 class TierSection(Section, frozen=True, kw_only=True):
-    """A tier as the engine takes it (`engine.tiers.Tier` has the meaning of each field). High to low in the file."""
+    """A tier as the engine takes it; `engine.protocol.tiers.Tier` explains each field. High to low in the file."""
 
     name: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
     service_tier: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
@@ -288,7 +288,8 @@ class AdaptersSection(Section, frozen=True, kw_only=True):
     slabs: bool = True
 
 
-# The demo's targets: they fit a laptop CPU. `engine.tiers.SHIPPED_TIERS` is the same table; a test holds them equal.
+# The demo's targets: they fit a laptop CPU. `engine.protocol.tiers.SHIPPED_TIERS` is the same table; a test holds them
+# equal.
 DEFAULT_TIERS = (
     TierSection(name="premium", service_tier="priority", floor=0.30, preemptible=False, queue_target_ms=5000.0),
     TierSection(name="standard", service_tier="default", floor=0.10, queue_target_ms=20000.0),

@@ -22,8 +22,8 @@ from billing.ledger.leases import Leases
 from billing.ledger.ledger import CLOSE_PATIENCE_S, Ledger
 from billing.ledger.settler import Settler
 from billing.revision import Change
-from engine.client import EngineClient, EngineUnavailable
-from engine.protocol import Hello, ModelInfo
+from engine.protocol.client import EngineClient, EngineUnavailable
+from engine.protocol.frames import Hello, ModelInfo
 from gateway.bookkeeper import Bookkeeper
 from gateway.callers import USED_FLUSH_S, Callers, unusable
 from gateway.client_pace import ClientPace

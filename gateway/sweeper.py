@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from adapters.files.store import AdapterStore
 from billing import revision
 from billing.database import Database, DatabaseUnavailable
-from engine.client import AdapterFailed, EngineUnavailable
+from engine.protocol.client import AdapterFailed, EngineUnavailable
 from gateway.adapter_rows import live_digests
 from gateway.loader import AdapterLoader
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Sequence
 
-from engine.protocol import Logprobs
-from engine.tokenizer import Detokenizer
+from engine.protocol.frames import Logprobs
+from engine.text.tokenizer import Detokenizer
 from gateway.stops import StopScanner
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from engine.protocol import RequestState, Snapshot
+from engine.protocol.frames import RequestState, Snapshot
 from gateway.first_tokens import Summary
 from gateway.overview import Attention
 from gateway.sections import TierSection

@@ -20,7 +20,7 @@ from billing.books.usage import UsageRow
 from billing.clock import SECOND
 from billing.exports.jobs import Job
 from billing.ledger.expiry import Findings
-from engine.protocol import StatusReport
+from engine.protocol.frames import StatusReport
 from gateway.adapter_rows import Adapter, Version
 from gateway.audit import AuditLine
 from gateway.keys import Key, MadeKey

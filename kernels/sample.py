@@ -41,7 +41,7 @@ class Mode(IntEnum):
 
 
 class Draws(NamedTuple):
-    """How each row is drawn, all [rows] and contiguous: `engine.protocol.Sampling` as tensors."""
+    """How each row is drawn, all [rows] and contiguous: `engine.protocol.frames.Sampling` as tensors."""
 
     temperature: torch.Tensor  # float32; 0: the likeliest, of equals the lowest id
     seed: torch.Tensor  # int64

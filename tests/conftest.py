@@ -116,7 +116,7 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 def model_dir() -> Path:
     """The converted demo model: config.json, model.safetensors (float32), tokenizer.json, chat_template.jinja."""
     if not (MODEL_DIR / "model.safetensors").exists():
-        from engine.models.convert import convert_demo_model
+        from engine.models.packaged.convert import convert_demo_model
 
         convert_demo_model(MODEL_DIR)
     return MODEL_DIR
@@ -126,7 +126,7 @@ def model_dir() -> Path:
 def tiny_dir() -> Path:
     """laneway-tiny, installed: another architecture, head dimension and tokenizer than the demo model's. Kept under its
     content's name: the code that it comes with may change it."""
-    from engine.models.own import OWN_MODEL, install_own_model, kept_files
+    from engine.models.packaged.own_model import OWN_MODEL, install_own_model, kept_files
 
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(kept_files().iterdir()))).hexdigest()
     directory = MODEL_DIR.parent / digest[:12] / OWN_MODEL

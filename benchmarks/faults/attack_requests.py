@@ -28,9 +28,9 @@ from benchmarks.faults.attack_stage import (
     note,
 )
 from benchmarks.faults.attackers import Flood, Unread, Weapon
-from engine.client import EngineClient
-from engine.protocol import Sampling
-from engine.tiers import SHIPPED_TIERS
+from engine.protocol.client import EngineClient
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import SHIPPED_TIERS
 
 CHAT, TEXTS, COUNT = "/v1/chat/completions", "/v1/completions", "/v1/messages/count_tokens"
 LONG_WORDS = "word " * 3000

@@ -48,8 +48,8 @@ from benchmarks.rows import REPO
 sys.path.insert(0, str(REPO / "tests"))
 
 from billing.accounts import budgets, tenants
-from engine.models.own import OWN_MODEL, install_own_model
-from engine.tiers import SHIPPED_TIERS
+from engine.models.packaged.own_model import OWN_MODEL, install_own_model
+from engine.protocol.tiers import SHIPPED_TIERS
 from gateway import allowances, keys
 from support.stack import MODEL, Stack, body
 

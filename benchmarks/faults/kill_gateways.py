@@ -37,8 +37,8 @@ from billing.clock import SECOND
 from billing.ledger import expiry
 from billing.ledger.journal import paths
 from billing.proofs import reconcile
-from engine.client import EngineClient
-from engine.protocol import StatusReport
+from engine.protocol.client import EngineClient
+from engine.protocol.frames import StatusReport
 from gateway.supervisor import healthy
 from support.cut_proxy import CutProxy
 from support.stack import Stack, body

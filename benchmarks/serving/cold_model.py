@@ -33,12 +33,12 @@ import torch
 
 from benchmarks.rows import append_rows
 from benchmarks.serving import llama
-from engine.config import EngineConfig, ModelConfig
 from engine.gpu.build import build_gpu_runner
 from engine.gpu.runner import GpuRunner
 from engine.models.config import load_config
 from engine.models.slab import slab_layout
-from engine.protocol import Sampling
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import Sampling
 from engine.step import PENDING_ID, Chunk, Pending, Sequence, Step
 
 SMALL_CHANGES = {

@@ -32,8 +32,8 @@ import numpy as np
 from benchmarks.rows import REPO, RESULTS, append_rows, append_table, cpu_name
 from benchmarks.serving.gateway import Measured, Phase, Request, Traffic, drive
 from engine.__main__ import ServedRunner
-from engine.config import EngineConfig, ModelConfig
-from engine.tiers import Tier
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.tiers import Tier
 
 ADAPTERS, RANK, KV_PAGES = 32, 16, 8192
 CPU_PAGES, CPU_NOISY_PAGES = 56, 192  # so few that batch needs what premium gets; enough for ten prefixes
@@ -164,7 +164,7 @@ def cpu_bench(arguments: argparse.Namespace) -> Bench:
     import torch
 
     from benchmarks import example_adapters
-    from engine.runner import build_runner
+    from engine.cpu.runner import build_runner
 
     names = ["demo", "second"][: arguments.models]
     # The same directory again is another model all the same: with a digest of its own it shares nothing.

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.__main__ import ServedRunner, build_scheduler
-from engine.config import EngineConfig
-from engine.inbox import Inbox, Progress, Stop
-from engine.protocol import (
+from engine.loop.worker import Worker
+from engine.protocol.config import EngineConfig
+from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Abort,
     Finished,
@@ -37,8 +37,8 @@ from engine.protocol import (
     Watch,
     decode_from_engine,
 )
-from engine.server import Outgoing
-from engine.worker import Worker
+from engine.protocol.inbox import Inbox, Progress, Stop
+from engine.protocol.server import Outgoing
 
 # An engine that ends no request for so long is stuck, and the run with it.
 STALL_S_MAX = 120.0

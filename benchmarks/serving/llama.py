@@ -22,10 +22,10 @@ from adapters.device.table import MODULES
 from adapters.files.spec import BaseShape
 from benchmarks.rows import RESULTS, append_table
 from benchmarks.serving import shapes
-from engine.config import EngineConfig, ModelConfig
 from engine.gpu.build import build_gpu_runner
 from engine.gpu.runner import GpuRunner
-from engine.tiers import Tier
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.tiers import Tier
 
 SHAPE = shapes.LLAMA_8B
 MODEL = "llama-3.1-8b"

@@ -46,10 +46,10 @@ from adapters.files.spec import PARENTS, BaseShape
 from adapters.files.store import AdapterStore
 from benchmarks.rows import append_rows
 from engine.__main__ import ServedRunner, build_scheduler
-from engine.config import EngineConfig, ModelConfig
-from engine.protocol import Sampling
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import Tier
 from engine.step import Pending, Sequence, Step
-from engine.tiers import Tier
 
 FILES, RANK = 4, 16
 ZIPF = 1.0
@@ -388,7 +388,7 @@ def gpu_runner(sizes: Sizes) -> tuple[ServedRunner, EngineConfig, BaseShape]:
 
 
 def cpu_runner(sizes: Sizes) -> tuple[ServedRunner, EngineConfig, BaseShape]:
-    from engine.runner import build_runner
+    from engine.cpu.runner import build_runner
 
     shape = BaseShape.from_config(TOY)
     each = adapter_bytes(shape, 4)

@@ -33,8 +33,8 @@ from benchmarks.rows import append_rows, cpu_name
 from benchmarks.serving import ceilings, shapes
 from benchmarks.serving.gateway import ZIPF, Measured, Phase, Request, Traffic
 from benchmarks.serving.processes import NotStarted, SocketLine, known_setting, measure, settings_of, started
-from engine.config import EngineConfig, FakeConfig, ModelConfig
-from engine.tiers import Tier
+from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
+from engine.protocol.tiers import Tier
 
 POLICIES = ("own", "lru", "all")
 POLICY_SETTING = "weights_policy"

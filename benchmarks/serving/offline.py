@@ -24,13 +24,13 @@ import triton
 
 from adapters.files.spec import BaseShape
 from benchmarks.serving import llama
-from engine.arena import Arena
-from engine.config import EngineConfig
 from engine.gpu.runner import GpuRunner
-from engine.protocol import Sampling
-from engine.scheduler import ModelLimits, Scheduler
+from engine.memory.arena import Arena
+from engine.protocol.config import EngineConfig
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import Tier
+from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence
-from engine.tiers import Tier
 
 REQUESTS, PROMPT_TOKENS, NEW_TOKENS, SEQUENCES, STEP_TOKENS, RANK = 512, 128, 128, 256, 8192, 16
 # Before the first adapter is known; 0 is base traffic on an engine whose arena holds the most that are asked for.

@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.serving.gateway import Gateway, Line, Measured, Phase
-from engine.config import EngineConfig
-from engine.protocol import (
+from engine.protocol.config import EngineConfig
+from engine.protocol.frames import (
     Abort,
     Finished,
     FrameReader,

@@ -33,8 +33,8 @@ from benchmarks.rows import append_rows, cpu_name
 from benchmarks.serving import ceilings, shapes
 from benchmarks.serving.gateway import Measured, Phase, Request, Traffic
 from benchmarks.serving.processes import NotStarted, SocketLine, measure, settings_of, started
-from engine.config import EngineConfig, ModelConfig
-from engine.tiers import Tier
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.tiers import Tier
 
 MODELS = ("a", "b")
 SETUPS = ("one", "two")

@@ -13,8 +13,8 @@ import torch
 from adapters.device.pool import TilePool
 from adapters.device.staging import CudaLane, Staging
 from adapters.device.table import LAYERS_MIN, AdapterRows
-from engine.compute_shared import PAGE_TOKENS, check_page, host_memory
-from engine.config import EngineConfig
+from engine.compute.host_pool import build_host_pool
+from engine.compute.shared import PAGE_TOKENS, check_page, host_memory
 from engine.gpu.driver import OUT_OF_MEMORY, DriverError, DriverMemory
 from engine.gpu.graphs import CudaRecorder, Graphs
 from engine.gpu.layouts import Limits, row_buckets
@@ -24,9 +24,9 @@ from engine.gpu.pinned import CudaCopies, pinned_pieces
 from engine.gpu.runner import GpuRunner
 from engine.gpu.weights import GpuWeights
 from engine.gpu.weights_loader import PASSING
-from engine.host_pool import build_host_pool
+from engine.models.compatibility import check_weights_fit, in_order_of_loading
 from engine.models.config import ModelRefused
-from engine.together import check_weights_fit, in_order_of_loading
+from engine.protocol.config import EngineConfig
 
 # Where nothing is mapped, a piece of the host's memory is a multiple of this.
 GRAIN_BYTES = 2 << 20

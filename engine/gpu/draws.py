@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.logprobs import LOGPROB_MIN
-from engine.penalties import Draw, changes
-from engine.protocol import Logprobs
+from engine.compute.logprobs import LOGPROB_MIN
+from engine.compute.penalties import Draw, changes
+from engine.protocol.frames import Logprobs
 from engine.step import UNDRAWABLE
 from kernels.sample import Mode
 
@@ -80,8 +80,8 @@ class Reported:
 
 
 def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> Reported | None:
-    """As engine.logprobs, without waiting: log softmax of the raw `logits` [samples, vocab] for the rows that asked, of
-    the ids in `drawn` [samples] (a failed row's −1 is read as 0, and its report is dropped with it)."""
+    """As engine.compute.logprobs, without waiting: log softmax of the raw `logits` [samples, vocab] for the rows that
+    asked, of the ids in `drawn` [samples] (a failed row's −1 is read as 0, and its report is dropped with it)."""
     places = [place for place, draw in enumerate(draws) if draw.sampling.logprobs >= 0]
     if not places:
         return None

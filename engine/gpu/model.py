@@ -25,7 +25,7 @@ from engine.gpu.layouts import Layouts
 from engine.gpu.lora import LoraDeltas
 from engine.gpu.packing import Layout, PackedStep, Packer, views
 from engine.gpu.step_memory import StepMemory
-from engine.protocol import ModelInfo
+from engine.protocol.frames import ModelInfo
 from engine.step import Sequence
 from kernels.prefill_blocks import prefill_blocks
 from kernels.sample import Draws, Mode, sample

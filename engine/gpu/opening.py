@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from adapters.files.spec import BaseShape
-from engine.config import ModelConfig
 from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
 from engine.models.dummy import dummy_digest
 from engine.models.shape import base_shape
 from engine.models.slab_source import DummySource, FileSource, SlabSource
 from engine.models.weights import model_digest
+from engine.protocol.config import ModelConfig
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

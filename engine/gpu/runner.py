@@ -16,8 +16,8 @@ from torch import Tensor
 
 from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
-from engine.compute_shared import check_page, draw_of, sort_out
-from engine.config import ModelConfig
+from engine.compute.penalties import Draw, penalize
+from engine.compute.shared import check_page, draw_of, sort_out
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draws import Reported, draw_fields, mode_of, report, to_host, undrawable
 from engine.gpu.driver import DriverError
@@ -30,8 +30,8 @@ from engine.gpu.step_memory import StepMemories, StepMemory, StepSizes, form_byt
 from engine.gpu.weights import GpuWeights
 from engine.models.config import DecoderConfig, ModelRefused
 from engine.models.slab import slab_weights
-from engine.penalties import Draw, penalize
-from engine.protocol import Logprobs, ModelInfo, Sampling
+from engine.protocol.config import ModelConfig
+from engine.protocol.frames import Logprobs, ModelInfo, Sampling
 from engine.step import Chunk, DeviceLost, HostPool, Sequence, Step, StepResult
 from kernels.prefill_attention import PROGRAMS_PER_SM
 from kernels.sample import Draws, sample

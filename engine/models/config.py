@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from engine.small_files import TOKENIZER_BYTES_MAX, read_small
+from engine.text.small_files import TOKENIZER_BYTES_MAX, read_small
 
 ARCHITECTURES = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
 # Of one number of the shape, and of layers: a slip of the pen is refused before anything is laid out by it.

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from engine.costs import Costs
+from engine.scheduler.costs import Costs
 
 FILE_BYTES_MAX = 1024 * 1024
 
@@ -24,7 +24,7 @@ class BadInput(Exception):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first five are what a part of a step costs (engine.costs); the rest is as in the engine's configuration."""
+    """The first five fields are the costs of a step's parts (engine.scheduler.costs); the rest is its configuration."""
 
     base_s: Annotated[float, Meta(ge=1e-6, le=60)]  # time must go on
     prefill_token_s: Seconds

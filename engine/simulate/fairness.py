@@ -1,5 +1,5 @@
 """How far apart tenants of one tier were served while all of them had requests waiting: what Virtual Token Counter
-bounds (engine.bounds).
+bounds (engine.scheduler.bounds).
 
 It keeps the totals that it is given. It must never look at the scheduler, whose own counters it checks.
 """

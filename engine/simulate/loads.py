@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Ordered
 from typing import Literal
 
-from engine.fake import FakeAdapters
+from engine.fake.runner import FakeAdapters
 from engine.step import AdapterMove, WeightsMove, WeightsTable
 
 # As many as the engine reads at once: adapters.device.host_weights.READS_MAX, which this must not load.

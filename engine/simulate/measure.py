@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
-from engine.admission import Refusal
-from engine.bounds import fairness_bound
-from engine.costs import Load
-from engine.protocol import FinishReason, RefusalCode
-from engine.scheduler import Scheduler
+from engine.protocol.frames import FinishReason, RefusalCode
+from engine.protocol.tiers import Tier
+from engine.scheduler.admission import Refusal
+from engine.scheduler.bounds import fairness_bound
+from engine.scheduler.costs import Load
+from engine.scheduler.scheduler import Scheduler
 from engine.simulate.fairness import ServedGap
 from engine.simulate.traffic import Asked
 from engine.step import Ended, Step, StepOutcome
-from engine.tiers import Tier
 
 # Over the time in which requests arrive; the drain after it has more of the same width. At the most they are merged,
 # two and two.

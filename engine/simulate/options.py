@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from engine.memory.eviction import KEEPS
+from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
 from engine.simulate.devices import DEVICES, BadInput, Device, device, named, read_file
 from engine.simulate.trace import REQUESTS_MAX, TOKENS_MAX, Row, read_trace
 from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Traffic, flood_name
 from engine.simulate.world import Stall, World
-from engine.tiers import SHIPPED_TIERS, Tier, check_tiers
-from engine.weights_policy import KEEPS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)

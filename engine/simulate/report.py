@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from engine.protocol.tiers import Tier
 from engine.simulate.measure import Ending, Measure
 from engine.simulate.traffic import Asked
 from engine.simulate.world import World
-from engine.tiers import Tier
 
 SCHEMA = 1
 # A tier's first-token target holds when so many of its requests met theirs; between tokens the same share of gaps.

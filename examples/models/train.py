@@ -1,6 +1,7 @@
 """Makes laneway-tiny anew, tokenizer and weights, from this repository's documents: `python examples/models/train.py`.
 
-Seeded; some minutes of a laptop's CPU. The files in laneway-tiny/ came from it, which engine/models/own.py installs.
+Seeded; some minutes of a laptop's CPU. It made the files in laneway-tiny/, which engine/models/packaged/own_model.py
+installs.
 """
 
 from __future__ import annotations

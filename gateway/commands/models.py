@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from billing.database import Database
-from engine.client import EngineClient, EngineUnavailable
+from engine.protocol.client import EngineClient, EngineUnavailable
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, with_database, write
 from gateway.model_changes import ModelChanges

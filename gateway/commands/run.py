@@ -12,7 +12,7 @@ import click
 import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
-from engine import log_output
+from engine.protocol import log_output
 from gateway import config as configuration
 from gateway import supervisor
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console

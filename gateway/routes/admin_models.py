@@ -10,8 +10,8 @@ from litestar import Controller, delete, get, patch, post
 from litestar.openapi.datastructures import ResponseSpec
 from msgspec import Meta
 
-from engine.client import EngineUnavailable
-from engine.protocol import Snapshot
+from engine.protocol.client import EngineUnavailable
+from engine.protocol.frames import Snapshot
 from gateway import errors, model_rows, roles
 from gateway.administration import Actor, Administration
 from gateway.live_views import adapter_places

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 from litestar import get
 
-from engine.client import EngineUnavailable
+from engine.protocol.client import EngineUnavailable
 from gateway import tier_attention
 from gateway.administration import Actor
 from gateway.overview import Attention, Overview

@@ -14,7 +14,7 @@ from billing.books.usage import Filter, Totals, UsageRow
 from billing.clock import SECOND
 from billing.ledger import expiry
 from billing.lists import Listed
-from engine.client import EngineUnavailable
+from engine.protocol.client import EngineUnavailable
 from gateway import audit as audit_log
 from gateway.administration import Actor, narrowed
 from gateway.audit import AuditLine

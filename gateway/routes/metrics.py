@@ -14,7 +14,7 @@ from litestar import Request, Response, get
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from engine.client import EngineUnavailable
+from engine.protocol.client import EngineUnavailable
 from gateway import errors
 from gateway.access import admit_operator
 from gateway.metrics_names import adapters_in_use, without_restricted

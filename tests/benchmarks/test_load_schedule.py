@@ -18,7 +18,7 @@ from benchmarks.load.__main__ import main
 from benchmarks.load.arrivals import read_trace
 from benchmarks.load.settings import BadSetting, Popularity, Settings, Tenant
 from benchmarks.load.workload import Planned, Workload
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 
 TENANTS = (Tenant("acme", "a"), Tenant("globex", "b"), Tenant("initech", "c"))
 

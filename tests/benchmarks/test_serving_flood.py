@@ -9,8 +9,8 @@ import pytest
 from benchmarks.serving import flood
 from benchmarks.serving.flood_plot import draw
 from benchmarks.serving.gateway import Measured, Phase, Request, Traffic, drive
-from engine.config import EngineConfig, FakeConfig, ModelConfig
-from engine.fake import FakeRunner, build_fake_runner
+from engine.fake.runner import FakeRunner, build_fake_runner
+from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
 
 ADAPTERS = [f"{index:064x}" for index in range(3)]
 IMAGE_BYTES_MAX = 200 * 1024

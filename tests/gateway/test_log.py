@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import log_output
+from engine.protocol import log_output
 from gateway.log import JsonFormatter, Seldom
 
 

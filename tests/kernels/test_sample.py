@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.penalties import Draw
-from engine.protocol import Sampling
-from engine.sampler import FAVOURITES
-from engine.sampler import sample as engine_sample
+from engine.compute.penalties import Draw
+from engine.cpu.sampler import FAVOURITES
+from engine.cpu.sampler import sample as engine_sample
+from engine.protocol.frames import Sampling
 from kernels import reference_sample
 from kernels.sample import CANDIDATES_MAX, CHUNK, Draws, Mode, new_scratch, sample
 from support.kernels.operands import DEVICE, GPU

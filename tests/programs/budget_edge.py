@@ -36,8 +36,8 @@ import sqlalchemy as sa
 from billing import tables
 from billing.accounts import budgets, tenants
 from billing.ledger import expiry
-from engine.client import EngineClient
-from engine.protocol import StatusReport
+from engine.protocol.client import EngineClient
+from engine.protocol.frames import StatusReport
 from gateway import keys
 from support.paths import MODEL_DIR
 from support.services import fresh_postgres

@@ -28,7 +28,7 @@ if __name__ == "__main__":  # beside support/, and beside the packages where tho
 
 import msgspec
 
-from engine.protocol import (
+from engine.protocol.frames import (
     HEADER,
     Abort,
     Finished,
@@ -248,7 +248,7 @@ def main() -> int:
     parser.add_argument("--real", type=int, default=700)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    from engine.models.own import install_own_model
+    from engine.models.packaged.own_model import install_own_model
 
     with tempfile.TemporaryDirectory() as scratch:
         install_own_model(Path(scratch) / "tiny")

@@ -39,7 +39,7 @@ import httpx
 import msgspec
 
 from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
-from engine.models.convert import convert_demo_model
+from engine.models.packaged.convert import convert_demo_model
 from gateway import keys
 from support.gateway.random_bodies import ENDPOINTS, WRONG, a_body
 from support.paths import EXAMPLES

@@ -66,7 +66,7 @@ async def _stream(client: httpx.AsyncClient, base_url: str, key: str, name: str)
 
 def oracles_answers(model_dir: Path, directories: dict[str, Path]) -> dict[str, str]:
     """What peft makes of the same questions, one adapter after the other."""
-    from engine.tokenizer import Tokenizer
+    from engine.text.tokenizer import Tokenizer
     from support import oracle
 
     tokenizer = Tokenizer.load(model_dir)

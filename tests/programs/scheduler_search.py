@@ -7,8 +7,8 @@ Each seed is printed with its number of cases and CPU-seconds. It stops at the f
 that reproduces it, and exits with 1. To continue a search, start at the seed that was printed last, or name a `--log`
 file, which is continued and summed up. Parallel processes need seeds and logs of their own.
 
-An exception that the scheduler caught and charged to one request (engine.faults) is a failure here, unless the schedule
-itself planted it.
+An exception that the scheduler caught and charged to one request (engine.scheduler.faults) is a failure here, unless
+the schedule itself planted it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         earlier = list(csv.reader(options.log.read_text().splitlines()))
     number = options.seed_from or max((int(row[0]) for row in earlier), default=0) + 1
     seeds, cases, cpu_s = len(earlier), sum(int(row[1]) for row in earlier), sum(float(row[2]) for row in earlier)
-    logging.getLogger("engine.faults").addFilter(lambda record: not _planted(record))
+    logging.getLogger("engine.scheduler.faults").addFilter(lambda record: not _planted(record))
     began = time.process_time()
     while time.process_time() - began < options.seconds:
         started = time.process_time()

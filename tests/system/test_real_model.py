@@ -19,8 +19,8 @@ import httpx
 import openai
 import pytest
 
-from engine.tiers import SHIPPED_TIERS
-from engine.tokenizer import Tokenizer
+from engine.protocol.tiers import SHIPPED_TIERS
+from engine.text.tokenizer import Tokenizer
 from programs import many_adapters
 from support.gateway.adapter_uploads import AdapterOperator
 from support.paths import REPO, TESTS

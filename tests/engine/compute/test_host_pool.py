@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.config import EngineConfig, ModelConfig
-from engine.host_pool import TensorHostPool, build_host_pool
+from engine.compute.host_pool import TensorHostPool, build_host_pool
+from engine.cpu.runner import build_runner
 from engine.models.config import ModelRefused
-from engine.runner import build_runner
+from engine.protocol.config import EngineConfig, ModelConfig
 from support.engine.in_process import MODEL, Drive
 from support.engine.poisoned_arena import tiny_model
 from support.engine.swap_round_trip import run_swapped

@@ -11,11 +11,11 @@ import torch
 
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
-from engine.config import EngineConfig, ModelConfig
-from engine.logprobs import LOGPROB_MIN, logprobs
-from engine.penalties import Draw
-from engine.protocol import Logprobs, Sampling
-from engine.runner import TorchRunner, build_runner
+from engine.compute.logprobs import LOGPROB_MIN, logprobs
+from engine.compute.penalties import Draw
+from engine.cpu.runner import TorchRunner, build_runner
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import Logprobs, Sampling
 from engine.step import Chunk, Sequence, Step
 from support import oracle
 

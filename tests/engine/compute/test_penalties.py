@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.penalties import Draw, penalize
-from engine.protocol import Sampling
-from engine.sampler import sample
-from engine.sampling_limits import LOGIT_BIAS_IDS_MAX, fault
+from engine.compute.penalties import Draw, penalize
+from engine.cpu.sampler import sample
+from engine.protocol.frames import Sampling
+from engine.protocol.sampling_limits import LOGIT_BIAS_IDS_MAX, fault
 
 VOCAB = 30
 

@@ -17,9 +17,10 @@ from safetensors.torch import load_file, save_file
 
 from adapters.device.host_weights import READS_MAX
 from adapters.files.check import resolve_stored
-from engine.config import EngineConfig, ModelConfig
-from engine.inbox import Inbox, Progress, Stop
-from engine.protocol import (
+from engine.cpu.runner import build_runner
+from engine.loop.worker import Worker
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Finished,
     FrameReader,
@@ -32,10 +33,9 @@ from engine.protocol import (
     Tokens,
     decode_from_engine,
 )
-from engine.runner import build_runner
-from engine.server import Outgoing
+from engine.protocol.inbox import Inbox, Progress, Stop
+from engine.protocol.server import Outgoing
 from engine.step import Sequence
-from engine.worker import Worker
 from support import oracle
 from support.engine.in_process import MODEL, TIERS, Drive
 

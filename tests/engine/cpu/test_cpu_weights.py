@@ -16,19 +16,19 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.arena import Arena
-from engine.config import EngineConfig, ModelConfig
-from engine.cpu_weights import FIRST_BYTES_PER_S, CpuModel, CpuWeights
+from engine.cpu.decoder import Decoder
+from engine.cpu.runner import TorchRunner, build_runner
+from engine.cpu.weights import FIRST_BYTES_PER_S, CpuModel, CpuWeights
+from engine.memory.arena import Arena
 from engine.models.config import ModelRefused, load_config
-from engine.models.decoder import Decoder
 from engine.models.linear import Linear
 from engine.models.weights import cpu_bytes
-from engine.protocol import Sampling
-from engine.runner import TorchRunner, build_runner
-from engine.scheduler import Scheduler
-from engine.served import ModelLimits
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import SHIPPED_TIERS
+from engine.scheduler.scheduler import Scheduler
+from engine.scheduler.served import ModelLimits
 from engine.step import Sequence
-from engine.tiers import SHIPPED_TIERS
 from support import oracle
 
 ARENA_BYTES = 16 << 20

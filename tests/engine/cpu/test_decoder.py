@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.models.batch import pack
+from engine.cpu.batch import pack
+from engine.cpu.decoder import Decoder, PagedKv
 from engine.models.config import Llama3Scaling, ModelRefused, load_config, parse_config
-from engine.models.decoder import Decoder, PagedKv
 from engine.models.weights import DIGEST_CACHE, load_weights, model_digest
-from engine.protocol import Sampling
+from engine.protocol.frames import Sampling
 from engine.step import Chunk, Sequence
 from support import oracle
 from support.services import missing_service

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.config import EngineConfig, ModelConfig
-from engine.runner import build_runner
+from engine.cpu.runner import build_runner
+from engine.protocol.config import EngineConfig, ModelConfig
 from support.engine.in_process import MODEL, Drive
 from support.engine.poisoned_arena import run_among_traps, tiny_model
 

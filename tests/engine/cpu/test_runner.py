@@ -11,19 +11,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import engine.runner
+import engine.cpu.runner
 from adapters.files.spec import AdapterRefused
-from engine.arena import Arena
-from engine.compute_shared import PAGE_TOKENS, check_page
-from engine.config import EngineConfig, ModelConfig
+from engine.compute.penalties import Draw
+from engine.compute.shared import PAGE_TOKENS, check_page
+from engine.cpu.runner import TorchRunner, build_runner
+from engine.cpu.sampler import sample
+from engine.memory.arena import Arena
 from engine.models.config import ModelRefused
-from engine.penalties import Draw
-from engine.protocol import Logprobs, Sampling
-from engine.runner import TorchRunner, build_runner
-from engine.sampler import sample
-from engine.scheduler import ModelLimits, Scheduler
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import Logprobs, Sampling
+from engine.protocol.tiers import SHIPPED_TIERS
+from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Chunk, Sequence, Step
-from engine.tiers import SHIPPED_TIERS
 from support import oracle
 
 ARENA_BYTES = 16 * 1024 * 1024
@@ -307,7 +307,7 @@ def test_a_row_that_cannot_be_drawn_fails_alone(
             raise OverflowError("Python int too large to convert to C long")
         return sample(logits, draws)
 
-    monkeypatch.setattr(engine.runner, "sample", strict)
+    monkeypatch.setattr(engine.cpu.runner, "sample", strict)
     good = [books.sequence(random_ids(9, n), kind) for n, kind in enumerate(kinds)]
     bad = books.sequence(random_ids(9, 4), Sampling(top_k=2**40))
     errors = books.step((good[0], 9), (bad, 9), (good[1], 9), (good[2], 9))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine.penalties import Draw
-from engine.protocol import Sampling
-from engine.sampler import CANDIDATES, FAVOURITES, sample
+from engine.compute.penalties import Draw
+from engine.cpu.sampler import CANDIDATES, FAVOURITES, sample
+from engine.protocol.frames import Sampling
 from kernels.reference_sample import philox4x32, row_key
 
 DRAWS = 20_000

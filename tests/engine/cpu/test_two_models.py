@@ -18,14 +18,14 @@ import pytest
 
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
-from engine.arena import Arena
-from engine.config import EngineConfig, ModelConfig
-from engine.protocol import Sampling
-from engine.runner import TorchRunner, build_runner
-from engine.scheduler import ModelLimits, Scheduler
+from engine.cpu.runner import TorchRunner, build_runner
+from engine.memory.arena import Arena
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import SHIPPED_TIERS
+from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence, Step
-from engine.tiers import SHIPPED_TIERS
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 from support import oracle
 
 pytestmark = pytest.mark.model

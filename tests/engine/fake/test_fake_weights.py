@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config import EngineConfig, FakeConfig, FakeFaults, ModelConfig
-from engine.fake import FakeRunner, build_fake_runner
-from engine.fake_weights import FakeWeights
+from engine.fake.runner import FakeRunner, build_fake_runner
+from engine.fake.weights import FakeWeights
+from engine.protocol.config import EngineConfig, FakeConfig, FakeFaults, ModelConfig
 
 MIB = 1 << 20
 NAMES = ["a", "b", "c", "d"]

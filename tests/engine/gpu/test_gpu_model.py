@@ -12,6 +12,7 @@ import torch
 
 from adapters.device.pool import TilePool
 from adapters.device.table import AdapterRows
+from engine.compute.penalties import Draw
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draws import draw_fields, mode_of, undrawable
 from engine.gpu.graphs import RUNS_BEFORE, Graphs, Kind, Run, _end_capture
@@ -23,8 +24,7 @@ from engine.models.config import load_config
 from engine.models.shape import base_shape
 from engine.models.slab import slab_weights
 from engine.models.slab_source import FileSource
-from engine.penalties import Draw
-from engine.protocol import ModelInfo, Sampling
+from engine.protocol.frames import ModelInfo, Sampling
 from engine.step import Chunk, Sequence
 from kernels.sample import Mode
 from support import oracle

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from engine.__main__ import build_scheduler
-from engine.config import EngineConfig, ModelConfig
 from engine.gpu.build import build_gpu_runner
 from engine.gpu.memory import ChunkedRoom
 from engine.gpu.runner import GpuRunner
 from engine.models.config import ModelRefused
-from engine.protocol import Sampling
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import Sampling
 from engine.step import PENDING_ID, Chunk, Pending, Sequence, Step
 from support import oracle
 from support.engine.gpu import GpuEngine  # first: it skips where there is no GPU

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.protocol import Sampling
+from engine.protocol.frames import Sampling
 from support import oracle
 from support.engine.gpu import GpuEngine
 from support.engine.gpu_oracle import compare, load_oracle
@@ -33,7 +33,7 @@ def engine() -> GpuEngine:
 @pytest.mark.model
 def test_smollm2_with_adapters_matches_transformers_and_peft(engine: GpuEngine, tmp_path: Path) -> None:
     committed = json.loads(oracle.COMMITTED.read_text())
-    from engine.tokenizer import Tokenizer
+    from engine.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(MODEL_DIR)
     prompts = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in committed["prompts"]]

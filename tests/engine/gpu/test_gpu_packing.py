@@ -8,7 +8,7 @@ import torch
 
 from engine.gpu.layouts import Layouts, Limits, row_buckets
 from engine.gpu.packing import NOWHERE, Layout, PackedStep, Packer, Sizes, StepTensors, views
-from engine.protocol import Sampling
+from engine.protocol.frames import Sampling
 from engine.step import PENDING_ID, Chunk, Sequence
 from kernels.prefill_blocks import prefill_blocks
 

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
-from engine.protocol import (
+from engine.protocol.frames import (
     FRAME_BYTES_MAX,
     HEADER,
     PROTOCOL_VERSION,
@@ -41,7 +41,7 @@ from engine.protocol import (
     Watch,
     encode,
 )
-from engine.tiers import SHIPPED_TIERS
+from engine.protocol.tiers import SHIPPED_TIERS
 from support.engine.process import REPO, STOP_ID, EngineProcess, Peer, framed
 
 Connect = Callable[[EngineProcess], Awaitable[Peer]]

@@ -7,10 +7,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.gauges import Gauges, ModelCounts
-from engine.metrics import REMOVED_NAMED_MAX, EngineMetrics
-from engine.protocol import REMOVED_MODELS
-from engine.residency import AdapterCounts
+from engine.loop.gauges import Gauges, ModelCounts
+from engine.loop.metrics import REMOVED_NAMED_MAX, EngineMetrics
+from engine.memory.adapter_residency import AdapterCounts
+from engine.protocol.frames import REMOVED_MODELS
 
 TIERS = ("gold", "bulk")
 

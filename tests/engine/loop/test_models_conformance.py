@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.models.config import load_config
 from engine.models.weights import cpu_bytes
-from engine.protocol import (
+from engine.protocol.frames import (
     AdapterState,
     Finished,
     LoadAdapter,

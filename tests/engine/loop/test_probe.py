@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from engine.__main__ import check_speed, raised_targets
-from engine.config import EngineConfig, FakeConfig, ModelConfig
-from engine.fake import FakeRunner, build_fake_runner
-from engine.probe import IMPOSSIBLE_TIMES, impossible, out_of_reach, raised, shortest_step_s
-from engine.protocol import FrameReader, Hello, decode_from_engine
-from engine.tiers import SHIPPED_TIERS, Tier
-from engine.turns import TARGET_MARGIN
+from engine.fake.runner import FakeRunner, build_fake_runner
+from engine.loop.probe import IMPOSSIBLE_TIMES, impossible, out_of_reach, raised, shortest_step_s
+from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
+from engine.protocol.frames import FrameReader, Hello, decode_from_engine
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.turns import TARGET_MARGIN
 from support.engine.process import REPO
 
 
@@ -75,7 +75,7 @@ def test_a_target_out_of_reach_is_a_warning_and_refuses_no_start(caplog: pytest.
     tiers = (Tier(name="premium", service_tier="priority", inter_token_ms=100.0),)
     config = EngineConfig(models=(ModelConfig(name="one"),), tiers=tiers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.probe.PROBE_S_MAX", 0.5)
+        patch.setattr("engine.loop.probe.PROBE_S_MAX", 0.5)
         same, (said,) = check_speed(config, runner)
     assert same is config
     assert "inter_token_ms of 'premium' is 100" in said
@@ -108,7 +108,7 @@ def test_a_demo_starts_with_a_larger_target_and_says_so(step_ms: float, caplog: 
     )
     config = EngineConfig(models=(ModelConfig(name="one"),), tiers=tiers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.probe.PROBE_S_MAX", 0.1)
+        patch.setattr("engine.loop.probe.PROBE_S_MAX", 0.1)
         changed, (said,) = check_speed(config, fake(step_ms=step_ms), raise_targets=True)
     assert out_of_reach(changed.tiers, step_ms / 1000) == []
     assert changed.tiers[1] == tiers[1]

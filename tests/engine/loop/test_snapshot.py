@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from engine import snapshot
-from engine.preempted import PREEMPTIONS_KEPT, PreemptionLog
-from engine.protocol import FRAME_BYTES_MAX, PageOwner, Snapshot, decode_from_engine, encode
+from engine.loop import snapshot
+from engine.protocol.frames import FRAME_BYTES_MAX, PageOwner, Snapshot, decode_from_engine, encode
+from engine.scheduler.preemption_log import PREEMPTIONS_KEPT, PreemptionLog
 from support.engine.scheduler_auditor import House
 
 ADAPTERS = {"a": ("base", 3), "b": ("base", 6), "c": ("other", 5)}

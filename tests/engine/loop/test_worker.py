@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from engine.__main__ import STOP_S_MAX
-from engine.changes import CHANGES_MAX
-from engine.config import ConfigError, parse
-from engine.inbox import INBOX_BYTES_MAX
-from engine.models_changes import MODELS_MAX
-from engine.protocol import (
+from engine.loop.file_checks import CHANGES_MAX
+from engine.loop.model_changes import MODELS_MAX
+from engine.loop.unsettled import Unrecorded
+from engine.loop.worker import MESSAGE_CHARS_MAX
+from engine.protocol.config import ConfigError, parse
+from engine.protocol.frames import (
     FRAME_BYTES_MAX,
     Abort,
     AdapterState,
@@ -42,10 +43,9 @@ from engine.protocol import (
     Usage,
     encode,
 )
-from engine.server import OUTBOX_BYTES_MAX, STREAMS_MAX
-from engine.tiers import SHIPPED_TIERS
-from engine.unrecorded import Unrecorded
-from engine.worker import MESSAGE_CHARS_MAX
+from engine.protocol.inbox import INBOX_BYTES_MAX
+from engine.protocol.server import OUTBOX_BYTES_MAX, STREAMS_MAX
+from engine.protocol.tiers import SHIPPED_TIERS
 from support.engine.process import REPO, EngineProcess, Peer
 
 Start = Callable[..., EngineProcess]
@@ -508,7 +508,7 @@ async def test_preempted_requests_give_the_same_ids(
 async def test_the_fake_draws_words_of_the_model_s_own_tokenizer(
     start_engine: Start, connect: Connect, model_dir: Path
 ) -> None:
-    from engine.tokenizer import Tokenizer
+    from engine.text.tokenizer import Tokenizer
 
     engine = start_engine(models=[{"name": "smol", "path": str(model_dir)}])
     peer = await connect(engine)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.arena import Arena
-from engine.prefix import Chain, PrefixCache
+from engine.memory.arena import Arena
+from engine.memory.prefix_cache import Chain, PrefixCache
 
 
 def cached_page(arena: Arena, cache: PrefixCache, first: int, namespace: str = "ns") -> int:

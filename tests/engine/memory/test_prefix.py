@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from engine.arena import Arena
-from engine.prefix import Chain, PrefixCache
+from engine.memory.arena import Arena
+from engine.memory.prefix_cache import Chain, PrefixCache
 
 PAGE_TOKENS = 4
 

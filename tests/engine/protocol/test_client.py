@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from engine.client import (
+from engine.protocol.client import (
     OUTBOX_BYTES_MAX,
     AdapterFailed,
     Ending,
@@ -28,7 +28,7 @@ from engine.client import (
     Generation,
     ModelFailed,
 )
-from engine.protocol import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling, encode
+from engine.protocol.frames import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling, encode
 from support.engine.process import REPO, STOP_ID, EngineProcess, framed
 
 Start = Callable[..., EngineProcess]
@@ -460,9 +460,9 @@ async def test_nonsense_from_an_engine_is_no_engine(socket_dir: Path, said: byte
 
 def test_the_client_loads_neither_torch_nor_the_engine_s_inside() -> None:
     code = (
-        "import engine.client, sys; "
+        "import engine.protocol.client, sys; "
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'adapters', 'kernels') "
-        "or m in ('engine.scheduler', 'engine.worker')])"
+        "or m in ('engine.scheduler.scheduler', 'engine.loop.worker')])"
     )
     printed = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, check=True, text=True)
     assert printed.stdout.strip() == "[]"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.protocol import (
+from engine.protocol.frames import (
     FRAME_BYTES_MAX,
     HEADER,
     Abort,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.hosting import HELD_S_MAX, LEAVING_PART, LOADS_GIVEN_UP_MAX
+from engine.memory.weight_residency import HELD_S_MAX, LEAVING_PART, LOADS_GIVEN_UP_MAX
 from support.engine.scheduler_auditor import House
 from support.engine.timed_house import Timed, budget, here, large, loads
 

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from engine.crowding import HALF_LIFE_S, Crowding
+from engine.protocol.tiers import Tier
+from engine.scheduler.crowding import HALF_LIFE_S, Crowding
 from engine.step import Step
-from engine.tiers import Tier
 from support.engine.scheduler_auditor import House
 
 QUIET = ("b", "c", "d", "e")

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.simulate.devices import DEVICES
 from engine.simulate.traffic import Flood, Poisson, Population, Traffic
 from engine.simulate.world import World
-from engine.tiers import SHIPPED_TIERS, Tier
 from support.engine.schedules import Ask, Do, Schedule, play
 
 ARRIVALS_S = 8.0

@@ -6,8 +6,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from engine.protocol.tiers import Tier, check_tiers
 from engine.step import Sequence
-from engine.tiers import Tier, check_tiers
 from support.engine.scheduler_auditor import House
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.arena import Arena
-from engine.protocol import Sampling
-from engine.scheduler import MODEL_WAIT_STEPS_MAX, ModelLimits, Scheduler
+from engine.memory.arena import Arena
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.scheduler import MODEL_WAIT_STEPS_MAX, ModelLimits, Scheduler
 from engine.step import Sequence
-from engine.tiers import SHIPPED_TIERS, Tier
 from support.engine.scheduler_auditor import STOP_ID, VOCAB, House, uninterrupted
 from support.engine.schedules import Ask, Do, Schedule, play
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.protocol import FinishReason
+from engine.protocol.frames import FinishReason
+from engine.protocol.tiers import Tier
 from engine.step import DeviceLost, Sequence
-from engine.tiers import Tier
 from support.engine.scheduler_auditor import House
 from support.engine.schedules import Trap
 
@@ -74,7 +74,7 @@ def test_a_fault_in_one_request_s_scheduling_ends_that_request_alone(
     house = busy_house(steps_ahead)
     house.faults_made = True
     trap = Trap(*PLACES[place](house), nth, KeyError("made to fail"))
-    with caplog.at_level(logging.ERROR, "engine.faults"):
+    with caplog.at_level(logging.ERROR, "engine.scheduler.faults"):
         try:
             asked = crowd(house)
         except KeyError:

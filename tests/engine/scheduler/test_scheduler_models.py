@@ -9,12 +9,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from engine.bounds import turn_bound_steps
-from engine.costs import Costs
-from engine.hosting import LEAVING_PART, LOADS_WORTH
+from engine.memory.eviction import Keep, by_use, least_recently_used
+from engine.memory.weight_residency import LEAVING_PART, LOADS_WORTH
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.bounds import turn_bound_steps
+from engine.scheduler.costs import Costs
 from engine.step import StepResult
-from engine.tiers import SHIPPED_TIERS, Tier
-from engine.weights_policy import Keep, by_use, least_recently_used
 from support.engine.scheduler_auditor import House
 from support.engine.timed_house import Timed, budget, here, large, loads
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.protocol import Sampling
-from engine.tiers import SHIPPED_TIERS, Tier
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from programs.scheduler_search import search
 from support.engine.scheduler_auditor import STOP_ID, VOCAB, House
 from support.engine.schedules import Schedule, play, schedules

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine.bounds import fairness_bound, starvation_bound_steps
-from engine.costs import Costs, load_of
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.bounds import fairness_bound, starvation_bound_steps
+from engine.scheduler.costs import Costs, load_of
 from engine.step import Sequence, Step
-from engine.tiers import SHIPPED_TIERS, Tier
 from support.engine.scheduler_auditor import House
 
 LONG_MS = 3_600_000.0

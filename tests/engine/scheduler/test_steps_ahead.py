@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from engine.arena import Arena
-from engine.config import FakeConfig, FakeFaults, ModelConfig
-from engine.entry import Entry
-from engine.fake import FakePending, FakeRunner, fake_model
-from engine.inbox import GatewayGone, Inbox, Progress, Stop
-from engine.protocol import (
+from engine.fake.runner import FakePending, FakeRunner, fake_model
+from engine.loop.worker import Worker
+from engine.memory.arena import Arena
+from engine.protocol.config import FakeConfig, FakeFaults, ModelConfig
+from engine.protocol.frames import (
     PROTOCOL_VERSION,
     AdapterState,
     Finished,
@@ -30,11 +29,12 @@ from engine.protocol import (
     UnloadAdapter,
     decode_from_engine,
 )
-from engine.scheduler import ModelLimits, Scheduler
-from engine.server import Outgoing
+from engine.protocol.inbox import GatewayGone, Inbox, Progress, Stop
+from engine.protocol.server import Outgoing
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.entry import Entry
+from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import PENDING_ID, Sequence, Step
-from engine.tiers import SHIPPED_TIERS, Tier
-from engine.worker import Worker
 from support.engine.scheduler_auditor import VOCAB, Clock, House, uninterrupted
 
 ONE_TIER = SHIPPED_TIERS[2:]

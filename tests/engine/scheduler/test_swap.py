@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine.arena import Arena
-from engine.cost_model import CostModels
+from engine.memory.arena import Arena
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.cost_model import CostModels
+from engine.scheduler.swap import Swap
 from engine.step import Sequence
-from engine.swap import Swap
-from engine.tiers import SHIPPED_TIERS, Tier
 from support.engine.scheduler_auditor import House, uninterrupted
 
 TIERS = (Tier(name="premium", service_tier="p", preemptible=False), SHIPPED_TIERS[2])

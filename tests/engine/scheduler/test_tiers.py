@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import queues
-from engine.arena import Arena
-from engine.cost_model import CostModel
-from engine.costs import Costs, Load
-from engine.entry import Entry
-from engine.floors import Floors
-from engine.prefix import Chain
-from engine.protocol import Sampling
-from engine.queues import TierQueue
+from engine.memory.arena import Arena
+from engine.memory.prefix_cache import Chain
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
+from engine.scheduler import queues
+from engine.scheduler.cost_model import CostModel
+from engine.scheduler.costs import Costs, Load
+from engine.scheduler.entry import Entry
+from engine.scheduler.floors import Floors
+from engine.scheduler.queues import TierQueue
 from engine.step import Chunk, Sequence
-from engine.tiers import SHIPPED_TIERS, Tier, check_tiers
 
 
 def tier(name: str, floor: float = 0.0, preemptible: bool = True, queue_max: int = 10, **changes: Any) -> Tier:

@@ -20,8 +20,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from engine.costs import Costs, Load, load_of
-from engine.protocol import Sampling
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.costs import Costs, Load, load_of
 from engine.simulate.__main__ import main
 from engine.simulate.devices import DEVICES, BadInput, Device, device
 from engine.simulate.drawing import draw
@@ -33,7 +34,6 @@ from engine.simulate.trace import Row, read_trace
 from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Traffic, arrivals
 from engine.simulate.world import Clock, SimulatedDevice, Stall, World
 from engine.step import Chunk, Sequence, Step
-from engine.tiers import SHIPPED_TIERS, Tier
 from support.paths import REPO
 
 # A step of 1 s, and 1 ms more for each token of prefill; nothing else costs.

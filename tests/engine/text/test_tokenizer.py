@@ -18,9 +18,9 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import engine.tokenizer
-from engine.small_files import SMALL_BYTES_MAX, TOKENIZER_BYTES_MAX
-from engine.tokenizer import (
+import engine.text.tokenizer
+from engine.text.small_files import SMALL_BYTES_MAX, TOKENIZER_BYTES_MAX
+from engine.text.tokenizer import (
     ENCODE_IN_LOOP_CHARS_MAX,
     HELD_IDS_MAX,
     WORDS_PIECE_CHARS,
@@ -254,7 +254,7 @@ def test_a_text_has_no_fewer_tokens_than_the_bound_says(tokenizer: Tokenizer, wo
 @settings(deadline=None)
 def test_a_bound_taken_in_pieces_is_no_larger_than_that_of_the_whole_text(text: str, piece: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.tokenizer, "WORDS_PIECE_CHARS", piece)
+        patch.setattr(engine.text.tokenizer, "WORDS_PIECE_CHARS", piece)
         assert words_at_least(text, enough=len(text)) <= words_at_least(text)
 
 
@@ -537,7 +537,7 @@ def test_pushing_costs_the_same_late_in_a_stream(tokenizer: Tokenizer, byte_fall
 
 def test_it_loads_no_tensor_library(model_dir: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from engine.tokenizer import Tokenizer\n"
+        "import sys; from pathlib import Path; from engine.text.tokenizer import Tokenizer\n"
         f"Tokenizer.load(Path({str(model_dir)!r})).encode_chat([{{'role': 'user', 'content': 'Hi'}}])\n"
         "print(*sorted({'torch', 'transformers', 'numpy', 'safetensors'} & set(sys.modules)))"
     )

@@ -47,7 +47,7 @@ def rows(database_url: str, query: sa.Select[Any]) -> list[sa.Row[Any]]:
 def test_the_commands_load_no_tensor_library() -> None:
     code = (
         "import sys, gateway.cli; "
-        "print([m for m in ('torch', 'triton', 'transformers', 'kernels', 'engine.worker') if m in sys.modules])"
+        "print([m for m in ('torch', 'triton', 'transformers', 'kernels', 'engine.loop.worker') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -166,7 +166,7 @@ def test_the_shipped_file_documents_every_setting_at_its_default() -> None:
 
 
 def test_a_tier_has_the_fields_and_limits_of_the_engines_own() -> None:
-    from engine.tiers import Tier
+    from engine.protocol.tiers import Tier
 
     def described(kind: type[msgspec.Struct]) -> object:
         _, components = msgspec.json.schema_components([kind])
@@ -181,8 +181,8 @@ def test_targets_as_short_as_the_strictest_step_are_kept() -> None:
 
 
 def test_the_engine_reads_what_the_gateway_writes(tmp_path: Path) -> None:
-    from engine import config as engine_config
-    from engine.tiers import SHIPPED_TIERS
+    from engine.protocol import config as engine_config
+    from engine.protocol.tiers import SHIPPED_TIERS
 
     config = parse("[engine]\nthreads = 3\nstep_tokens_max = 128", tmp_path)
     written = configuration.write_engine_file(config)

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from adapters.files.store import AdapterStore
-from engine.client import AdapterFailed, EngineClient, EngineUnavailable
+from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable
 from gateway.loader import AdapterLoader
 from support.waiting import eventually_async
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from billing.accounts import prices
-from engine.client import EngineClient, Generation
-from engine.protocol import Sampling
+from engine.protocol.client import EngineClient, Generation
+from engine.protocol.frames import Sampling
 from gateway import model_loader
 from gateway.administration import Actor, Administration
 from gateway.model_changes import ModelChanges

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from billing import tables
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 from support.gateway.slow_readers import send
 from support.stack import MODEL, Stack, body, events
 from support.waiting import eventually, promptly

@@ -13,7 +13,7 @@ import pytest
 
 from billing.accounts import budgets
 from billing.ledger import expiry
-from engine.protocol import Finished, Refused, Submit, Tokens, Usage
+from engine.protocol.frames import Finished, Refused, Submit, Tokens, Usage
 from gateway import allowances
 from gateway.allowances import LimitsChange
 from support.gateway.scripted_engine import Said

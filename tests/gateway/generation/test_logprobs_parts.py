@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 from gateway import logprobs
 from gateway.logprobs import PART_TOKENS, chat_tokens, filled, legacy_logprobs, piecewise
 from gateway.text import Drawn

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from billing.database import Database
-from engine.client import EngineClient
-from engine.protocol import ModelInfo
-from engine.tokenizer import Tokenizer
+from engine.protocol.client import EngineClient
+from engine.protocol.frames import ModelInfo
+from engine.text.tokenizer import Tokenizer
 from gateway.asked import Asked, LargeBody, Prompt
 from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX
 from gateway.callers import Caller

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 from support.stack import MODEL, Stack, body, events
 
 

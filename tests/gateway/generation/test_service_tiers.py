@@ -15,8 +15,8 @@ from billing import tables
 from billing.accounts import tenants
 from billing.books import usage
 from billing.ledger.messages import Recompute
-from engine import protocol
-from engine.protocol import Finished, Refused, Submit, Tokens
+from engine.protocol import frames
+from engine.protocol.frames import Finished, Refused, Submit, Tokens
 from support.gateway.scripted_engine import Said, ScriptedStack
 from support.stack import MODEL, Stack, body, events, retries_after
 from support.waiting import eventually
@@ -126,10 +126,10 @@ def test_what_comes_to_nothing_takes_nothing_from_the_limits(scripted: ScriptedS
     """The engine fails before the first token, or the prompt that is to be counted cannot be."""
 
     def fails(submit: Submit) -> Said:
-        return [(0.0, Finished(submit.handle, "error", protocol.Usage(), "it broke"))]
+        return [(0.0, Finished(submit.handle, "error", frames.Usage(), "it broke"))]
 
     def makes(submit: Submit) -> Said:
-        used = protocol.Usage(len(submit.prompt_ids), completion_tokens=1)
+        used = frames.Usage(len(submit.prompt_ids), completion_tokens=1)
         return [(0.0, Tokens(1, [submit.handle], [400])), (0.0, Finished(submit.handle, "length", used))]
 
     def left() -> list[int]:
@@ -212,13 +212,13 @@ def test_the_tenants_weight_goes_with_its_requests(scripted: ScriptedStack) -> N
 def test_what_preemption_cost_is_recorded_by_its_cause(scripted: ScriptedStack) -> None:
     """Over all texts of a request, and shown to the operator and to the key."""
     costs = [
-        {"premium": protocol.Recompute(30, 0.5)},
-        {"premium": protocol.Recompute(10, 0.25), "standard": protocol.Recompute(4, 0.125)},
+        {"premium": frames.Recompute(30, 0.5)},
+        {"premium": frames.Recompute(10, 0.25), "standard": frames.Recompute(4, 0.125)},
     ]
 
     def script(submit: Submit) -> Said:
         cost = costs[submit.sampling.choice]
-        used = protocol.Usage(
+        used = frames.Usage(
             prompt_tokens=len(submit.prompt_ids),
             completion_tokens=1,
             device_s=1.5,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
+from engine.text.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway import large_work, prompts
 from gateway.asked import ChatPrompt, LargeBody, Prompt
 from gateway.bodies import (

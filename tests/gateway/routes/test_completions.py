@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from engine.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer
 from support.stack import MODEL, Stack, events
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from billing.database import Database
-from engine.client import EngineClient
+from engine.protocol.client import EngineClient
 from gateway import keys, live
 from gateway.access import CSRF_HEADER
 from gateway.errors import ApiError, InvalidApiKey, LedgerAway

@@ -20,7 +20,7 @@ from adapters.files.generate import Recipe, write_random
 from adapters.files.resolved import RESOLVED_FILE
 from adapters.files.slab_names import slab_name
 from adapters.files.spec import BaseShape
-from engine.client import EngineClient
+from engine.protocol.client import EngineClient
 from gateway import keys
 from support.gateway.adapter_uploads import AdapterOperator, HalfUpload, files_of
 from support.stack import MODEL, Stack

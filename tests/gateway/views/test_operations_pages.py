@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import pytest
 
-from engine.protocol import RaisedTargets
+from engine.protocol.frames import RaisedTargets
 from gateway import keys
 from gateway.health_checks import CHECK_S_MAX, HealthReport
 from gateway.model_views import ModelsView

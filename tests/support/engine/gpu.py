@@ -10,8 +10,8 @@ import torch
 if not torch.cuda.is_available():
     pytest.skip("these tests need a CUDA device", allow_module_level=True)
 
-from engine.config import EngineConfig, ModelConfig
 from engine.gpu.build import build_gpu_runner
+from engine.protocol.config import EngineConfig, ModelConfig
 from support.engine.in_process import MODEL, Drive
 
 

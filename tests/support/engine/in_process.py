@@ -10,12 +10,12 @@ from typing import Any
 
 from adapters.files.spec import BaseShape
 from adapters.files.store import AdapterStore
-from engine.arena import Arena
+from engine.memory.arena import Arena
 from engine.models.shape import base_shape
-from engine.protocol import Logprobs, Sampling
-from engine.scheduler import ModelLimits, Scheduler
+from engine.protocol.frames import Logprobs, Sampling
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Pending, Sequence, Step
-from engine.tiers import SHIPPED_TIERS, Tier
 
 MODEL = "m"
 # No target shrinks a step, and no floor keeps a page: what runs together is the test's choice.

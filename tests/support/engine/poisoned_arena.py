@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from engine.arena import PageKind
-from engine.protocol import Sampling
+from engine.memory.arena import PageKind
+from engine.protocol.frames import Sampling
 from engine.step import Sequence
 from kernels.lora_work import pack_entry
 from support import oracle

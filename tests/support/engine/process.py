@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.protocol import (
+from engine.protocol.frames import (
     HEADER,
     Finished,
     FrameReader,

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from engine.arena import Arena
-from engine.entry import Entry
-from engine.protocol import Sampling
-from engine.residency import Residency
-from engine.scheduler import Ended, ModelLimits, Refusal, Scheduler, StepOutcome
+from engine.memory.adapter_residency import Residency
+from engine.memory.arena import Arena
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import SHIPPED_TIERS, Tier
+from engine.scheduler.entry import Entry
+from engine.scheduler.scheduler import Ended, ModelLimits, Refusal, Scheduler, StepOutcome
 from engine.step import PENDING_ID, Chunk, Sequence, Step, StepResult, WeightsMove
-from engine.tiers import SHIPPED_TIERS, Tier
 
 VOCAB = 97
 STOP_ID = 5

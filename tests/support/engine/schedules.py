@@ -10,9 +10,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engine.protocol import Sampling
+from engine.protocol.frames import Sampling
+from engine.protocol.tiers import Tier
 from engine.step import Sequence
-from engine.tiers import Tier
 from support.engine.scheduler_auditor import STOP_ID, VOCAB, House
 
 MODELS = ("base", "other")

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 
-from engine.costs import Costs, load_of
+from engine.scheduler.costs import Costs, load_of
 from engine.step import Sequence, Step
 from support.engine.scheduler_auditor import House
 

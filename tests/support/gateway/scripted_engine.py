@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from engine.protocol import (
+from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Abort,
     AdapterState,

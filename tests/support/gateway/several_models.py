@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from billing.accounts import prices
-from engine.protocol import ModelInfo
+from engine.protocol.frames import ModelInfo
 from support.gateway.scripted_engine import ScriptedStack
 from support.stack import MODEL, Stack
 

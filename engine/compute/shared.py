@@ -1,0 +1,70 @@
+"""What the runners of every device share: how arena pages are sized, which chunks can be computed, how ids are drawn.
+
+It must never know a device.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from adapters.device.host_cache import HostMemory
+from engine.compute.penalties import Draw
+from engine.models.config import ModelRefused
+from engine.protocol.config import EngineConfig
+from engine.protocol.frames import ModelInfo
+from engine.step import Chunk
+
+# A page holds this many tokens of the hungriest model, and no model is served with fewer than the minimum.
+PAGE_TOKENS = 16
+PAGE_TOKENS_MIN = 8
+
+_log = logging.getLogger(__name__)
+
+
+def check_page(name: str, token_bytes: int, page_bytes: int, pages: int) -> int:
+    """Log tokens per page and the waste, which it returns. Raises ModelRefused when pages do not suit the model."""
+    tokens = page_bytes // token_bytes
+    if tokens < PAGE_TOKENS_MIN:
+        raise ModelRefused(
+            f"{name}: a page of {page_bytes} bytes holds {tokens} tokens of {token_bytes} bytes; "
+            f"at least {PAGE_TOKENS_MIN} are needed"
+        )
+    if pages < 2:
+        raise ModelRefused(f"{name}: arena_bytes is less than two pages of {page_bytes} bytes")
+    waste = page_bytes - tokens * token_bytes
+    fields = {"model": name, "pages": pages, "page_bytes": page_bytes, "tokens_per_page": tokens, "waste_bytes": waste}
+    _log.info("arena.page", extra={"fields": fields})
+    return waste
+
+
+def host_memory(config: EngineConfig, *, pinned: bool) -> HostMemory:
+    """For adapters. What is not pinned costs nothing until it is written."""
+    return HostMemory(torch.empty(config.adapter_host_bytes, dtype=torch.uint8, pin_memory=pinned))
+
+
+def draw_of(chunk: Chunk) -> Draw:
+    """How the id is drawn that a sampling chunk yields."""
+    own = chunk.sequence
+    return Draw(own.sampling, chunk.start + chunk.count, own.prompt_ids, own.output_ids, own.stop_ids)
+
+
+def sort_out(chunks: list[Chunk], info: ModelInfo) -> tuple[list[Chunk], dict[int, str]]:
+    """Those that can be computed, and by index why the others cannot."""
+    reasons = [_unfit(chunk, info) for chunk in chunks]
+    good = [chunk for chunk, reason in zip(chunks, reasons, strict=True) if reason is None]
+    return good, {index: reason for index, reason in enumerate(reasons) if reason is not None}
+
+
+def _unfit(chunk: Chunk, info: ModelInfo) -> str | None:
+    """Why the chunk cannot be computed; None when it can."""
+    stop = chunk.start + chunk.count
+    if stop > info.context_tokens:
+        return f"token {stop} is beyond the model's context of {info.context_tokens}"
+    if chunk.start >= len(chunk.sequence.prompt_ids):
+        return None  # an id that was drawn here
+    ids = chunk.sequence.tokens(chunk.start, stop)
+    if min(ids) < 0 or max(ids) >= info.vocab_size:
+        return f"an id is not in the vocabulary of {info.vocab_size}"
+    return None

@@ -1,0 +1,160 @@
+"""The dense decoder: one forward over the packed rows of many sequences, with paged K and V and LoRA as data.
+
+y = x·W everywhere, rows are tokens. It must never know a request, a tier or which page belongs to whom beyond the
+index tensors it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.cpu.batch import PackedBatch, Span
+from engine.models.config import DecoderConfig
+from engine.models.shape import GATE_UP, QKV, rotary_frequencies
+from engine.models.weights import LayerWeights, Weights
+
+
+class Lora(Protocol):
+    """What adapters.device.layer.LoraBatch does: y[rows of adapter a] += scale_a · (x · A_aᵀ) · B_aᵀ, in place."""
+
+    def apply(self, layer: int, module: str, x: Tensor, y: Tensor) -> None: ...
+
+    def apply_stacked(self, layer: int, modules: tuple[str, ...], x: Tensor, y: Tensor) -> None: ...
+
+
+class PagedKv:
+    """One model's view of the arena: token t of page p, layer l lies at `rows[l][p, t]`: K of all heads, then V.
+
+    A page holds [layers, tokens, 2, kv_heads, head_dim], so that one layer of one page is one contiguous run."""
+
+    def __init__(self, arena: Tensor, config: DecoderConfig, dtype: torch.dtype) -> None:
+        """`arena` [pages, page_bytes] uint8. Its page must hold at least one token."""
+        pages = arena.view(dtype)
+        width = 2 * config.kv_size
+        self.tokens_per_page = pages.shape[1] // config.kv_elements_per_token()
+        assert self.tokens_per_page > 0, "a page holds no token of this model"
+        run = self.tokens_per_page * width
+        self.used = pages[:, : config.layers * run]  # [pages, elements]
+        self.runs = [self.used[:, i * run : (i + 1) * run] for i in range(config.layers)]
+        self.rows = [layer.view(-1, self.tokens_per_page, width) for layer in self.runs]
+
+    def clear(self, pages: Tensor) -> None:
+        """Zero whole pages."""
+        self.used.index_fill_(0, pages, 0)
+
+
+class Decoder:
+    """A model's weights and arithmetic. Weights, arena and batches are on one device, in one dtype."""
+
+    def __init__(self, config: DecoderConfig, weights: Weights, kv: PagedKv) -> None:
+        self.config = config
+        self.kv = kv
+        self.dtype = weights.norm.dtype
+        self._weights = weights
+        self._frequencies = rotary_frequencies(config).to(weights.norm.device)
+
+    def forward(self, batch: PackedBatch, lora: Lora | None) -> Tensor:
+        """Logits [samples, vocab] of `batch.sampled`; K and V of every row are in the arena afterwards."""
+        config, weights = self.config, self._weights
+        if batch.fresh_pages.numel():
+            self.kv.clear(batch.fresh_pages)
+        hidden = F.embedding(batch.ids, weights.embedding)
+        work = _Workspace(config, batch, self._frequencies, hidden, self.kv.tokens_per_page)
+        for index, layer in enumerate(weights.layers):
+            self._attention(index, layer, batch, work, hidden, lora)
+            self._mlp(index, layer, work, hidden, lora)
+        last = F.rms_norm(hidden.index_select(0, batch.sampled), (config.hidden,), weights.norm, config.norm_eps)
+        return weights.lm_head(last, out=last.new_empty(last.shape[0], config.vocab))
+
+    def _attention(
+        self, index: int, layer: LayerWeights, batch: PackedBatch, work: _Workspace, hidden: Tensor, lora: Lora | None
+    ) -> None:
+        config = self.config
+        x = F.rms_norm(hidden, (config.hidden,), layer.input_norm, config.norm_eps)
+        layer.qkv(x, out=work.qkv)
+        if lora is not None:
+            lora.apply_stacked(index, QKV, x, work.qkv)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            shape = (config.head_dim,)
+            work.q.copy_(F.rms_norm(work.q, shape, layer.q_norm, config.norm_eps))
+            work.k.copy_(F.rms_norm(work.k, shape, layer.k_norm, config.norm_eps))
+        swapped = work.qk_halves.flip(2)
+        work.qk_halves.mul_(work.cos).addcmul_(swapped, work.sin)
+        self.kv.rows[index].index_put_((batch.pages, batch.slots), work.kv)
+        for span in work.spans:
+            span.attend(self.kv.runs[index])
+        layer.o.add_to(hidden, work.attended)
+        if lora is not None:
+            lora.apply(index, "o_proj", work.attended, hidden)
+
+    def _mlp(self, index: int, layer: LayerWeights, work: _Workspace, hidden: Tensor, lora: Lora | None) -> None:
+        config = self.config
+        x = F.rms_norm(hidden, (config.hidden,), layer.post_norm, config.norm_eps)
+        layer.gate_up(x, out=work.gate_up)
+        if lora is not None:
+            lora.apply_stacked(index, GATE_UP, x, work.gate_up)
+        F.silu(work.gate, inplace=True).mul_(work.up)
+        layer.down.add_to(hidden, work.gate)
+        if lora is not None:
+            lora.apply(index, "down_proj", work.gate, hidden)
+
+
+class _Workspace:
+    """Buffers of one forward and the views into them, made once and used by every layer: on a small model a view
+    costs as much as the arithmetic."""
+
+    def __init__(
+        self, config: DecoderConfig, batch: PackedBatch, frequencies: Tensor, like: Tensor, tokens_per_page: int
+    ) -> None:
+        rows, heads = batch.ids.shape[0], config.heads + config.kv_heads
+        qk_size = config.q_size + config.kv_size
+        self.qkv = like.new_empty(rows, qk_size + config.kv_size)
+        qk = self.qkv[:, :qk_size]
+        self.q = self.qkv[:, : config.q_size].view(rows, config.heads, config.head_dim)
+        self.k = qk[:, config.q_size :].view(rows, config.kv_heads, config.head_dim)
+        self.kv = self.qkv[:, config.q_size :]
+        self.qk_halves = qk.view(rows, heads, 2, config.head_dim // 2)
+        angles = batch.positions[:, None] * frequencies
+        cos, sin = angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+        self.cos = torch.stack((cos, cos), 1)[:, None]  # [rows, 1, 2, head_dim / 2]
+        self.sin = torch.stack((-sin, sin), 1)[:, None]
+        self.attended = like.new_empty(rows, config.q_size)
+        self.gate_up = like.new_empty(rows, 2 * config.intermediate)
+        self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
+        self.spans = [_SpanAttention(config, span, self.q, self.attended, tokens_per_page) for span in batch.spans]
+
+
+class _SpanAttention:
+    """Attention of one span: its keys and values gathered from the arena, then one fused call.
+
+    Query heads that share a K/V head are no copies of it: for decodes they are the query rows, for a prefill chunk
+    they are heads over an expanded view."""
+
+    def __init__(self, config: DecoderConfig, span: Span, q: Tensor, attended: Tensor, tokens_per_page: int) -> None:
+        sequences = span.stop - span.start if span.decode else 1
+        group = config.heads // config.kv_heads
+        self._pages = span.pages
+        self._gathered = q.new_empty(span.pages.shape[0], tokens_per_page * 2 * config.kv_size)
+        kv = self._gathered.view(sequences, -1, 2, config.kv_heads, config.head_dim)[:, : span.keys]
+        keys, values = kv.permute(2, 0, 3, 1, 4).unbind(0)  # each [sequences, kv_heads, keys, head_dim]
+        q = q[span.start : span.stop].view(
+            -1, config.kv_heads, group, config.head_dim
+        )  # [rows, kv_heads, group, head_dim]
+        out = attended[span.start : span.stop].view(q.shape)
+        self._mask = span.mask
+        if span.decode:
+            self._q, self._keys, self._values, self._out = q, keys, values, out
+            if span.mask is not None:
+                self._mask = span.mask.expand(-1, -1, group, -1)
+        else:
+            self._q, self._out = q.permute(1, 2, 0, 3), out.permute(1, 2, 0, 3)
+            self._keys, self._values = (x[0][:, None].expand(-1, group, -1, -1) for x in (keys, values))
+
+    def attend(self, runs: Tensor) -> None:
+        """`runs` [pages, tokens × 2 × kv_size]: the arena's K and V of one layer."""
+        torch.index_select(runs, 0, self._pages, out=self._gathered)
+        self._out.copy_(F.scaled_dot_product_attention(self._q, self._keys, self._values, attn_mask=self._mask))

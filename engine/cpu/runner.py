@@ -1,0 +1,205 @@
+"""Executes steps with torch: the models' weights, the arena, and one forward a step over all its chunks.
+
+It decides nothing: which chunk runs, and in which pages, is the scheduler's. It must never import it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from adapters.device.layer import LoraBatch
+from adapters.device.pool import TilePool
+from engine.compute.host_pool import build_host_pool
+from engine.compute.logprobs import logprobs
+from engine.compute.penalties import Draw
+from engine.compute.shared import PAGE_TOKENS, check_page, draw_of, host_memory, sort_out
+from engine.cpu.batch import pack
+from engine.cpu.decoder import Decoder
+from engine.cpu.sampler import sample
+from engine.cpu.weights import CpuModel, CpuWeights
+from engine.models.compatibility import check_weights_fit, in_order_of_loading
+from engine.models.config import ModelRefused
+from engine.models.dummy import dummy_digest
+from engine.models.shape import base_shape
+from engine.models.weights import model_digest
+from engine.protocol.config import EngineConfig, ModelConfig
+from engine.protocol.frames import Logprobs, ModelInfo
+from engine.step import UNDRAWABLE, Chunk, Done, HostPool, Step, StepResult
+
+_log = logging.getLogger(__name__)
+
+
+class TorchRunner:
+    """Implements engine.step.Runner. `begin` is for one thread, and computes; `load_model` and `load_adapter` may run
+    beside it."""
+
+    steps_ahead = 0
+
+    def __init__(
+        self,
+        arena: Tensor,
+        dtype: torch.dtype,
+        weights: CpuWeights,
+        adapters: TilePool,
+        host_pool: HostPool | None,
+    ) -> None:
+        """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it."""
+        self.adapters = adapters
+        self.host_pool = host_pool
+        self.weights = weights
+        self.pages, self.page_bytes = arena.shape
+        self.models: dict[str, ModelInfo] = {}
+        self.page_waste: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
+        self._arena = arena
+        self._dtype = dtype
+
+    @torch.inference_mode()
+    def begin(self, step: Step) -> Done:
+        """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
+        info, decoder = self.models[step.model], self.weights.decoder(step.model)
+        good, errors = sort_out(step.chunks, info)
+        drawn, undrawn = self._forward(good, decoder) if good else ({}, {})
+        ids: list[int | None] = []
+        reported: dict[int, Logprobs] = {}
+        for index, chunk in enumerate(step.chunks):
+            token, found = drawn.get(id(chunk), (None, None))
+            if id(chunk) in undrawn:
+                errors[index] = undrawn[id(chunk)]
+            ids.append(token)
+            if found is not None:
+                reported[index] = found
+            if chunk.sample and token is None and index not in errors:
+                errors[index] = "the model's logits are not finite numbers"
+        return Done(StepResult(ids, errors, reported))
+
+    def _forward(
+        self, chunks: list[Chunk], decoder: Decoder
+    ) -> tuple[dict[int, tuple[int | None, Logprobs | None]], dict[int, str]]:
+        """By id() of the chunk: the drawn id, with logprobs if requested; and the errors of rows not drawn."""
+        batch = pack(chunks, decoder.kv.tokens_per_page, self._arena.device, decoder.dtype)
+        lora = LoraBatch(self.adapters, [(c.sequence.adapter, c.count) for c in batch.chunks], self._arena.device)
+        logits = decoder.forward(batch, lora if lora else None)
+        sampling = [chunk for chunk in batch.chunks if chunk.sample]
+        if not sampling:
+            return {}, {}
+        drawn, errors = draw_rows(logits, [draw_of(chunk) for chunk in sampling])
+        keys = [id(chunk) for chunk in sampling]
+        return dict(zip(keys, drawn, strict=True)), {keys[row]: why for row, why in errors.items()}
+
+    def load_model(self, model: ModelConfig) -> ModelInfo:
+        """Check its files, and know it. Raises ValueError with the reason, OSError."""
+        return self.add(CpuModel.check(model, self._dtype))
+
+    def add(self, found: CpuModel) -> ModelInfo:
+        """Know a model that was checked. Raises ValueError with the reason, OSError."""
+        model, shape = found.config, found.shape
+        directory, token_bytes = Path(model.path), shape.kv_elements_per_token() * self._dtype.itemsize
+        waste = check_page(model.name, token_bytes, self.page_bytes, self.pages)
+        check_weights_fit(found.bytes, self.weights.bytes_max)
+        info = ModelInfo(
+            model.name,
+            model.digest or (dummy_digest(model.name) if model.dummy else model_digest(directory)),
+            min(shape.context_tokens, model.context_tokens or shape.context_tokens),
+            shape.vocab,
+            self.page_bytes // token_bytes,
+            self.pages,
+            found.bytes,
+            model.pinned,
+        )
+        self.adapters.add_base(model.name, base_shape(directory))
+        self.weights.know(found)
+        self.page_waste[model.name] = waste
+        self.models[model.name] = info
+        return info
+
+    def unload_model(self, name: str) -> None:
+        """Forget it, and its adapters; the scheduler has dropped its weights before."""
+        del self.models[name]
+        del self.page_waste[name]
+        self.weights.forget(name)
+        self.adapters.remove_base(name)
+
+    def load_adapter(self, digest: str, model: str, path: str) -> None:
+        """Check its files, and know it. Raises ValueError with the reason, OSError."""
+        self.adapters.load(digest, model, Path(path))
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget it; the scheduler has removed it from the arena before."""
+        self.adapters.unload(digest)
+
+
+def draw_rows(logits: Tensor, draws: list[Draw]) -> tuple[list[tuple[int | None, Logprobs | None]], dict[int, str]]:
+    """The id of each row of `logits` [rows, vocab], with logprobs if requested; and by row, the errors of rows that
+    could not be drawn. A failed row does not change what the other rows draw."""
+    try:
+        ids = sample(logits, draws)
+        found = logprobs(logits, draws, ids)
+        return [(token, found.get(row)) for row, token in enumerate(ids)], {}
+    except Exception as error:  # noqa: BLE001 - a row's edge: its request ends, its neighbours are drawn
+        if len(draws) == 1:
+            return [(None, None)], {0: f"{UNDRAWABLE}: {type(error).__name__}: {error}"}
+        _log.warning("draw.failed", exc_info=error, extra={"fields": {"rows": len(draws)}})
+    drawn: list[tuple[int | None, Logprobs | None]] = []
+    errors: dict[int, str] = {}
+    for row, draw in enumerate(draws):
+        (own,), failed = draw_rows(logits[row : row + 1], [draw])
+        drawn.append(own)
+        if failed:
+            errors[row] = failed[0]
+    return drawn, errors
+
+
+def build_runner(config: EngineConfig) -> TorchRunner:
+    """Lay out the arena and load the configured models, as many as weights_bytes has room for; those that cannot be
+    served are in `refused`. Raises ModelRefused when none can be."""
+    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    dtype: torch.dtype = getattr(torch, config.models[0].dtype)
+    refused: dict[str, str] = {}
+    # Before the arena is laid out: a page is no larger for a model that cannot be served.
+    checked: list[CpuModel] = []
+    for model in config.models:
+        with _refusing(model.name, refused):
+            found = CpuModel.check(model, dtype)
+            check_weights_fit(found.bytes, config.weights_bytes or None)
+            checked.append(found)
+    if not checked:
+        raise _none(config, refused)
+    page_bytes = PAGE_TOKENS * max(found.shape.kv_elements_per_token() for found in checked) * dtype.itemsize
+    arena = torch.zeros(config.arena_bytes // page_bytes, page_bytes, dtype=torch.uint8)
+    adapters = TilePool(arena, dtype, {}, host=host_memory(config, pinned=False))
+    weights = CpuWeights(arena, config.weights_bytes or None)
+    runner = TorchRunner(arena, dtype, weights, adapters, build_host_pool(arena, config.host_pool_bytes))
+    for found in checked:
+        with _refusing(found.config.name, refused):
+            runner.add(found)
+    for info in in_order_of_loading(runner.models.values()):
+        if weights.free() >= info.weights_bytes:
+            with _refusing(info.name, refused):
+                weights.load_now(info.name)
+    for name in refused.keys() & runner.models.keys():
+        runner.unload_model(name)
+    if not runner.models:
+        raise _none(config, refused)
+    runner.refused = refused
+    return runner
+
+
+def _none(config: EngineConfig, refused: dict[str, str]) -> ModelRefused:
+    return ModelRefused("; ".join(f"{model.name}: {refused[model.name]}" for model in config.models))
+
+
+@contextmanager
+def _refusing(name: str, refused: dict[str, str]) -> Iterator[None]:
+    """A model that cannot be served is noted, and the others are."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        refused[name] = str(error) or type(error).__name__

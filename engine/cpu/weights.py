@@ -1,0 +1,259 @@
+"""The weights of a CPU's models: in memory as the decoder multiplies with them, or in their files alone.
+
+They come and go on a thread of its own, beside the steps. It must never know a request, nor who is wanted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from engine.cpu.decoder import Decoder, PagedKv
+from engine.models.compatibility import check_dtype
+from engine.models.config import DecoderConfig, ModelRefused, check_vocabulary, load_config
+from engine.models.dummy import dummy_weights
+from engine.models.files import stamps, weight_files
+from engine.models.weights import LoadStopped, check_weights, cpu_bytes, load_weights, packs
+from engine.protocol.config import ModelConfig
+from engine.step import WeightsMove, WeightsTable
+
+# Of files, before any were read here.
+FIRST_BYTES_PER_S = 400e6
+# The loads by which the next ones' time is told.
+LOADS_KEPT = 8
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuModel:
+    """A model that was checked."""
+
+    config: ModelConfig
+    shape: DecoderConfig
+    dtype: torch.dtype
+    files: tuple[tuple[str, int, int], ...]  # as they were then
+    bytes: int
+
+    @classmethod
+    def check(cls, config: ModelConfig, dtype: torch.dtype) -> CpuModel:
+        """Read all but its numbers. `dtype` is the engine's. Raises ValueError with the reason, OSError."""
+        check_dtype(config, str(dtype).removeprefix("torch."))
+        directory = Path(config.path)
+        shape = load_config(directory)
+        check_vocabulary(directory, shape.vocab)
+        if config.dummy:
+            return cls(config, shape, dtype, (), cpu_bytes(shape, dtype, packed=False))
+        files = weight_files(directory)
+        seen = stamps(files)
+        check_weights(directory, shape)
+        return cls(config, shape, dtype, seen, cpu_bytes(shape, dtype, packed=packs(files)))
+
+    def load(self, arena: Tensor, stopped: Callable[[], bool] = lambda: False) -> Decoder:
+        """Its K and V lie in `arena` [pages, page_bytes] uint8. Raises ModelRefused, OSError, LoadStopped."""
+        if self.config.dummy:
+            weights = dummy_weights(self.shape, self.dtype)
+        else:
+            self._check_unchanged()
+            weights = load_weights(Path(self.config.path), self.shape, self.dtype, stopped)
+            self._check_unchanged()  # some of it may be of other files
+        return Decoder(self.shape, weights, PagedKv(arena, self.shape, self.dtype))
+
+    def _check_unchanged(self) -> None:
+        directory = Path(self.config.path)
+        if stamps(weight_files(directory)) != self.files:
+            raise ModelRefused(f"{directory}: its files are not those that were checked")
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(size for _, size, _ in self.files) or self.bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """For the thread: to load a model, or to let one go that was loaded."""
+
+    model: CpuModel
+    decoder: Decoder | None = None
+    began: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    error: str = ""
+    goes: bool = False  # from the beginning, or since nobody waits for it any more
+
+
+class CpuWeights(WeightsTable):
+    """For the loop's thread, but `know` and `load_now`, which come before its model is asked for."""
+
+    def __init__(self, arena: Tensor, bytes_max: int | None) -> None:
+        """`arena`: as `CpuModel.load` has it."""
+        self.bytes_max = bytes_max
+        self._arena = arena
+        self._known: dict[str, CpuModel] = {}
+        self._decoders: dict[str, Decoder] = {}
+        self._coming: dict[str, _Job] = {}
+        self._going: set[_Job] = set()  # whose bytes are not free yet
+        self._loads: deque[tuple[int, float]] = deque(maxlen=LOADS_KEPT)  # bytes read, seconds
+        self._asked: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._came: list[_Job] = []
+        self._thread: threading.Thread | None = None
+        weakref.finalize(self, self._asked.put, None)
+
+    # ---- for the runner
+
+    def know(self, model: CpuModel) -> None:
+        self._known[model.config.name] = model
+
+    def load_now(self, name: str) -> None:
+        """Before anybody is served. Raises ModelRefused, OSError."""
+        model, began = self._known[name], time.monotonic()
+        self._decoders[name] = model.load(self._arena)
+        self._loads.append((model.read_bytes, time.monotonic() - began))
+        _give_back()
+
+    def forget(self, name: str) -> None:
+        self.drop(name)
+        del self._known[name]
+
+    def decoder(self, name: str) -> Decoder:
+        return self._decoders[name]
+
+    # ---- the table
+
+    def bytes(self, model: str) -> int:
+        return self._known[model].bytes
+
+    def free(self) -> int:
+        if self.bytes_max is None:
+            return sys.maxsize
+        self._take_done()
+        held = sum(self._known[name].bytes for name in (*self._decoders, *self._coming))
+        return self.bytes_max - held - sum(job.model.bytes for job in self._going)
+
+    def where(self, model: str) -> Literal["device", "host", "disk"]:
+        return "device" if model in self._decoders else "disk"
+
+    def seconds(self, model: str) -> float:
+        if model in self._decoders:
+            return 0.0
+        before, now = 0.0, time.monotonic()
+        for name, job in self._coming.items():  # one after another
+            began = max(job.began, now - before)
+            before += max(0.0, self._load_s(job.model) - (now - began))
+            if name == model:
+                return before
+        return before + self._load_s(self._known[model])
+
+    def prefetch(self, model: str) -> None:
+        """The device's memory is the host's."""
+
+    def begin(self, model: str) -> None:
+        assert model not in self._decoders, f"{model} is in memory"
+        assert model not in self._coming, f"{model} is on its way"
+        assert self.free() >= self._known[model].bytes, "there is no room"
+        self._coming[model] = self._ask(_Job(self._known[model]))
+
+    def drop(self, model: str) -> None:
+        """The thread lets go of it: that takes longer than a step can wait."""
+        job = self._coming.pop(model, None)
+        if job is None and model in self._decoders:
+            job = self._ask(_Job(self._known[model], self._decoders.pop(model), goes=True))
+        if job is not None:
+            job.goes = True
+            self._going.add(job)
+
+    def poll(self) -> Iterable[WeightsMove]:
+        self._take_done()
+        came, self._came = self._came, []
+        moves = []
+        for job in came:
+            name = job.model.config.name
+            if self._coming.get(name) is not job:  # dropped since it came
+                self._ask(job)
+                continue
+            del self._coming[name]
+            if job.decoder is not None:
+                self._decoders[name] = job.decoder
+                self._loads.append((job.model.read_bytes, job.seconds))
+            moves.append(WeightsMove(name, "disk", job.seconds, job.error))
+        return moves
+
+    @property
+    def reclaims(self) -> bool:
+        return bool(self._going)
+
+    def _load_s(self, model: CpuModel) -> float:
+        read, seconds = (sum(column) for column in zip(*self._loads, strict=True)) if self._loads else (0, 0.0)
+        rate = read / seconds if read and seconds else FIRST_BYTES_PER_S
+        return model.read_bytes / rate
+
+    def _take_done(self) -> None:
+        while not self._done.empty():
+            job = self._done.get()
+            if job not in self._going:
+                self._came.append(job)
+            elif job.decoder is None:
+                self._going.discard(job)
+            else:  # it came when nobody waited for it any more
+                self._ask(job)
+
+    def _ask(self, job: _Job) -> _Job:
+        self._asked.put(job)
+        if self._thread is None:
+            own = (self._arena, self._asked, self._done)
+            self._thread = threading.Thread(target=_serve, args=own, name="weights", daemon=True)
+            self._thread.start()
+        return job
+
+    def check_integrity(self) -> None:
+        """AssertionError says what is wrong."""
+        assert self._decoders.keys() | self._coming.keys() <= self._known.keys()
+        assert not self._decoders.keys() & self._coming.keys()
+        assert self.free() >= 0, "more weights are in memory than weights_bytes"
+
+
+def _serve(arena: Tensor, asked: queue.SimpleQueue[_Job | None], done: queue.SimpleQueue[_Job]) -> None:
+    """On a thread of its own."""
+    while (job := asked.get()) is not None:
+        if job.goes:
+            job.decoder = None
+            _give_back()
+        else:
+            _load(job, arena)
+        done.put(job)
+        del job
+
+
+def _load(job: _Job, arena: Tensor) -> None:
+    job.began = time.monotonic()
+    try:
+        job.decoder = job.model.load(arena, lambda: job.goes)
+    except LoadStopped:
+        pass
+    except (ModelRefused, OSError) as error:
+        job.error = str(error) or type(error).__name__
+    except Exception as error:  # noqa: BLE001 - the thread's edge: one model fails alone, and loudly
+        _log.exception("weights.load_failed", extra={"fields": {"model": job.model.config.name}})
+        job.error = f"{type(error).__name__}: {error}"
+    job.seconds = time.monotonic() - job.began
+    _give_back()
+
+
+def _give_back() -> None:
+    """What was freed goes back to the system: glibc would keep most of it for what comes next."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

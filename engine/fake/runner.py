@@ -1,0 +1,401 @@
+"""A runner without a model: deterministic ids at a settable speed, for everything that is tested around an engine.
+
+It serves the real scheduler, loop and server. It must never load a tensor library or read weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from engine.fake.weights import FakeWeights
+from engine.models.compatibility import check_dtype, check_weights_fit, in_order_of_loading
+from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
+from engine.protocol.frames import Logprobs, ModelInfo
+from engine.step import (
+    PENDING_ID,
+    UNDRAWABLE,
+    AdapterMove,
+    AdapterTable,
+    Chunk,
+    DeviceLost,
+    HostPool,
+    Pending,
+    Sequence,
+    Step,
+    StepResult,
+)
+
+# Ids that every byte-level vocabulary uses for plain text; below them lie special tokens.
+FIRST_PLAIN_ID = 256
+WORDS_MAX = 4096
+Decoded = TypeVar("Decoded")
+_WORD = re.compile("^Ġ[a-z]{2,10}$")
+# Knuth's multiplicative hash and two other odd 32-bit constants: cheap mixing, no cryptography.
+_MIX_A, _MIX_B, _MIX_C, _MASK = 2654435761, 2246822519, 3266489917, 0xFFFFFFFF
+
+
+@dataclass(slots=True, frozen=True)
+class FakeModel:
+    """A model's shape, and the ids that are drawn: plain `words`, none of them special."""
+
+    info: ModelInfo
+    words: list[int]
+
+
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int]
+
+
+class _Tokenizer(msgspec.Struct):
+    """Of tokenizer.json."""
+
+    model: _Vocabulary
+
+
+def _decoded(path: Path, kind: type[Decoded]) -> Decoded:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
+    """Shape and words from the model's directory where that is there, from `fake` where not. Raises ValueError for
+    files that say neither."""
+    shape: dict[str, object] = {}
+    words: list[int] = []
+    directory = Path(model.path) if model.path else None
+    if directory is not None and (directory / "config.json").exists():
+        shape = _decoded(directory / "config.json", dict)
+    vocab_size, context = shape.get("vocab_size"), shape.get("max_position_embeddings")
+    size = vocab_size if isinstance(vocab_size, int) else fake.vocab_size
+    if directory is not None and (directory / "tokenizer.json").exists():
+        vocabulary = _decoded(directory / "tokenizer.json", _Tokenizer).model.vocab
+        words = sorted(index for word, index in vocabulary.items() if index < size and _WORD.match(word))[:WORDS_MAX]
+    context_tokens = context if isinstance(context, int) else fake.context_tokens
+    info = ModelInfo(
+        name=model.name,
+        digest=model.digest or hashlib.sha256(f"fake:{model.name}".encode()).hexdigest(),
+        context_tokens=min(context_tokens, model.context_tokens or context_tokens),
+        vocab_size=size,
+        tokens_per_page=fake.tokens_per_page,
+        pages=fake.pages,
+        weights_bytes=fake.weights_bytes,
+        pinned=model.pinned,
+    )
+    return FakeModel(info, words or list(range(min(FIRST_PLAIN_ID, size // 2), min(size, FIRST_PLAIN_ID + WORDS_MAX))))
+
+
+class FakeAdapters(AdapterTable):
+    """Every adapter takes `pages_each` pages, and nothing is copied: all that are known are ready. Kept in order of
+    use."""
+
+    def __init__(self, pages_each: int, rows_max: int | None = None) -> None:
+        """`rows_max`: how many can be resident at once; None: as many as the arena holds."""
+        self.models: dict[str, str] = {}  # digest → model, of the known
+        self.adapters_max = rows_max
+        self._pages_each = pages_each
+        self._resident: dict[str, list[int]] = {}
+
+    def known(self, digest: str, model: str) -> bool:
+        return self.models.get(digest) == model
+
+    def forget_model(self, model: str) -> None:
+        """And with it all its adapters, none of which is resident."""
+        for digest in [digest for digest, own in list(self.models.items()) if own == model]:
+            assert digest not in self._resident, f"{digest} is resident"
+            del self.models[digest]
+
+    def evictions(self) -> int:
+        return 0
+
+    def where(self, digest: str) -> str:
+        return "device" if digest in self._resident else "host"
+
+    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+        order = [*self._resident, *(digest for digest in list(self.models) if digest not in self._resident)]
+        return [(digest, self.where(digest), self._pages_each) for digest in order[:limit]], len(order)
+
+    def want(self, digest: str) -> bool:
+        return True
+
+    def drop(self, digest: str) -> None:
+        pass
+
+    def ready(self, digest: str, *, hidden: bool) -> bool:
+        return True
+
+    def poll(self) -> Iterable[AdapterMove]:
+        return ()
+
+    def pin(self, digest: str, pinned: bool) -> None:
+        pass
+
+    def has_room(self) -> bool:
+        return self.adapters_max is None or len(self._resident) < self.adapters_max
+
+    def pages_needed(self, digest: str) -> int:
+        return 0 if digest in self._resident else self._pages_each
+
+    def pages_alone(self, digest: str) -> int:
+        return self._pages_each
+
+    def pages_of(self, digest: str) -> list[int]:
+        return self._resident[digest]
+
+    def place(self, digest: str, pages: list[int]) -> None:
+        held = self._resident.pop(digest, None)
+        if held is None:
+            assert len(pages) == self._pages_each
+            held = list(pages)
+        self._resident[digest] = held
+
+    def resident(self) -> list[str]:
+        return list(self._resident)
+
+    def remove(self, digest: str) -> list[int]:
+        return self._resident.pop(digest, [])
+
+
+class FakeHostPool(HostPool):
+    """Remembers which page each slot was copied from; `copied(pages)` is told of every copy, out or in."""
+
+    def __init__(self, slots: int, page_copy_s: float, copied: Callable[[int], None]) -> None:
+        self.slots = slots
+        self.page_copy_s = page_copy_s
+        self.held: dict[int, int] = {}
+        self._copied = copied
+
+    def copy_out(self, pages: list[int], slots: list[int]) -> None:
+        self.held.update(zip(slots, pages, strict=True))
+        self._copied(len(pages))
+
+    def copy_in(self, slots: list[int], pages: list[int]) -> None:
+        assert len(pages) == len(slots)
+        assert self.held.keys() >= set(slots), "a slot that nothing was copied to"
+        self._copied(len(pages))
+
+
+@dataclass(slots=True, eq=False)
+class FakePending(Pending):
+    """A step on the fake's device, which is done with it at `ready_at`. What it drew, later steps know at once."""
+
+    drawn: dict[Sequence, int]
+    ready_at: float
+    outcome: StepResult | RuntimeError
+    finish: Callable[[FakePending], None]
+
+    def result(self) -> StepResult:
+        self.finish(self)
+        if isinstance(self.outcome, RuntimeError):
+            raise self.outcome
+        return self.outcome
+
+
+class FakeRunner:
+    """Implements `engine.step.Runner`. Of Sampling it heeds seed, choice, logprobs and whether temperature is 0.
+
+    Its device computes one step after another, beside the caller: a step takes what it was told to, from when it was
+    begun or the step before was done."""
+
+    def __init__(
+        self,
+        models: list[FakeModel],
+        config: FakeConfig,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.perf_counter,
+        *,
+        weights_bytes: int = 0,
+        weights_host_bytes: int = 0,
+        dtype: str | None = None,
+    ) -> None:
+        """`weights_bytes` of the device; 0: all models stay there. `dtype` of all models; None: any."""
+        self._dtype = dtype
+        self.weights = FakeWeights(config, clock, weights_bytes or None, weights_host_bytes)
+        self.refused: dict[str, str] = {}
+        self.page_waste = {model.info.name: 0 for model in models}
+        for model in models:
+            self.weights.know(model.info.name)
+        for info in in_order_of_loading(model.info for model in models):
+            if self.weights.free() >= info.weights_bytes:
+                self.weights.put(info.name)
+        self.adapters = FakeAdapters(config.adapter_pages)
+        self.host_pool: HostPool | None = None
+        if config.host_pages:
+            self.host_pool = FakeHostPool(config.host_pages, config.page_copy_ms / 1000, self._copied)
+        self.models = {model.info.name: model.info for model in models}
+        self.pages, self.page_bytes = config.pages, 1
+        self.steps_ahead = config.steps_ahead
+        self._words = {model.info.name: model.words for model in models}
+        self._config = config
+        self._sleep = sleep
+        self._clock = clock
+        self._in_flight: deque[FakePending] = deque()  # oldest first
+        self._idle_at = 0.0  # when the device is done with all of them
+
+    def begin(self, step: Step) -> FakePending:
+        """Takes step_ms, and prefill_ms_per_1k_tokens for the prefill tokens in it."""
+        assert len(self._in_flight) <= self.steps_ahead, "too many steps are in flight"
+        config = self._config
+        ready_at = max(self._clock(), self._idle_at)
+        prefill = sum(chunk.count for chunk in step.chunks if chunk.count > 1)
+        ready_at += (config.step_ms + prefill * config.prefill_ms_per_1k_tokens / 1000) / 1000
+        drawn: dict[Sequence, int] = {}
+        outcome: StepResult | RuntimeError
+        faults = config.faults
+        if any(_hit(chunk, faults.device_lost_id) for chunk in step.chunks):
+            raise DeviceLost("the device was made to be lost")
+        if any(_hit(chunk, faults.step_error_id) for chunk in step.chunks):
+            outcome = RuntimeError("the step was made to fail")
+        else:
+            outcome = self._compute(step, drawn)
+        if any(_hit(chunk, faults.stall_id) and _first(chunk) for chunk in step.chunks):
+            ready_at += faults.stall_s
+        self._idle_at = ready_at
+        pending = FakePending(drawn, ready_at, outcome, self._finish)
+        self._in_flight.append(pending)
+        return pending
+
+    def load_model(self, model: ModelConfig) -> ModelInfo:
+        """Any; its path need not be there."""
+        if self._dtype is not None:
+            check_dtype(model, self._dtype)
+        if self._config.model_load_ms:
+            self._sleep(self._config.model_load_ms / 1000)
+        found = fake_model(model, self._config)
+        check_weights_fit(found.info.weights_bytes, self.weights.bytes_max)
+        self._words[model.name] = found.words
+        self.page_waste[model.name] = 0
+        self.weights.know(model.name)
+        self.models[model.name] = found.info
+        return found.info
+
+    def unload_model(self, name: str) -> None:
+        del self.models[name]
+        del self._words[name]
+        del self.page_waste[name]
+        self.weights.forget(name)
+        self.adapters.forget_model(name)
+
+    def load_adapter(self, digest: str, model: str, path: str) -> None:
+        """Any adapter of a known model; `path` is not looked at."""
+        if model not in self._words:
+            raise ValueError(f"model {model!r} is not served here")
+        if self._config.load_ms:
+            self._sleep(self._config.load_ms / 1000)
+        self.adapters.models[digest] = model
+
+    def unload_adapter(self, digest: str) -> None:
+        self.adapters.models.pop(digest, None)
+
+    def _copied(self, pages: int) -> None:
+        """Its device copies them after all that was begun before."""
+        self._idle_at = max(self._clock(), self._idle_at) + pages * self._config.page_copy_ms / 1000
+
+    def _finish(self, pending: FakePending) -> None:
+        """Wait until the device is done with it."""
+        assert self._in_flight.popleft() is pending, "results are taken in the order of the steps"
+        rest = pending.ready_at - self._clock()
+        if rest > 0:
+            self._sleep(rest)
+
+    def _compute(self, step: Step, drawn: dict[Sequence, int]) -> StepResult:
+        """The result, and in `drawn` the ids of it by sequence."""
+        words = self._words[step.model]
+        failing = self._config.faults.chunk_error_id
+        errors = {i: "the chunk was made to fail" for i, chunk in enumerate(step.chunks) if _hit(chunk, failing)}
+        ids: list[int | None] = []
+        logprobs: dict[int, Logprobs] = {}
+        for index, chunk in enumerate(step.chunks):
+            if not chunk.sample:
+                ids.append(None)
+                continue
+            sequence = chunk.sequence
+            try:
+                token = drawn[sequence] = self._draw(sequence, words)
+            except Exception as error:  # noqa: BLE001 - one row's edge: its request ends, its neighbours are drawn
+                ids.append(None)
+                errors[index] = f"{UNDRAWABLE}: {type(error).__name__}: {error}"
+                continue
+            ids.append(token)
+            if sequence.sampling.logprobs >= 0 and index not in errors:
+                logprobs[index] = _logprobs(token, sequence.sampling.logprobs, words)
+        return StepResult(ids, errors, logprobs)
+
+    def _draw(self, sequence: Sequence, words: list[int]) -> int:
+        """The next id: a pure function of prompt, outputs, adapter, seed and choice (greedy: of the first three)."""
+        made = sequence.output_ids
+        fault_id = self._config.faults.draw_error_id
+        if fault_id is not None and fault_id in sequence.prompt_ids:
+            raise OverflowError("the draw was made to fail")
+        if self._config.stop_after is not None and len(made) + 1 >= self._config.stop_after and sequence.stop_ids:
+            return min(sequence.stop_ids)
+        if made:
+            # The first output is a hash of the whole prompt, and each id hands it on to the next.
+            state = self._known(sequence, made[-1]) * _MIX_A + self._known(sequence, made[0])
+        else:
+            state = hash(tuple(sequence.prompt_ids))
+        sampling = sequence.sampling
+        if sampling.temperature > 0:
+            state += sampling.seed * _MIX_B + sampling.choice * _MIX_C
+        if sequence.adapter is not None:
+            state += zlib.crc32(sequence.adapter.encode())
+        state = ((state + len(made) + len(sequence.prompt_ids)) * _MIX_A) & _MASK
+        state = ((state ^ (state >> 15)) * _MIX_B) & _MASK
+        return words[(state ^ (state >> 13)) % len(words)]
+
+    def _known(self, sequence: Sequence, token: int) -> int:
+        """The id itself; for one that is pending, what the step before drew. When that one failed, it is any id."""
+        if token != PENDING_ID:
+            return token
+        return self._in_flight[-1].drawn.get(sequence, token) if self._in_flight else token
+
+
+def build_fake_runner(config: EngineConfig) -> FakeRunner:
+    """Raises ValueError when no model can be served."""
+    models, refused = [], {}
+    for model in config.models:
+        try:
+            check_dtype(model, config.models[0].dtype)
+            found = fake_model(model, config.fake)
+            check_weights_fit(found.info.weights_bytes, config.weights_bytes or None)
+            models.append(found)
+        except (ValueError, OSError) as error:
+            refused[model.name] = str(error)
+    if not models:
+        raise ValueError("; ".join(f"{name}: {why}" for name, why in refused.items()))
+    runner = FakeRunner(
+        models,
+        config.fake,
+        weights_bytes=config.weights_bytes,
+        weights_host_bytes=config.weights_host_bytes,
+        dtype=config.models[0].dtype,
+    )
+    runner.refused = refused
+    return runner
+
+
+def _logprobs(drawn: int, count: int, words: list[int]) -> Logprobs:
+    """As if it had been the likeliest, and each next one half as likely: 1/2, 1/4, 1/8 and so on."""
+    ranked = [drawn, *(word for word in words[: count + 1] if word != drawn)][:count]
+    return [(drawn, -math.log(2)), *((word, -(rank + 1) * math.log(2)) for rank, word in enumerate(ranked))]
+
+
+def _hit(chunk: Chunk, fault_id: int | None) -> bool:
+    """The fault with that id is set, and the chunk's prompt contains it."""
+    return fault_id is not None and fault_id in chunk.sequence.prompt_ids
+
+
+def _first(chunk: Chunk) -> bool:
+    return chunk.start + chunk.count <= len(chunk.sequence.prompt_ids) and not chunk.sequence.output_ids

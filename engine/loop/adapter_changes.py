@@ -1,0 +1,128 @@
+"""Adapters becoming known and forgotten, beside the steps: files are checked on a thread, all else between two steps.
+
+It knows how many requests use an adapter. It must never place weights in the arena: when and where is the scheduler's.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, Changes
+from engine.protocol.frames import AdapterState, LoadAdapter, UnloadAdapter
+from engine.protocol.inbox import Inbox
+from engine.step import Runner
+
+_log = logging.getLogger(__name__)
+Answer = Callable[[int, AdapterState], None]
+
+
+class AdapterChanges:
+    """For the loop's thread only, except the checking of files, which it does on a thread of its own."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        evict: Callable[[str], None],
+        reads: Callable[[str], bool],
+        pin: Callable[[str, bool], str],
+        inbox: Inbox,
+        answer: Answer,
+    ) -> None:
+        """`evict(digest)` takes one that nothing uses out of the arena; `reads(digest)`: a step in flight uses it;
+        `pin(digest, pinned)` says why that cannot be, or ""; `answer(gateway, state)` sends."""
+        self._runner = runner
+        self._evict = evict
+        self._reads = reads
+        self._pin = pin
+        self._uses: collections.Counter[str] = collections.Counter()  # requests in flight
+        self._models: dict[str, set[str]] = {}  # known digest → the models that it was loaded for
+        self._answer = answer
+        self._changes = Changes("adapters", self._check, self._loaded, inbox)
+
+    def load(self, gateway: int, frame: LoadAdapter) -> None:
+        """Answers "loaded" at once when it is known, else when its files were checked."""
+        digest, changes = frame.digest, self._changes
+        if changes.full():
+            self._answer(gateway, AdapterState(digest, "failed", changes.too_many))
+        elif changes.is_retiring(digest):
+            self._answer(gateway, AdapterState(digest, "failed", BEING_UNLOADED))
+        elif not changes.is_loading(digest) and self._runner.adapters.known(digest, frame.model):
+            self._answer(gateway, self._pinned(frame))
+        else:
+            changes.load(digest, gateway, frame)
+
+    def unload(self, gateway: int, frame: UnloadAdapter) -> None:
+        """From now on requests for it are refused; forgotten, and answered "unloaded", once no request and no step uses
+        it. One that is unknown is "unloaded" at once."""
+        digest, changes = frame.digest, self._changes
+        if changes.full():
+            self._answer(gateway, AdapterState(digest, "failed", changes.too_many))
+        elif changes.is_loading(digest):
+            self._answer(gateway, AdapterState(digest, "failed", BEING_LOADED))
+        else:
+            changes.retire(digest, gateway)
+            self._forget_unused(digest)
+
+    def forget_model(self, model: str) -> None:
+        """Its adapters go with it, but for those that serve another model too. No request and no step uses them."""
+        for digest in [digest for digest, models in self._models.items() if model in models]:
+            self._models[digest].discard(model)
+            if not self._models[digest]:
+                assert not self._uses[digest], f"{digest} is in use"
+                self._forget(digest)
+
+    def refuses(self, digest: str) -> bool:
+        """It is being unloaded, and takes no further request."""
+        return self._changes.is_retiring(digest)
+
+    def used(self, digest: str) -> None:
+        """By a request that was queued."""
+        self._uses[digest] += 1
+
+    def released(self, digest: str) -> None:
+        """That request has ended."""
+        self._uses[digest] -= 1
+        assert self._uses[digest] >= 0
+        if not self._uses[digest]:
+            del self._uses[digest]
+            self._forget_unused(digest)
+
+    def step_completed(self) -> None:
+        """It may have been the last that read an adapter, for a request that had ended before."""
+        for digest in self._changes.retiring():
+            self._forget_unused(digest)
+
+    def _forget_unused(self, digest: str) -> None:
+        if self._changes.is_retiring(digest) and not self._uses[digest] and not self._reads(digest):
+            self._forget(digest)
+            self._settle(digest, "unloaded")
+
+    def _forget(self, digest: str) -> None:
+        self._evict(digest)
+        self._runner.unload_adapter(digest)
+        self._models.pop(digest, None)
+
+    def _settle(self, digest: str, state: Literal["loaded", "unloaded", "failed"], why: str = "") -> None:
+        for gateway in self._changes.settle(digest):
+            self._answer(gateway, AdapterState(digest, state, why))
+
+    def _check(self, frame: LoadAdapter) -> None:
+        self._runner.load_adapter(frame.digest, frame.model, frame.path)
+
+    def _loaded(self, frame: LoadAdapter, _: None, message: str) -> None:
+        if not message and not self._runner.adapters.known(frame.digest, frame.model):
+            message = f"model {frame.model!r} was unloaded meanwhile"
+        _log.info("adapter.read", extra={"fields": {"digest": frame.digest, "error": message}})
+        state = AdapterState(frame.digest, "failed", message) if message else self._pinned(frame)
+        self._settle(frame.digest, state.state, state.message)
+
+    def _pinned(self, frame: LoadAdapter) -> AdapterState:
+        """It is known, and pinned from now on as the frame says. Where that cannot be it serves all the same."""
+        self._models.setdefault(frame.digest, set()).add(frame.model)
+        why = self._pin(frame.digest, frame.pinned)
+        if why:
+            _log.warning("adapter.not_pinned", extra={"fields": {"digest": frame.digest, "reason": why}})
+        return AdapterState(frame.digest, "loaded", why)

@@ -1,0 +1,99 @@
+"""Loads and unloads under way, by name: which gateways wait for each, and the thread on which files are checked.
+
+It must never know what is loaded: adapters (`loading`) and models (`models_changes`) do.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from engine.protocol.inbox import Call, Inbox
+
+# Of one kind, that wait; more are answered "failed".
+CHANGES_MAX = 4096
+# Said to people: a program goes by the answer's code.
+BEING_LOADED, BEING_UNLOADED = "it is being loaded", "it is being unloaded"
+
+_log = logging.getLogger(__name__)
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
+
+
+class Changes(Generic[Asked, Found]):
+    """A name is being loaded, or retires, or neither. For the loop's thread only, except `check`."""
+
+    def __init__(
+        self,
+        kind: str,
+        check: Callable[[Asked], Found],
+        checked: Callable[[Asked, Found | None, str], None],
+        inbox: Inbox,
+    ) -> None:
+        """`kind` in the plural. `check(asked)` runs on a thread of its own, one after another; then `checked(asked,
+        what it found, "")`, or (asked, None, why not), between two steps."""
+        self.too_many = f"{CHANGES_MAX} changes of {kind} wait already"
+        self._kind = kind
+        self._check = check
+        self._checked = checked
+        self._inbox = inbox
+        # By name, the gateways to answer; one that asked twice is there twice.
+        self._loading: dict[str, list[int]] = {}
+        self._retiring: dict[str, list[int]] = {}
+        self._waiting = 0  # of both, together
+        self._files: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def full(self) -> bool:
+        return self._waiting >= CHANGES_MAX
+
+    def is_loading(self, name: str) -> bool:
+        return name in self._loading
+
+    def loading(self) -> int:
+        return len(self._loading)
+
+    def is_retiring(self, name: str) -> bool:
+        return name in self._retiring
+
+    def retiring(self) -> tuple[str, ...]:
+        return tuple(self._retiring)
+
+    def load(self, name: str, gateway: int, asked: Asked) -> None:
+        """Check it, if nobody asked for it before."""
+        self._waiting += 1
+        if name in self._loading:
+            self._loading[name].append(gateway)
+            return
+        self._loading[name] = [gateway]
+        self._files.put(asked)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._check_files, name=f"{self._kind}-files", daemon=True)
+            self._thread.start()
+
+    def retire(self, name: str, gateway: int) -> None:
+        self._waiting += 1
+        self._retiring.setdefault(name, []).append(gateway)
+
+    def settle(self, name: str) -> list[int]:
+        """It is loaded or gone, or failed: the gateways to tell."""
+        gateways = self._loading.pop(name, None) or self._retiring.pop(name, [])
+        self._waiting -= len(gateways)
+        return gateways
+
+    def _check_files(self) -> None:
+        while True:
+            asked = self._files.get()
+            found, message = None, ""
+            try:
+                found = self._check(asked)
+            except (ValueError, OSError) as error:
+                message = str(error) or type(error).__name__
+            except Exception as error:  # noqa: BLE001 - the thread's edge: one fails alone, and loudly
+                _log.exception("files.check_failed", extra={"fields": {"kind": self._kind}})
+                message = f"{type(error).__name__}: {error}"
+            self._inbox.put(Call(functools.partial(self._checked, asked, found, message)))

@@ -1,0 +1,77 @@
+"""The engine's state at one moment, as numbers that metrics and a gateway's status show.
+
+It reads the scheduler, and must never change it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from engine.memory.adapter_residency import AdapterCounts
+from engine.scheduler.scheduler import Scheduler
+
+
+@dataclass(slots=True, frozen=True)
+class ModelCounts:
+    """Since the start."""
+
+    hits: dict[str, int]  # requests that came, by where their model's weights were: device, host, disk
+    resident: dict[str, bool]  # of the models that are served
+    evicted: dict[str, int]  # of all models that there ever were
+    failures: int  # loads that failed, of all there ever were
+
+
+@dataclass(slots=True, frozen=True)
+class Gauges:
+    """Of one moment."""
+
+    running: dict[str, int]  # by model that is served, or was removed and still has requests
+    waiting: dict[str, int]  # by tier
+    waiting_of_model: dict[str, int]  # likewise
+    pages_total: int
+    pages_free: int
+    pages_cached: int
+    pages_adapters: int
+    # Counts since the engine's start, by model; removed models are included.
+    cache_queries: dict[str, int]  # prompt tokens looked up in the prefix cache, and of them found
+    cache_hits: dict[str, int]
+    preemptions: dict[str, int]
+    tokens_overrun: int  # made after the ending of their request, and the device's seconds for them
+    overrun_s: float
+    tokens_swapped: int
+    faults: int  # requests whose scheduling raised
+    adapters_resident: int
+    adapters: AdapterCounts
+    models: ModelCounts
+
+
+def read_gauges(scheduler: Scheduler, adapters_resident: int) -> Gauges:
+    """`adapters_resident`: how many, as the runner knows them."""
+    hosting = scheduler.hosting
+    running = Counter(dict.fromkeys(scheduler.served.live, 0))
+    running.update(entry.sequence.model for entries in scheduler.running_entries() for entry in entries)
+    return Gauges(
+        running=dict(running),
+        waiting=scheduler.waiting(),
+        waiting_of_model={model: sum(live) - running[model] for model, live in scheduler.served.live.items()},
+        pages_total=scheduler.arena.pages,
+        pages_free=scheduler.arena.free(),
+        pages_cached=scheduler.prefix.idle_pages(),
+        pages_adapters=scheduler.arena.adapter_pages(),
+        cache_queries=dict(scheduler.prefix.queries_of_model),
+        cache_hits=dict(scheduler.prefix.hits_of_model),
+        preemptions=dict(scheduler.preempted.by_model),
+        tokens_overrun=scheduler.tokens_overrun,
+        overrun_s=scheduler.overrun_s,
+        tokens_swapped=scheduler.swap.tokens,
+        faults=scheduler.faults.count,
+        adapters_resident=adapters_resident,
+        adapters=scheduler.residency.counts(),
+        models=ModelCounts(
+            hits=dict(hosting.hits),
+            resident={name: hosted.on_device for name, hosted in hosting.models.items()},
+            evicted=dict(hosting.evictions),
+            failures=hosting.failures,
+        ),
+    )

@@ -1,0 +1,194 @@
+"""Models added and removed while others serve: files are checked on a thread, all else between two steps.
+
+It knows what is served, and who is told. It must never move weights: when and which is the scheduler's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, Changes
+from engine.protocol.config import ModelConfig
+from engine.protocol.frames import LoadModel, ModelFailure, ModelInfo, Models, ModelState, UnloadModel
+from engine.protocol.inbox import Inbox
+from engine.scheduler.scheduler import Scheduler
+from engine.scheduler.served import ModelLimits
+from engine.step import Runner
+
+# As many as a configuration may have.
+MODELS_MAX = 64
+
+_log = logging.getLogger(__name__)
+Answer = Callable[[int, ModelState], None]
+
+
+class ModelChanges:
+    """For the loop's thread only, except the checking of files, which it does on a thread of its own."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        served: Iterable[ModelInfo],
+        refused: Mapping[str, str],
+        configs: Iterable[ModelConfig],
+        inbox: Inbox,
+        answer: Answer,
+        changed: Callable[[Models], None],
+        forgotten: Callable[[str], None],
+    ) -> None:
+        """`configs`: how the models that are served at first were configured. `answer(gateway, state)` sends,
+        `changed(models)` tells everybody; `forgotten(model)` is called when nothing uses it any more, before it goes
+        from the runner."""
+        self.served = {info.name: info for info in served}
+        self.refused = dict(refused)
+        self._runner = runner
+        self._scheduler = scheduler
+        self._configs = {config.name: config for config in configs if config.name in self.served}
+        self._answer = answer
+        self._changed = changed
+        self._forgotten = forgotten
+        self._changes = Changes("models", runner.load_model, self._loaded, inbox)
+
+    def load(self, gateway: int, frame: LoadModel) -> None:
+        """Answers "loaded" at once when it is known, else when its files were checked."""
+        name, changes = frame.name, self._changes
+        if changes.full():
+            self._fail(gateway, name, changes.too_many)
+        elif changes.is_retiring(name):
+            self._fail(gateway, name, BEING_UNLOADED, "unloading")
+        else:
+            try:
+                config = _config(frame)
+            except ValueError as error:
+                self._fail(gateway, name, str(error))
+            else:
+                self._load(gateway, config)
+
+    def _fail(self, gateway: int, name: str, message: str, code: ModelFailure = "refused") -> None:
+        self._answer(gateway, ModelState(name, "failed", message, code))
+
+    def _load(self, gateway: int, config: ModelConfig) -> None:
+        name, changes = config.name, self._changes
+        if name in self.served:
+            known = self._configs.get(name)
+            if known is None or _contents(known) != _contents(config):
+                why = f"another model is served under this name: {_described(known)}"
+                self._fail(gateway, name, why, "other_served")
+                return
+            self._configs[name] = config
+            self._answer(gateway, self._pinned(name, config.pinned))
+            return
+        if not changes.is_loading(name):
+            if len(self.served) + changes.loading() >= MODELS_MAX:
+                self._fail(gateway, name, f"{MODELS_MAX} models are served already, the limit")
+                return
+            self._configs[name] = config
+        elif _contents(self._configs[name]) != _contents(config):
+            why = f"another model is being loaded under this name: {_described(self._configs[name])}"
+            self._fail(gateway, name, why, "other_loading")
+            return
+        changes.load(name, gateway, config)
+
+    def unload(self, gateway: int, frame: UnloadModel) -> None:
+        """From now on requests for it are refused; forgotten, and answered "unloaded", once no request and no step uses
+        it. One that is unknown is "unloaded" at once."""
+        name, changes = frame.name, self._changes
+        if changes.full():
+            self._fail(gateway, name, changes.too_many)
+        elif changes.is_loading(name):
+            self._fail(gateway, name, BEING_LOADED, "loading")
+        elif changes.is_retiring(name):
+            changes.retire(name, gateway)
+        elif name not in self.served:
+            self._answer(gateway, ModelState(name, "unloaded"))
+        else:
+            changes.retire(name, gateway)
+            del self.served[name]
+            self._scheduler.retire_model(name)
+            self._tell_all()
+            self.forget_unused()
+
+    def forget_unused(self) -> None:
+        """After each round of the loop: a request that has ended, or a step that is completed, may have been the last
+        of a model that retires."""
+        for name in self._changes.retiring():
+            if not self._scheduler.uses_model(name):
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._forgotten(name)
+        self._scheduler.forget_model(name)
+        self._runner.unload_model(name)
+        del self._configs[name]
+        _log.info("model.unloaded", extra={"fields": {"model": name}})
+        self._settle(name, "unloaded")
+
+    def _loaded(self, config: ModelConfig, info: ModelInfo | None, message: str) -> None:
+        """Its files were checked: it is served from now on, wherever its weights are."""
+        name = config.name
+        _log.info("model.read", extra={"fields": {"model": name, "path": config.path, "error": message}})
+        if info is None:
+            del self._configs[name]
+            self._settle(name, "failed", message)
+            return
+        limits = ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
+        why = self._scheduler.add_model(name, limits, pinned=config.pinned)
+        self.served[name] = msgspec.structs.replace(info, pinned=config.pinned and not why)
+        self.refused.pop(name, None)
+        if why:
+            _note_unpinned(name, why)
+        self._tell_all()
+        self._settle(name, "loaded", why)
+
+    def _pinned(self, name: str, pinned: bool) -> ModelState:
+        """It is known, and pinned from now on as was asked. Where that cannot be it serves all the same."""
+        before = self.served[name]
+        why = self._pin(name, pinned)
+        if self.served[name] != before:
+            self._tell_all()
+        return ModelState(name, "loaded", why)
+
+    def _pin(self, name: str, pinned: bool) -> str:
+        why = self._scheduler.pin_model(name, pinned)
+        if why:
+            _note_unpinned(name, why)
+        else:
+            self.served[name] = msgspec.structs.replace(self.served[name], pinned=pinned)
+        return why
+
+    def _settle(self, name: str, state: Literal["loaded", "unloaded", "failed"], why: str = "") -> None:
+        for gateway in self._changes.settle(name):
+            self._answer(gateway, ModelState(name, state, why))
+
+    def _tell_all(self) -> None:
+        self._changed(Models(list(self.served.values()), dict(self.refused)))
+
+
+def _note_unpinned(name: str, why: str) -> None:
+    _log.warning("model.not_pinned", extra={"fields": {"model": name, "reason": why}})
+
+
+def _config(frame: LoadModel) -> ModelConfig:
+    """Raises ValueError naming the field."""
+    fields = {name: getattr(frame, name) for name in ("name", "path", "dtype", "context_tokens", "pinned")}
+    try:
+        return msgspec.convert(fields, ModelConfig)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+
+
+def _contents(config: ModelConfig) -> tuple[str, str, int | None]:
+    """What makes it another model: whether it is pinned does not."""
+    return os.path.realpath(config.path) if config.path else "", config.dtype, config.context_tokens
+
+
+def _described(config: ModelConfig | None) -> str:
+    if config is None:
+        return "of the configuration"
+    return f"path {config.path!r}, dtype {config.dtype}, context_tokens {config.context_tokens}"

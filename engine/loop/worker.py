@@ -1,0 +1,512 @@
+"""The engine's loop: commands in, steps begun, one step's answers out; then again. Synchronous, on the main thread.
+
+It turns frames into sequences and outcomes into frames. It must never schedule, compute or touch a socket itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.loop.adapter_changes import AdapterChanges
+from engine.loop.gauges import read_gauges
+from engine.loop.metrics import EngineMetrics
+from engine.loop.model_changes import ModelChanges
+from engine.loop.unsettled import Unrecorded
+from engine.protocol.config import ModelConfig
+from engine.protocol.frames import (
+    Abort,
+    AdapterState,
+    Finished,
+    FinishReason,
+    Hello,
+    LoadAdapter,
+    LoadModel,
+    Models,
+    ModelState,
+    Recorded,
+    RefusalCode,
+    Refused,
+    Snapshot,
+    Status,
+    StatusReport,
+    Submit,
+    Tokens,
+    UnloadAdapter,
+    UnloadModel,
+    Usage,
+    Watch,
+)
+from engine.protocol.inbox import Call, Command, GatewayGone, Inbox, Progress, Received, Stop
+from engine.protocol.outbox import Outbox
+from engine.protocol.server import Outgoing
+from engine.scheduler.scheduler import Ended, Scheduler, StepOutcome
+from engine.step import DeviceLost, Pending, Runner, Sequence, Step, StepResult
+
+# Idle for so long, the loop looks its books over once.
+INTEGRITY_AFTER_S = 1.0
+# With nothing to do until an adapter or a model's weights come: between two looks whether they have, at first, and
+# after so long a wait.
+COMING_LOOK_S, COMING_LONG_S, COMING_LOOK_LATER_S = 0.00025, 0.02, 0.005
+MESSAGE_CHARS_MAX = 500
+# Of each list of digests in a StatusReport.
+ADAPTERS_TOLD_MAX = 4096
+# Of a share inside its tier.
+WEIGHT_MAX = 1000.0
+
+_log = logging.getLogger(__name__)
+
+
+class BadRequest(Exception):
+    """This request cannot be served; `code` and the message go into its Refused."""
+
+    def __init__(self, code: RefusalCode, message: str) -> None:
+        super().__init__(message)
+        self.code: RefusalCode = code
+
+
+class _NotBegun(Pending):
+    """A step that the runner could not begin: it fails when its turn comes."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def result(self) -> StepResult:
+        raise self._error
+
+
+@dataclass(slots=True, frozen=True)
+class _Flight:
+    """A step in flight."""
+
+    step: Step
+    pending: Pending
+    began: float
+
+
+class Worker:
+    """Owns the scheduler and the runner. Everything here is for the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        hello: Hello,
+        scheduler: Scheduler,
+        runner: Runner,
+        inbox: Inbox,
+        progress: Progress,
+        send: Callable[[list[Outgoing]], None],
+        tell_models: Callable[[Models], None] = lambda _: None,
+        configs: Iterable[ModelConfig] = (),
+        targets_out_of_reach: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`tell_models` tells every stream, before what `send` sends after it; `configs`: as the models of `hello` were
+        configured."""
+        self._hello = hello
+        self._scheduler = scheduler
+        self._runner = runner
+        self._inbox = inbox
+        self._progress = progress
+        self._outbox = Outbox(send)
+        self._clock = clock
+        self._metrics = EngineMetrics([model.name for model in hello.models], hello.tiers)
+        self._metrics.targets_out_of_reach = targets_out_of_reach
+        self._changes = AdapterChanges(
+            runner, scheduler.remove_adapter, scheduler.reads, scheduler.pin_adapter, inbox, self._answer_change
+        )
+        self._tell_models = tell_models
+        self._models = ModelChanges(
+            runner, scheduler, hello.models, hello.refused, configs, inbox, self._answer_change, self._models_changed,
+            self._forget_model,
+        )  # fmt: skip
+        self._in_flight: deque[_Flight] = deque()  # oldest first
+        self._completed_at = 0.0  # the last step
+        self._gateways: set[int] = set()
+        self._unrecorded = Unrecorded()
+        self._last_token_at: dict[Sequence, float] = {}
+        self._checked = False  # the books, since the last step
+        self._coming_since: float | None = None  # nothing can be computed before an adapter or weights have come
+        self._stopping = False
+
+    def run(self) -> None:
+        """Until a Stop comes. An exception out of here is our own mistake or a lost device, and ends the process: its
+        gateways see the end of the stream, and whoever supervises it starts another."""
+        while not self._stopping:
+            commands = self._inbox.take(self._patience())
+            for command in commands:
+                self._obey(command)
+            if self._stopping:
+                pass
+            elif self._busy():
+                self._step()
+            elif self._scheduler.brings:
+                self._scheduler.take_in()
+            elif not commands:
+                self._scheduler.check_integrity()
+                self._checked = True
+            self._models.forget_unused()
+            self._note_progress()
+            self._outbox.post()
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
+        if not self._busy():
+            self._coming_since = None
+            if self._scheduler.brings:
+                return COMING_LOOK_LATER_S
+            return None if self._checked else INTEGRITY_AFTER_S
+        if self._coming_since is None:
+            return 0.0
+        waited_s = self._clock() - self._coming_since
+        return COMING_LOOK_S if waited_s < COMING_LONG_S else COMING_LOOK_LATER_S
+
+    def _busy(self) -> bool:
+        """Also when all requests have ended, and a step in flight computes for one of them still."""
+        return bool(self._in_flight) or self._scheduler.has_work()
+
+    def _step(self) -> None:
+        """Begin what may be begun, so that the device has work while we wait for its oldest step and take that in."""
+        self._progress.busy = self._coming_since is None
+        self._checked = False
+        while self._may_begin() and (step := self._scheduler.schedule()) is not None:
+            self._begin(step)
+        if self._in_flight:
+            self._coming_since = None
+            self._complete()
+            return
+        for ended in self._scheduler.take_failed():
+            self._end(ended)
+        if not self._scheduler.awaits:
+            self._coming_since = None
+        elif self._coming_since is None:
+            self._coming_since = self._clock()
+
+    def _may_begin(self) -> bool:
+        """Nothing goes on top of a step that was not begun: its ids do not exist."""
+        if not self._in_flight:
+            return True
+        newest = self._in_flight[-1].pending
+        return len(self._in_flight) <= self._runner.steps_ahead and not isinstance(newest, _NotBegun)
+
+    def _begin(self, step: Step) -> None:
+        began = self._clock()
+        pending: Pending
+        try:
+            pending = self._runner.begin(step)
+        except DeviceLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
+            pending = _NotBegun(error)
+        self._in_flight.append(_Flight(step, pending, began))
+
+    def _complete(self) -> None:
+        """Wait for the oldest step in flight, and take in what it made. It took its time from when it was begun, or the
+        one before it was done."""
+        flight = self._in_flight.popleft()
+        step = flight.step
+        try:
+            result = flight.pending.result()
+            failed_alone = result.errors
+        except DeviceLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - the step's edge: its requests end, the loop goes on, it is counted
+            result, failed_alone = self._failed(step, error), {}
+        now = self._clock()
+        seconds = now - max(flight.began, self._completed_at)
+        self._completed_at = now
+        self._metrics.step.observe(seconds)
+        outcome = self._scheduler.complete(step, result, seconds)
+        if failed_alone:
+            self._note_failed(step, failed_alone, outcome)
+        self._publish(step, outcome)
+        self._progress.step = step.number
+        self._changes.step_completed()
+
+    def _complete_all(self) -> None:
+        """So that nothing is in flight: whatever is aborted then ends at once."""
+        while self._in_flight:
+            self._complete()
+
+    def _note_progress(self) -> None:
+        progress, scheduler = self._progress, self._scheduler
+        progress.running = scheduler.running
+        progress.waiting = sum(scheduler.waiting().values())
+        # Who waits for a slow disk alone is not stuck.
+        progress.busy = self._busy() and self._coming_since is None
+
+    def _failed(self, step: Step, error: Exception) -> StepResult:
+        """The result of a step that raised."""
+        self._metrics.step_errors += 1
+        _log.error("step.failed", exc_info=error, extra={"fields": {"step": step.number, "chunks": len(step.chunks)}})
+        message = f"the step failed: {type(error).__name__}: {error}"[:MESSAGE_CHARS_MAX]
+        return StepResult([None] * len(step.chunks), dict.fromkeys(range(len(step.chunks)), message))
+
+    def _note_failed(self, step: Step, errors: dict[int, str], outcome: StepOutcome) -> None:
+        """Chunks that failed alone, and ended their requests now; of those that had ended before nobody asks."""
+        ended = {ended.sequence for ended in outcome.ended}
+        for index, message in errors.items():
+            sequence = step.chunks[index].sequence
+            if sequence in ended:
+                self._metrics.chunk_errors += 1
+                fields = {"request_id": sequence.request_id, "error": message[:MESSAGE_CHARS_MAX]}
+                _log.warning("chunk.failed", extra={"fields": fields})
+
+    # ---- commands
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Received():
+                self._gateways.add(command.gateway)
+                self._frame(command)
+            case GatewayGone():
+                self._gone(command.gateway)
+            case Call():
+                command.function()
+            case Stop():
+                self._stop(command.why)
+
+    def _frame(self, received: Received) -> None:
+        gateway, frame = received.gateway, received.frame
+        match frame:
+            case Submit():
+                self._submit(gateway, frame, received.at)
+            case Abort():
+                ended = self._scheduler.abort(gateway, frame.handle)
+                if ended is not None:
+                    self._end(ended)
+            case Recorded():
+                self._unrecorded.recorded(gateway, frame.handles)
+            case LoadAdapter():
+                self._changes.load(gateway, frame)
+            case UnloadAdapter():
+                self._changes.unload(gateway, frame)
+            case LoadModel():
+                self._models.load(gateway, frame)
+            case UnloadModel():
+                self._models.unload(gateway, frame)
+            case Status():
+                self._outbox.add(gateway, self._report())
+            case Watch():
+                self._outbox.add(gateway, self._snapshot(frame.preempted))
+
+    def _submit(self, gateway: int, frame: Submit, at: float) -> None:
+        try:
+            sequence = self._sequence(gateway, frame, at)
+            try:
+                refusal = self._scheduler.submit(sequence)
+            finally:
+                self._refuse_displaced()
+            if refusal is None:
+                if sequence.adapter is not None:
+                    self._changes.used(sequence.adapter)
+                return
+            # It may quote what it refuses, at any length.
+            message = refusal.message[:MESSAGE_CHARS_MAX]
+            answer = Refused(frame.handle, refusal.code, message, refusal.retry_after_s)
+        except BadRequest as error:
+            answer = Refused(frame.handle, error.code, str(error))
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._metrics.request_errors += 1
+            _log.exception("submit.failed", extra={"fields": {"request_id": frame.request_id}})
+            message = f"internal error: {type(error).__name__}"
+            self._outbox.end(gateway, Finished(frame.handle, "error", Usage(len(frame.prompt_ids)), message))
+            return
+        self._refuse(gateway, answer)
+
+    def _refuse_displaced(self) -> None:
+        """Requests that a full queue gave up for one of a share that has fewer in it."""
+        for sequence, refusal in self._scheduler.take_displaced():
+            if sequence.adapter is not None:
+                self._changes.released(sequence.adapter)
+            self._refuse(
+                sequence.gateway, Refused(sequence.handle, refusal.code, refusal.message, refusal.retry_after_s)
+            )
+
+    def _refuse(self, gateway: int, answer: Refused) -> None:
+        self._metrics.refused[answer.code] += 1
+        self._outbox.end(gateway, answer)
+
+    def _sequence(self, gateway: int, frame: Submit, at: float) -> Sequence:
+        """Raises BadRequest for what the scheduler does not look at."""
+        if self._stopping:
+            raise BadRequest("shutting_down", "the engine is shutting down")
+        if frame.epoch != self._hello.epoch:
+            raise BadRequest("stale_epoch", "the request names an engine process that is gone")
+        if frame.adapter is not None and self._changes.refuses(frame.adapter):
+            raise BadRequest("adapter_unknown", "the adapter is being unloaded")
+        if not 0 < frame.weight <= WEIGHT_MAX:
+            raise BadRequest("bad_request", f"weight is {frame.weight:g}; it must be over 0 and at most {WEIGHT_MAX:g}")
+        return Sequence(
+            handle=frame.handle,
+            gateway=gateway,
+            request_id=frame.request_id,
+            model=frame.model,
+            adapter=frame.adapter,
+            namespace=frame.namespace,
+            tier=frame.tier,
+            share=frame.share,
+            prompt_ids=frame.prompt_ids,
+            max_tokens=frame.max_tokens,
+            sampling=frame.sampling,
+            stop_ids=frozenset(frame.stop_ids),
+            arrived_at=at,
+            weight=frame.weight,
+        )
+
+    def _gone(self, gateway: int) -> None:
+        self._gateways.discard(gateway)
+        lost_before = self._metrics.tokens_lost
+        self._complete_all()
+        for ended in self._scheduler.abort_gateway(gateway):
+            self._end(ended)
+        for request_id, tokens in self._unrecorded.gone(gateway):
+            self._lose(request_id, tokens)
+        self._outbox.drop(gateway)
+        lost = self._metrics.tokens_lost - lost_before
+        _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
+
+    def _stop(self, why: str) -> None:
+        self._stopping = True
+        _log.info("engine.stopping", extra={"fields": {"reason": why}})
+        self._complete_all()
+        for gateway in sorted(self._gateways):
+            for ended in self._scheduler.abort_gateway(gateway):
+                self._end(Ended(ended.sequence, "error", "the engine is shutting down"))
+        for command in self._inbox.take(0.0):
+            if isinstance(command, Received):
+                self._frame(command)
+
+    # ---- answers
+
+    def _publish(self, step: Step, outcome: StepOutcome) -> None:
+        now = self._clock()
+        model = step.model
+        metrics = self._metrics
+        last = self._last_token_at
+        frames: dict[int, Tokens] = {}  # by gateway
+        cached: dict[int, dict[int, int]] = {}  # by gateway and handle
+        for sequence, token in outcome.tokens:
+            frame = frames.get(sequence.gateway)
+            if frame is None:
+                frame = frames[sequence.gateway] = Tokens(step.number, [], [])
+            frame.handles.append(sequence.handle)
+            frame.ids.append(token)
+            pair = (model, sequence.tier)
+            metrics.generation_tokens[pair] += 1
+            before = last.get(sequence)
+            if before is None:
+                metrics.first_token[pair].observe(now - sequence.arrived_at)
+                if sequence.cached_tokens:
+                    cached.setdefault(sequence.gateway, {})[sequence.handle] = sequence.cached_tokens
+            else:
+                metrics.inter_token[pair].observe(now - before)
+            last[sequence] = now
+        for gateway in {sequence.gateway for sequence in outcome.logprobs}:
+            own = [outcome.logprobs.get(sequence) for sequence, _ in outcome.tokens if sequence.gateway == gateway]
+            frames[gateway] = Tokens(step.number, frames[gateway].handles, frames[gateway].ids, own)
+        for gateway, found in cached.items():
+            frames[gateway] = msgspec.structs.replace(frames[gateway], cached=found)
+        for gateway, frame in frames.items():
+            self._outbox.add(gateway, frame)
+        for ended in outcome.ended:
+            self._end(ended)
+
+    def _end(self, ended: Ended) -> None:
+        sequence = ended.sequence
+        usage = self._close(sequence, ended.reason)
+        if sequence.gateway in self._gateways:
+            message = ended.message[:MESSAGE_CHARS_MAX]
+            self._outbox.end(sequence.gateway, Finished(sequence.handle, ended.reason, usage, message))
+            self._unrecorded.ended(sequence.gateway, sequence.handle, sequence.request_id, len(sequence.output_ids))
+        else:
+            self._lose(sequence.request_id, len(sequence.output_ids))
+        if sequence.adapter is not None:
+            self._changes.released(sequence.adapter)
+
+    def _lose(self, request_id: str, tokens: int) -> None:
+        """Made for a gateway that is gone. Did it record them in its last moment, its books have this request."""
+        if tokens:
+            self._metrics.tokens_lost += tokens
+            _log.warning("tokens.lost", extra={"fields": {"request_id": request_id, "tokens": tokens}})
+
+    def _close(self, sequence: Sequence, reason: FinishReason) -> Usage:
+        """The books of one request that has ended."""
+        now = self._clock()
+        pair = (sequence.model, sequence.tier)
+        queue_s = (now if sequence.started_at is None else sequence.started_at) - sequence.arrived_at
+        first_at = sequence.first_token_at
+        self._metrics.finished[sequence.model, reason] += 1
+        self._metrics.request[pair].observe(now - sequence.arrived_at)
+        self._metrics.queue[pair].observe(queue_s)
+        if sequence.started_at is not None:
+            self._metrics.prompt_tokens[pair] += len(sequence.prompt_ids)
+        self._last_token_at.pop(sequence, None)
+        return Usage(
+            prompt_tokens=len(sequence.prompt_ids),
+            cached_tokens=sequence.cached_tokens,
+            completion_tokens=len(sequence.output_ids),
+            queue_s=queue_s,
+            ttft_s=0.0 if first_at is None else first_at - sequence.arrived_at,
+            device_s=sequence.device_s,
+            preemptions=sequence.preemptions,
+            recomputed_tokens=sequence.recomputed_tokens,
+            recomputed=sequence.recomputed,
+            swapped_tokens=sequence.swapped_tokens,
+        )
+
+    def _answer_change(self, gateway: int, state: AdapterState | ModelState) -> None:
+        self._outbox.add(gateway, msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX]))
+
+    def _models_changed(self, models: Models) -> None:
+        for model in models.models:
+            self._metrics.add_model(model.name)
+        self._tell_models(models)
+
+    def _forget_model(self, model: str) -> None:
+        self._changes.forget_model(model)
+        self._metrics.remove_model(model)
+
+    def _snapshot(self, preempted: int | None) -> Snapshot:
+        # Not above: numpy starts threads, and those of a process must begin when its signals are blocked.
+        from engine.loop import snapshot
+
+        self._metrics.snapshots += 1
+        return snapshot.take(
+            self._scheduler,
+            self._hello.epoch,
+            self._progress.step,
+            self._clock(),
+            preempted,
+            self._runner.page_waste,
+        )
+
+    def _report(self) -> StatusReport:
+        metrics, scheduler = self._metrics, self._scheduler
+        metrics.observe_loads(scheduler.residency.take_loads())
+        metrics.observe_model_loads(scheduler.hosting.take_loads())
+        resident = self._runner.adapters.resident()
+        gauges = read_gauges(scheduler, len(resident))
+        return StatusReport(
+            epoch=self._hello.epoch,
+            step=self._progress.step,
+            running=scheduler.running,
+            waiting=gauges.waiting,
+            pages_total=gauges.pages_total,
+            pages_free=gauges.pages_free,
+            pages_cached=gauges.pages_cached,
+            pages_adapters=gauges.pages_adapters,
+            adapters_resident=resident,
+            tokens_made=scheduler.tokens_made,
+            metrics=metrics.render(gauges),
+            tokens_overrun=scheduler.tokens_overrun,
+            tokens_lost=metrics.tokens_lost,
+            adapters_running=scheduler.residency.running()[:ADAPTERS_TOLD_MAX],
+            adapters_waiting=scheduler.residency.waiting()[:ADAPTERS_TOLD_MAX],
+            adapters_step_max=scheduler.residency.sequences_max,
+        )

@@ -1,0 +1,175 @@
+"""The prefix cache: full pages of KV, found again by what their tokens are and whose they are.
+
+A page's name is a SHA-256 chain over the ids before it, rooted in (model, adapter content, namespace), so that pages
+are shared exactly when all of these are equal. It must never know a sequence's state or what a namespace stands for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from engine.memory.arena import Arena
+
+# Above this share of the arena a namespace's idle pages are the first to be evicted.
+NAMESPACE_QUOTA = 0.25
+
+
+class Chain:
+    """The names of one sequence's full pages, computed as they are asked for."""
+
+    def __init__(self, model: str, adapter: str | None, namespace: str, tokens_per_page: int, label: int = 0) -> None:
+        """`model` and `adapter` name contents (digests). A page's ids must never change once its name was asked for.
+        `label`, below 65,536, is what watchers tell its pages by."""
+        root = hashlib.sha256()
+        for part in (model, adapter or "", namespace):
+            data = part.encode()
+            root.update(len(data).to_bytes(8, "little") + data)
+        self.namespace = namespace
+        self.label = label
+        self.tokens_per_page = tokens_per_page
+        self._root = root.digest()
+        self._names: list[bytes] = []
+
+    def name(self, index: int, tokens: Callable[[int, int], list[int]]) -> bytes:
+        """The name of page `index`. `tokens(start, stop)` gives the sequence's ids, of which that page is full."""
+        names = self._names
+        while len(names) <= index:
+            start = len(names) * self.tokens_per_page
+            ids = array("q", tokens(start, start + self.tokens_per_page))
+            assert len(ids) == self.tokens_per_page, "only full pages have names"
+            names.append(hashlib.sha256((names[-1] if names else self._root) + ids.tobytes()).digest())
+        return names[index]
+
+
+class PrefixCache:
+    """Names for pages of an arena. A page in it is immutable; held pages are shared, idle ones wait to be evicted:
+    first those of a namespace over its quota, then the least recently used."""
+
+    def __init__(self, arena: Arena, namespace_quota: float = NAMESPACE_QUOTA) -> None:
+        if not 0 <= namespace_quota <= 1:
+            raise ValueError(f"a namespace's quota is a share of the arena between 0 and 1, not {namespace_quota:g}")
+        self.queries = 0  # prompt tokens looked up
+        self.hits = 0  # of them found
+        self.queries_of_model: Counter[str] = Counter()
+        self.hits_of_model: Counter[str] = Counter()
+        self._arena = arena
+        self._quota = int(namespace_quota * arena.pages)
+        self._pages: dict[bytes, int] = {}
+        self._names: dict[int, tuple[bytes, str]] = {}  # page → its name and namespace
+        self._idle: OrderedDict[int, int] = OrderedDict()  # → the arena's time since; least recently used first
+        self._idle_of: dict[str, OrderedDict[int, int]] = {}  # namespace → likewise
+        self._count_of: dict[str, int] = {}  # namespace → its pages, held or idle
+        self.labels = array("H", bytes(2 * arena.pages))  # by page: of the chain that it entered with
+        self._labelled: Counter[int] = Counter()  # pages by label
+        self._over: dict[str, None] = {}  # namespaces over their quota: fewer than 1 / quota
+        arena.attach(self)
+
+    def match(self, chain: Chain, tokens: Callable[[int, int], list[int]], pages_max: int) -> list[int]:
+        """The cached pages of the longest known prefix, at most `pages_max`. The caller retains them at once."""
+        found: list[int] = []
+        while len(found) < pages_max:
+            page = self._pages.get(chain.name(len(found), tokens))
+            if page is None:
+                break
+            found.append(page)
+        return found
+
+    def looked_up(self, model: str, tokens: int, found: int) -> None:
+        """Count a prompt of `tokens`, of which `found` were here."""
+        self.queries += tokens
+        self.hits += found
+        self.queries_of_model[model] += tokens
+        self.hits_of_model[model] += found
+
+    def publish(self, chain: Chain, tokens: Callable[[int, int], list[int]], index: int, page: int) -> None:
+        """Enter `page`, whose KV is computed and whose ids are known, as page `index` of the chain. When an equal page
+        is there already, this one stays private."""
+        name = chain.name(index, tokens)
+        if name in self._pages:
+            return
+        self._arena.publish(page)
+        self._pages[name] = page
+        self._names[page] = (name, chain.namespace)
+        self.labels[page] = chain.label
+        self._labelled[chain.label] += 1
+        self._count(chain.namespace, 1)
+
+    def pages(self) -> int:
+        """Pages with a name, held or idle."""
+        return len(self._names)
+
+    def idle_pages(self) -> int:
+        return len(self._idle)
+
+    # ---- the arena's Evictor
+
+    def became_idle(self, page: int) -> None:
+        self._idle[page] = self._arena.now
+        self._idle_of.setdefault(self._names[page][1], OrderedDict())[page] = self._arena.now
+
+    def became_held(self, page: int) -> None:
+        del self._idle[page]
+        namespace = self._names[page][1]
+        pages = self._idle_of[namespace]
+        del pages[page]
+        if not pages:
+            del self._idle_of[namespace]
+
+    def evict(self) -> int:
+        page = next(iter(self._victims()))
+        self._forget(page)
+        return page
+
+    def oldest(self) -> int | None:
+        victims = self._victims()
+        return 0 if victims is not self._idle else next(iter(victims.values()), None)
+
+    def forget(self, label: int) -> None:
+        """Give the idle pages of a label back to the arena. Held ones stay: others found them by equal contents."""
+        pages = [page for page in self._idle if self.labels[page] == label]
+        for page in pages:
+            self._forget(page)
+        self._arena.free_cached(pages)
+
+    def labelled(self, label: int) -> int:
+        """How many pages carry it."""
+        return self._labelled[label]
+
+    def check_integrity(self) -> None:
+        """AssertionError says what is wrong."""
+        assert +self._labelled == Counter(self.labels[page] for page in self._names)
+        assert {page: name for name, page in self._pages.items()} == {p: n for p, (n, _) in self._names.items()}
+        assert all(self._arena.is_cached(page) for page in self._names), "a named page is not cached"
+        idle = {page for page in self._names if not self._arena.references(page)}
+        assert set(self._idle) == idle, "the idle pages are not those that nobody holds"
+        by_namespace = {page for pages in self._idle_of.values() for page in pages}
+        assert by_namespace == idle, "the namespaces' idle pages are not the idle pages"
+        assert self._count_of == Counter(namespace for _, namespace in self._names.values())
+        assert set(self._over) == {n for n, count in self._count_of.items() if count > self._quota}
+
+    def _forget(self, page: int) -> None:
+        self.became_held(page)
+        name, namespace = self._names.pop(page)
+        del self._pages[name]
+        self._labelled[self.labels[page]] -= 1
+        self._count(namespace, -1)
+
+    def _victims(self) -> OrderedDict[int, int]:
+        """The idle pages to evict from, least recently used first."""
+        for namespace in self._over:
+            if namespace in self._idle_of:
+                return self._idle_of[namespace]
+        return self._idle
+
+    def _count(self, namespace: str, change: int) -> None:
+        count = self._count_of.get(namespace, 0) + change
+        self._count_of[namespace] = count
+        if count > self._quota:
+            self._over[namespace] = None
+        else:
+            self._over.pop(namespace, None)
+        if not count:
+            del self._count_of[namespace]

@@ -1,0 +1,289 @@
+"""The gateway's side of the protocol: an asyncio client of one engine, which it finds again when it was lost.
+
+It carries ids and endings. It must never know who asks, what it costs, or how an engine works inside; no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from engine.protocol.connection import Ending, EngineLost, EngineUnavailable, Generation, Link
+from engine.protocol.frames import (
+    PROTOCOL_VERSION,
+    Heartbeat,
+    Hello,
+    LoadAdapter,
+    LoadModel,
+    ModelFailure,
+    ModelInfo,
+    Models,
+    ProtocolError,
+    Sampling,
+    Snapshot,
+    Status,
+    StatusReport,
+    Submit,
+    UnloadAdapter,
+    UnloadModel,
+    Watch,
+)
+
+__all__ = ["AdapterFailed", "Ending", "EngineClient", "EngineLost", "EngineUnavailable", "Generation", "ModelFailed"]
+
+BACKOFF_MIN_S = 0.05
+BACKOFF_MAX_S = 1.0
+HELLO_TIMEOUT_S = 5.0
+SILENCE_S = 5.0
+STUCK_S = 10.0
+# What may lie unsent for an engine that does not read; above it a Submit is refused here.
+OUTBOX_BYTES_MAX = 32 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class AdapterFailed(Exception):
+    """The engine could not load or unload the adapter; the message is its reason."""
+
+
+class ModelFailed(Exception):
+    """The engine could not load or unload the model; the message is its reason, `code` what to do about it."""
+
+    def __init__(self, message: str, code: ModelFailure = "refused") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+OnConnect = Callable[[Hello], Awaitable[None]]
+OnModels = Callable[[dict[str, ModelInfo]], None]
+
+
+class EngineClient:
+    """`start()` it, wait for `ready`, `submit`. When the engine is lost, all that ran ends with EngineLost and the
+    client connects again by itself; `on_connect(hello)` runs each time before it is ready, to load adapters, and
+    `on_models(models)`, which must not raise, whenever what is served has changed: before `on_connect`, and later."""
+
+    def __init__(
+        self,
+        socket_path: str | Path,
+        *,
+        on_connect: OnConnect | None = None,
+        on_models: OnModels | None = None,
+        silence_s: float = SILENCE_S,
+        stuck_s: float = STUCK_S,
+    ) -> None:
+        self.on_connect = on_connect
+        self.on_models = on_models
+        self.hello: Hello | None = None  # the last one seen; kept while the engine is away, as what it serves is
+        self.models: dict[str, ModelInfo] = {}  # what it serves now, by name
+        self.refused: dict[str, str] = {}  # of its configuration, what it cannot serve, and why
+        self.connections = 0  # how often it became ready
+        self._path = os.fspath(socket_path)
+        self._silence_s = silence_s
+        self._stuck_s = stuck_s
+        self._link: Link | None = None
+        self._ready = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._next_handle = 1
+
+    async def start(self) -> None:
+        """Begin to connect, in the background. Returns at once."""
+        assert self._task is None, "started twice"
+        self._task = asyncio.create_task(self._run(), name="engine-client")
+
+    async def close(self) -> None:
+        """Drop the stream; what runs ends with EngineLost."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+
+    @property
+    def ready(self) -> bool:
+        return self._ready.is_set()
+
+    async def wait_ready(self, timeout_s: float) -> Hello:
+        """Raises EngineUnavailable when it is not ready in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise EngineUnavailable(f"no engine at {self._path} within {timeout_s:g} s") from None
+        assert self.hello is not None
+        return self.hello
+
+    @property
+    def last_heartbeat(self) -> Heartbeat | None:
+        """None when the engine is away, or in its first second."""
+        return None if self._link is None else self._link.heartbeat
+
+    @property
+    def stuck(self) -> bool:
+        """The engine answers, but its loop is busy and has not moved for over `stuck_s`."""
+        link = self._link
+        if link is None or link.heartbeat is None or not link.heartbeat.busy:
+            return False
+        return link.heard_at - link.step_at > self._stuck_s
+
+    @property
+    def in_flight(self) -> int:
+        return 0 if self._link is None else len(self._link.generations)
+
+    def submit(
+        self,
+        *,
+        request_id: str,
+        model: str,
+        adapter: str | None,
+        namespace: str,
+        tier: str,
+        share: str,
+        prompt_ids: list[int],
+        max_tokens: int,
+        sampling: Sampling,
+        stop_ids: list[int],
+        weight: float = 1.0,
+    ) -> Generation:
+        """Hand one request to the engine. Raises EngineUnavailable, and ProtocolError when the prompt is longer than a
+        frame may be; then the engine has not heard of it."""
+        link = self._link
+        if link is None or not link.open or not self.ready or self.hello is None:
+            raise EngineUnavailable("no engine is ready")
+        if link.unsent() > OUTBOX_BYTES_MAX:
+            raise EngineUnavailable("the engine does not read its requests")
+        handle = self._next_handle
+        self._next_handle += 1
+        frame = Submit(
+            handle, request_id, self.hello.epoch, model, adapter, namespace, tier, share,
+            prompt_ids, max_tokens, sampling, stop_ids, weight,
+        )  # fmt: skip
+        link.send(frame)
+        generation = link.generations[handle] = Generation(link, handle)
+        return generation
+
+    async def load_adapter(self, digest: str, model: str, path: str | Path, *, pinned: bool = False) -> None:
+        """Make it known to the engine, which never evicts a `pinned` one; at once when it is. Raises AdapterFailed with
+        the reason, EngineUnavailable."""
+        await self._change_adapter(LoadAdapter(digest, model, os.fspath(path), pinned))
+
+    async def unload_adapter(self, digest: str) -> None:
+        """Returns once no request uses it and the engine forgot it. Raises AdapterFailed, EngineUnavailable."""
+        await self._change_adapter(UnloadAdapter(digest))
+
+    async def load_model(
+        self,
+        name: str,
+        path: str | Path,
+        *,
+        dtype: str = "float32",
+        context_tokens: int | None = None,
+        pinned: bool = False,
+    ) -> str:
+        """Have the engine serve one more base model; at once when it does. Returns why it is not pinned, if it was to
+        be. Raises ModelFailed with the reason, EngineUnavailable."""
+        return await self._change_model(LoadModel(name, os.fspath(path), dtype, context_tokens, pinned))
+
+    async def unload_model(self, name: str) -> None:
+        """Returns once no request uses it and the engine forgot it. Raises ModelFailed, EngineUnavailable."""
+        await self._change_model(UnloadModel(name))
+
+    async def _change_model(self, frame: LoadModel | UnloadModel) -> str:
+        link = self._connected()
+        state = await link.change(link.models, frame.name, frame)
+        if state.state != ("loaded" if isinstance(frame, LoadModel) else "unloaded"):
+            raise ModelFailed(state.message or f"the engine answered {state.state}", state.code)
+        return state.message
+
+    async def status(self) -> StatusReport:
+        """Raises EngineUnavailable."""
+        link = self._connected()
+        waiting: asyncio.Future[StatusReport] = asyncio.get_running_loop().create_future()
+        link.statuses.append(waiting)
+        link.send(Status())
+        return await waiting
+
+    async def watch(self, preempted: int | None = None) -> Snapshot:
+        """What happens in the engine now, with the preemptions after that number. It costs the engine about a
+        millisecond: whoever asks asks seldom, and not again before the answer. Raises EngineUnavailable."""
+        link = self._connected()
+        waiting: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
+        link.snapshots.append(waiting)
+        link.send(Watch(preempted))
+        return await waiting
+
+    async def _change_adapter(self, frame: LoadAdapter | UnloadAdapter) -> None:
+        link = self._connected()
+        state = await link.change(link.adapters, frame.digest, frame)
+        if state.state != ("loaded" if isinstance(frame, LoadAdapter) else "unloaded"):
+            raise AdapterFailed(state.message or f"the engine answered {state.state}")
+
+    def _connected(self) -> Link:
+        if self._link is None or not self._link.open:
+            raise EngineUnavailable("no engine is connected")
+        return self._link
+
+    async def _run(self) -> None:
+        backoff = BACKOFF_MIN_S
+        while True:
+            try:
+                link = await self._connect()
+            except (OSError, TimeoutError, ProtocolError, EngineUnavailable) as error:
+                _log.debug("engine.connect_failed", extra={"fields": {"reason": str(error)}})
+            else:
+                if await self._serve(link):
+                    backoff = BACKOFF_MIN_S
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, BACKOFF_MAX_S)
+
+    async def _connect(self) -> Link:
+        """A link whose Hello is read. Raises OSError, TimeoutError, ProtocolError, EngineUnavailable."""
+        loop = asyncio.get_running_loop()
+        link = Link(self._silence_s, self._ready.clear, self._take_models)
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                await loop.create_unix_connection(lambda: link, self._path)
+                hello = await link.hello
+            if hello.version != PROTOCOL_VERSION:
+                raise ProtocolError(f"the engine speaks version {hello.version}, this gateway {PROTOCOL_VERSION}")
+        except BaseException as error:
+            link.cut(f"no usable Hello: {error}")
+            raise
+        self.hello = hello
+        assert link.served is not None
+        self._take_models(link.served)
+        return link
+
+    def _take_models(self, frame: Hello | Models) -> None:
+        self.models = {model.name: model for model in frame.models}
+        self.refused = frame.refused
+        if self.on_models is not None:
+            self.on_models(self.models)
+
+    async def _serve(self, link: Link) -> bool:
+        """Until the link is lost. True when it had become ready."""
+        assert self.hello is not None
+        self._link = link
+        was_ready = False
+        try:
+            if self.on_connect is not None:
+                await self.on_connect(self.hello)
+            if link.open:
+                was_ready = True
+                self.connections += 1
+                self._ready.set()
+                _log.info("engine.connected", extra={"fields": {"epoch": self.hello.epoch}})
+            reason = await link.lost
+            _log.warning("engine.lost", extra={"fields": {"epoch": self.hello.epoch, "reason": reason}})
+        except Exception:  # noqa: BLE001 - the hook is the caller's: whatever it raises, we log it and connect again
+            _log.exception("engine.on_connect_failed")
+        finally:
+            self._ready.clear()
+            self._link = None
+            link.cut("the client closed the stream")
+        return was_ready

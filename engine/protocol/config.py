@@ -1,0 +1,129 @@
+"""The engine's own configuration: one JSON file, typed, with limits; unknown fields are refused.
+
+It says what the engine process serves and how large it may grow. It must never hold a tenant, a key or a price.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
+
+CONFIG_BYTES_MAX = 1024 * 1024
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the field."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections: a name that is not a field is refused."""
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """One base model. `path` is a directory with config.json, model.safetensors and tokenizer.json; the fake reads of
+    it only the shape and the words, and does without when it is empty or not there."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    path: str = ""
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None  # None: computed over config and weights
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] | None = None  # at most; None: what config.json says
+    pinned: bool = False  # its weights never leave the device
+    dummy: bool = False  # random weights in the shape that config.json says; for benchmarks
+
+
+class FakeFaults(Section, frozen=True, kw_only=True):
+    """Faults on demand, for tests: a prompt that contains the id makes it happen."""
+
+    chunk_error_id: int | None = None  # its chunk fails, alone
+    draw_error_id: int | None = None  # drawing its id raises
+    step_error_id: int | None = None  # the whole step raises
+    device_lost_id: int | None = None  # nothing is computed any more: the process ends
+    stall_id: int | None = None  # the step takes stall_s
+    stall_s: Annotated[float, Meta(ge=0, le=600)] = 10.0
+    weights_error_model: str | None = None  # the weights of models whose names begin so fail to come
+
+
+class FakeConfig(Section, frozen=True, kw_only=True):
+    """Speed and shape of the engine without a model."""
+
+    step_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
+    prefill_ms_per_1k_tokens: Annotated[float, Meta(ge=0, le=600_000)] = 20.0
+    load_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0  # reading one adapter
+    model_load_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0  # checking the files of a model that is added
+    steps_ahead: Annotated[int, Meta(ge=0, le=1)] = 0  # begun before the result of the one before is taken
+    stop_after: Annotated[int, Meta(ge=1)] | None = None  # the n-th id is a stop id of the request; None: never
+    context_tokens: Annotated[int, Meta(ge=2, le=16_777_216)] = 8192  # where the model's config.json is not there
+    vocab_size: Annotated[int, Meta(ge=16, le=16_777_216)] = 49152  # likewise
+    tokens_per_page: Annotated[int, Meta(ge=1, le=4096)] = 16
+    pages: Annotated[int, Meta(ge=1, le=16_777_216)] = 65536
+    adapter_pages: Annotated[int, Meta(ge=1, le=65536)] = 1  # each adapter's
+    host_pages: Annotated[int, Meta(ge=0, le=16_777_216)] = 0  # for preempted requests; 0: they compute all again
+    page_copy_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.05  # of one of these, one way
+    weights_bytes: Annotated[int, Meta(ge=1, le=2**48)] = 1024 * 1024  # each model's
+    weights_host_ms: Annotated[float, Meta(ge=0, le=600_000)] = 0.0  # of their copy from host memory to the device
+    weights_disk_ms: Annotated[float, Meta(ge=0, le=600_000)] = 0.0  # and from files, which comes before
+    faults: FakeFaults = FakeFaults()
+
+
+class EngineConfig(Section, frozen=True, kw_only=True):
+    models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1, max_length=64)]
+    tiers: Annotated[tuple[Tier, ...], Meta(min_length=1, max_length=16)] = SHIPPED_TIERS  # high to low
+    arena_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024, le=2**48)] = 512 * 1024 * 1024
+    # For pages of preempted requests that are cheaper to bring back than to compute again; 0: none, compute all again.
+    host_pool_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
+    step_tokens_max: Annotated[int, Meta(ge=16, le=65536)] = 512
+    prefill_tokens_min: Annotated[int, Meta(ge=1, le=65536)] = 64
+    sequences_max: Annotated[int, Meta(ge=1, le=4096)] = 64
+    device: Literal["cpu", "cuda"] = "cpu"
+    adapters_max: Annotated[int, Meta(ge=1, le=65536)] = 1024  # in a GPU's arena at once; each takes a row of a table
+    adapter_rank_max: Annotated[int, Meta(ge=1, le=256)] = 64  # on a GPU; memory between two kernels grows with it
+    # Host memory for adapters, least recently used out first; each must fit. On a GPU it is pinned.
+    adapter_host_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 1024 * 1024 * 1024
+    # A GPU's, beside the arena, through which adapters come; each must fit.
+    adapter_staging_bytes: Annotated[int, Meta(ge=1024 * 1024, le=2**48)] = 512 * 1024 * 1024
+    # Of the device, for the weights of models: beyond it those that are used least go. 0: all models stay there.
+    weights_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
+    # Of the host, pinned on a GPU, for weights that are not on the device; those that do not fit come from their files.
+    weights_host_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 0
+    # A model in use stays at least so long after it came, however many wait for another of no higher tier.
+    weights_residence_s: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+    # Which idle model goes first: "use", whose bytes save least loading; "lru", used longest ago. For comparing alone.
+    weights_policy: Literal["use", "lru"] = "use"
+    graph_bytes: Annotated[int, Meta(ge=0, le=2**48)] = 8 * 1024**3  # of a GPU, for captured steps; 0: none is captured
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0  # of the CPU's arithmetic; 0: as many as there are cores
+    fake: FakeConfig = FakeConfig()
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        if len(set(names)) != len(names):
+            raise ValueError("two models have the same name")
+        check_tiers(self.tiers)
+        if self.sequences_max + self.prefill_tokens_min > self.step_tokens_max:
+            raise ValueError("sequences_max + prefill_tokens_min is over step_tokens_max")
+        # Each running request may have an adapter of its own.
+        if self.adapters_max < self.sequences_max:
+            raise ValueError(f"adapters_max is {self.adapters_max}, less than sequences_max, {self.sequences_max}")
+
+
+def parse(data: bytes, source: str = "the configuration") -> EngineConfig:
+    """Raises ConfigError."""
+    if len(data) > CONFIG_BYTES_MAX:
+        raise ConfigError(f"{source}: {len(data)} bytes; the limit is {CONFIG_BYTES_MAX}")
+    try:
+        return msgspec.json.decode(data, type=EngineConfig)
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def load(path: Path) -> EngineConfig:
+    """Raises ConfigError."""
+    try:
+        return parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,455 @@
+"""The frames between a gateway and an engine: length-prefixed msgpack over one stream per gateway.
+
+The seam between who asks and what makes tokens. It carries ids, digests and opaque names; it must never carry a
+tenant's name, a key, a price or a prompt's text. `client.py` speaks one side, `server.py` the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Literal
+
+import msgspec
+
+PROTOCOL_VERSION = 3
+# In metrics, the name of all models that were removed before the last few. No model has such a name.
+REMOVED_MODELS = "(removed)"
+# A prompt of a million ids is about 5 MB of msgpack; nothing honest is larger.
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+HEADER = struct.Struct(">I")
+
+FinishReason = Literal["stop", "length", "aborted", "error"]
+RefusalCode = Literal[
+    "stale_epoch",  # the Submit names an engine process that is gone
+    "model_unknown",
+    "adapter_unknown",
+    "tier_unknown",
+    "too_long",  # prompt + max_tokens exceed the context or could never fit the arena
+    "queue_full",
+    "bad_request",
+    "shutting_down",
+]
+
+# Why a LoadModel or an UnloadModel failed. Another model under a name has another path, dtype or context.
+ModelFailure = Literal[
+    "refused",  # its files, its size or the engine's limits: only another LoadModel may succeed, later
+    "other_served",  # another model is served under this name: unload it first
+    "other_loading",  # the files of another model are being checked under this name: ask again
+    "loading",  # of an UnloadModel: its files are being checked: ask again
+    "unloading",  # of a LoadModel: requests still run on it, and it leaves with the last of them: ask again
+]
+
+# An answer repeats it, and must not be longer than a frame. A longer one is no frame of this protocol.
+Digest = Annotated[str, msgspec.Meta(max_length=128)]
+# Likewise; no model of a configuration has a longer one.
+ModelName = Annotated[str, msgspec.Meta(max_length=128)]
+# Of one id: (id, natural log of its raw probability), itself first, then as many of the likeliest as were asked for.
+Logprobs = list[tuple[int, float]]
+
+
+class ProtocolError(Exception):
+    """The peer sent bytes that are no frame: too long, truncated, or not of this protocol. The stream is closed."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """Base of all frames. Encoded as an array whose first element is the tag."""
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """How the next id is drawn. `temperature` 0 is greedy. The gateway always sets `seed`, also when the caller did
+    not, so that the engine has no randomness of its own: the draw depends on (seed, choice, position) alone."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
+    seed: int = 0
+    choice: int = 0
+    min_p: float = 0.0  # ids less likely than this share of the likeliest are out
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    min_tokens: int = 0  # no stop id is drawn before so many
+    logprobs: int = -1  # likeliest ids to report beside each drawn one, 0 to 20; -1: none, nor the drawn one's
+
+
+class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    digest: str  # SHA-256 over config and weights; the root of every prefix-cache chain
+    context_tokens: int
+    vocab_size: int
+    tokens_per_page: int
+    pages: int
+    weights_bytes: int = 0  # that it takes of the device while it is resident
+    pinned: bool = False  # it never leaves the device
+
+
+class Recompute(msgspec.Struct, frozen=True, array_like=True):
+    """What one tier's preemptions of a request cost: tokens computed again, and their share of the steps."""
+
+    tokens: int = 0
+    device_s: float = 0.0
+
+
+class Usage(msgspec.Struct, frozen=True, array_like=True):
+    """What one request took. Seconds are of the engine's monotonic clock."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache when the request first ran
+    completion_tokens: int = 0  # made, whether or not anybody received them
+    queue_s: float = 0.0  # from arrival until its first chunk began
+    ttft_s: float = 0.0  # from arrival until its first id was known; 0 when there was none
+    device_s: float = 0.0  # its share of the steps it took part in, without what is in `recomputed`
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    recomputed: dict[str, Recompute] = {}  # by the tier that caused it; their tokens add up to recomputed_tokens
+    swapped_tokens: int = 0  # whose KV went to host memory and came back instead
+
+
+# ---- gateway → engine ------------------------------------------------------------------------------------------
+
+
+class Submit(Frame, frozen=True, tag="submit", array_like=True):
+    """Run one request. `handle` is the gateway's, unique on its stream for ever; answers name it. Every Submit gets
+    exactly one Finished or Refused."""
+
+    handle: int
+    request_id: str  # for the logs of both sides
+    epoch: str  # of the Hello that the gateway saw; another one refuses
+    model: str
+    adapter: str | None  # content digest; loaded before by LoadAdapter
+    namespace: str  # prefix-cache namespace, an opaque hash
+    tier: str
+    share: str  # whom fairness counts this for inside the tier: an opaque hash of the tenant
+    prompt_ids: list[int]
+    max_tokens: int
+    sampling: Sampling
+    stop_ids: list[int]  # end-of-sequence ids of the model; an id among these ends the request and is counted
+    weight: float = 1.0  # of `share` inside the tier: one of weight 2 is served twice as much while both wait
+
+
+class Abort(Frame, frozen=True, tag="abort", array_like=True):
+    """Stop a request. Idempotent; unknown and finished handles are ignored. Finished("aborted") follows, unless the
+    request had ended already."""
+
+    handle: int
+
+
+class Recorded(Frame, frozen=True, tag="recorded", array_like=True):
+    """What these requests made is in the gateway's books. Made for a gateway that went away without saying so, it
+    counts as lost. Handles without an ending, or without a token, mean nothing here."""
+
+    handles: list[int]
+
+
+class LoadAdapter(Frame, frozen=True, tag="load_adapter", array_like=True):
+    """Make an adapter known. `path` is a directory of the store, named by digest, which the engine can read. Its
+    numbers are read when a request comes for it, so that it must stay until the digest is "unloaded". A `pinned` one,
+    once in memory, is never evicted; one that is known already becomes pinned or not."""
+
+    digest: Digest
+    model: str
+    path: str
+    pinned: bool = False
+
+
+class UnloadAdapter(Frame, frozen=True, tag="unload_adapter", array_like=True):
+    """Forget an adapter once no request uses it; later Submits naming it are refused."""
+
+    digest: Digest
+
+
+class LoadModel(Frame, frozen=True, tag="load_model", array_like=True):
+    """Serve one more base model beside the others. `path` is a directory that the engine can read, as Hugging Face lays
+    it out, and stays until the model is "unloaded". One that is known already, with the same path, dtype and context,
+    becomes pinned or not."""
+
+    name: ModelName
+    path: str
+    dtype: str
+    context_tokens: int | None = None  # at most; None: what its config.json says
+    pinned: bool = False
+
+
+class UnloadModel(Frame, frozen=True, tag="unload_model", array_like=True):
+    """Serve a model no more: from now on Submits naming it are refused as model_unknown; those that were queued run to
+    their end. Then its pages, its adapters and its weights go, and it is "unloaded"."""
+
+    name: ModelName
+
+
+class Status(Frame, frozen=True, tag="status", array_like=True):
+    """Ask for one StatusReport."""
+
+
+class Watch(Frame, frozen=True, tag="watch", array_like=True):
+    """Ask for one Snapshot, with the preemptions after the one numbered `preempted`; None: with none."""
+
+    preempted: int | None = None
+
+
+# ---- engine → gateway ------------------------------------------------------------------------------------------
+
+
+class RaisedTargets(msgspec.Struct, frozen=True, array_like=True):
+    """What a tier promises in place of what is configured, in ms, because this machine cannot keep that."""
+
+    inter_token_ms: float
+    ttft_base_ms: float
+    queue_target_ms: float | None
+
+
+class Hello(Frame, frozen=True, tag="hello", array_like=True):
+    """The first frame on every stream."""
+
+    version: int
+    epoch: str  # unique per engine process
+    models: list[ModelInfo]
+    tiers: list[str]
+    refused: dict[str, str] = {}  # as in Models
+    raised: dict[str, RaisedTargets] = {}  # by tier, of those whose targets were raised at the start
+
+
+class Tokens(Frame, frozen=True, tag="tokens", array_like=True):
+    """The ids of one step for all requests of this gateway: `ids[i]` belongs to `handles[i]`."""
+
+    step: int
+    handles: list[int]
+    ids: list[int]
+    logprobs: list[Logprobs | None] | None = None  # of ids[i]; None when no request of the frame asked
+    # By handle, with its first id: prompt tokens found in the prefix cache, where there were any. Its Finished says it
+    # again; who never gets that has it from here.
+    cached: dict[int, int] | None = None
+
+
+class Finished(Frame, frozen=True, tag="finished", array_like=True):
+    """A request's ending. All its Tokens frames came before. `message` says what failed when `reason` is "error"."""
+
+    handle: int
+    reason: FinishReason
+    usage: Usage
+    message: str = ""
+
+
+class Refused(Frame, frozen=True, tag="refused", array_like=True):
+    """A request that never ran and made nothing."""
+
+    handle: int
+    code: RefusalCode
+    message: str
+    retry_after_s: float | None = None
+
+
+class AdapterState(Frame, frozen=True, tag="adapter_state", array_like=True):
+    """Answer to LoadAdapter and UnloadAdapter. `failed` carries the reason in `message`; `loaded` why it is not pinned,
+    if it was to be."""
+
+    digest: str
+    state: Literal["loaded", "unloaded", "failed"]
+    message: str = ""
+
+
+class ModelState(Frame, frozen=True, tag="model_state", array_like=True):
+    """Answer to LoadModel and UnloadModel. `failed` carries the reason in `message`, for people, and in `code`, for
+    programs; `loaded` has in `message` why it is not pinned, if it was to be."""
+
+    name: str
+    state: Literal["loaded", "unloaded", "failed"]
+    message: str = ""
+    code: ModelFailure = "refused"  # of `failed` alone
+
+
+class Models(Frame, frozen=True, tag="models", array_like=True):
+    """What is served from now on, in place of the Hello's; to every stream, whenever that changes. `refused`: models of
+    the configuration that could not be loaded at the start, and why."""
+
+    models: list[ModelInfo]
+    refused: dict[str, str] = {}
+
+
+class StatusReport(Frame, frozen=True, tag="status_report", array_like=True):
+    epoch: str
+    step: int
+    running: int
+    waiting: dict[str, int]  # by tier
+    pages_total: int
+    pages_free: int
+    pages_cached: int  # held by the prefix cache alone: reusable at once
+    pages_adapters: int
+    adapters_resident: list[str]
+    tokens_made: int  # completion ids made since the process started, over all gateways, the overrun among them
+    metrics: bytes  # Prometheus text format, vLLM's names
+    tokens_overrun: int = 0  # of those, made after the ending of their request: nobody's
+    tokens_lost: int = 0  # and made for gateways that went away before they recorded them
+    adapters_running: list[Digest] = []  # that running requests use
+    adapters_waiting: list[Digest] = []  # that waiting requests will use
+    adapters_step_max: int = 0  # of one step
+
+
+class PageOwner(msgspec.Struct, frozen=True, array_like=True):
+    """Whose `pages` pages of the arena are. A page that several requests share is the highest tier's. "cached": named
+    by the prefix cache and held by nobody; "adapter" without a digest: taken for one that left, kept by others' tiles,
+    or for one beyond the adapters' limit."""
+
+    kind: Literal["free", "kv", "cached", "adapter"]
+    tier: str | None
+    model: str | None
+    adapter: str | None  # content digest
+    pages: int
+
+
+class TierState(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    waiting: int
+    running: int
+    preempted: int  # how often one of its requests was, since the process started
+    floor_pages: int
+    held_pages: int  # distinct pages that its running requests hold, their adapters' among them
+
+
+class RequestState(msgspec.Struct, frozen=True, array_like=True):
+    """A request in flight. `number` counts arrivals; several texts of one HTTP request share its `request_id`."""
+
+    number: int
+    request_id: str
+    tier: str
+    model: str
+    adapter: str | None  # content digest
+    state: Literal["waiting", "preempted", "prefill", "decode"]
+    prompt_tokens: int
+    completion_tokens: int
+    age_s: float
+
+
+class Preemption(msgspec.Struct, frozen=True, array_like=True):
+    """One, counted from 1; `kind` says what became of the KV: computed again, or copied to host memory and back."""
+
+    number: int
+    age_s: float
+    request_id: str
+    tier: str
+    caused_by: str  # tier
+    kind: Literal["recompute", "swap"]
+
+
+class AdapterPlace(msgspec.Struct, frozen=True, array_like=True):
+    digest: str
+    where: Literal["device", "host", "disk"]
+    bytes: int
+
+
+class ModelPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A base model, and where its weights are. `wait_s`: until a request that came now could begin, as far as weights
+    are concerned; 0 for one that is resident."""
+
+    name: str
+    where: Literal["device", "host", "disk"]
+    coming: bool  # towards the device
+    leaving: bool  # it drains: it is being removed, or makes room for another
+    pinned: bool
+    weights_bytes: int
+    tokens_per_page: int
+    page_waste_bytes: int
+    running: int
+    waiting: int
+    wait_s: float
+    loads: int  # since the process started
+
+
+class Snapshot(Frame, frozen=True, tag="snapshot", array_like=True):
+    """What a watcher sees of one moment. Each list has a limit (`engine.loop.snapshot`), and its whole count beside it.
+
+    `runs` is the arena in page order: pairs of little-endian uint32, the index of an owner and over how many pages it
+    goes; their sum is `pages`. In an arena above MAP_CELLS_MAX pages each `map_cell_pages` pages have the first one's
+    owner there; the counts of the owners are exact in any case."""
+
+    epoch: str
+    step: int
+    page_bytes: int
+    pages: int
+    owners: list[PageOwner]
+    runs: bytes
+    map_cell_pages: int
+    tiers: list[TierState]
+    requests: list[RequestState]  # running, by tier and then the oldest first; then those that wait, the oldest first
+    requests_total: int
+    preemptions: list[Preemption]  # the oldest first
+    preempted: int  # the number of the newest there ever was
+    adapters: list[AdapterPlace]  # those in the arena first
+    adapters_total: int  # known
+    models: list[ModelPlace] = []
+    weights_bytes: int = 0  # of the device's memory that weights may take; 0: no limit
+
+
+class Heartbeat(Frame, frozen=True, tag="heartbeat", array_like=True):
+    """Every second from the I/O thread. `step` and `busy` let the gateway see a loop that is stuck: busy, and the
+    step the same for too long."""
+
+    step: int
+    busy: bool
+    running: int
+    waiting: int
+
+
+ToEngine = Submit | Abort | Recorded | LoadAdapter | UnloadAdapter | LoadModel | UnloadModel | Status | Watch
+FromEngine = (
+    Hello | Models | Tokens | Finished | Refused | AdapterState | ModelState | StatusReport | Snapshot | Heartbeat
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_from_engine = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode(frame: ToEngine | FromEngine) -> bytes:
+    """The frame with its 4-byte big-endian length before it. Raises ProtocolError when it is over the limit."""
+    buffer = bytearray(HEADER.size)
+    _encoder.encode_into(frame, buffer, HEADER.size)
+    length = len(buffer) - HEADER.size
+    if length > FRAME_BYTES_MAX:
+        raise ProtocolError(f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+    HEADER.pack_into(buffer, 0, length)
+    return bytes(buffer)
+
+
+class FrameReader:
+    """Splits a byte stream into message bodies. Feed it what arrives; it returns what is complete."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Append `data`; return the bodies completed by it. Raises ProtocolError on a length over the limit."""
+        self._buffer += data
+        bodies: list[bytes] = []
+        at = 0
+        while len(self._buffer) - at >= HEADER.size:
+            (length,) = HEADER.unpack_from(self._buffer, at)
+            if length > FRAME_BYTES_MAX:
+                raise ProtocolError(f"a frame of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+            if len(self._buffer) - at - HEADER.size < length:
+                break
+            at += HEADER.size
+            bodies.append(bytes(self._buffer[at : at + length]))
+            at += length
+        if at:
+            del self._buffer[:at]
+        return bodies
+
+
+def decode_to_engine(body: bytes) -> ToEngine:
+    """Raises ProtocolError when the body is not a frame that a gateway may send."""
+    try:
+        frame: ToEngine = _to_engine.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a frame: {error}") from error
+    return frame
+
+
+def decode_from_engine(body: bytes) -> FromEngine:
+    """Raises ProtocolError when the body is not a frame that an engine may send."""
+    try:
+        frame: FromEngine = _from_engine.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a frame: {error}") from error
+    return frame

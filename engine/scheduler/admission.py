@@ -1,0 +1,119 @@
+"""Who is refused at the door: what could never run, and what would wait longer than its tier promises.
+
+It answers before a request is queued. It must never know tenants or budgets: the gateway asked about those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+
+from engine.memory.adapter_residency import Residency
+from engine.memory.weight_residency import Hosting
+from engine.protocol.frames import RefusalCode
+from engine.protocol.sampling_limits import fault
+from engine.protocol.tiers import Tier
+from engine.scheduler.floors import Floors
+from engine.scheduler.queues import TierQueue
+from engine.scheduler.served import ModelLimits, Served
+from engine.step import Sequence
+
+# What a refusal advises when nothing better is known.
+RETRY_AFTER_MIN_S = 1.0
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """Why a request will not run."""
+
+    code: RefusalCode
+    message: str
+    retry_after_s: float | None = None
+
+
+class Admission:
+    def __init__(
+        self,
+        tiers: Ordered[Tier],
+        served: Served,
+        pages: Floors,
+        places: Floors,
+        residency: Residency,
+        hosting: Hosting,
+        queues: Ordered[TierQueue],
+    ) -> None:
+        self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
+        self._tiers = tiers
+        self._served = served
+        self._pages = pages
+        self._places = places
+        self._hosting = hosting
+        self._residency = residency
+        self._queues = queues
+
+    def refusal(self, sequence: Sequence) -> Refusal | None:
+        """None: it may be queued."""
+        limits = self._served.limits.get(sequence.model)
+        if limits is None or sequence.model in self._served.retired:
+            return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
+        if why := self._hosting.cannot(sequence.model):
+            return Refusal("model_unknown", f"model {sequence.model!r} cannot be loaded: {why}")
+        if sequence.tier not in self._rank:
+            return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
+        if sequence.adapter is not None and not self._residency.known(sequence.adapter, sequence.model):
+            return Refusal("adapter_unknown", f"adapter {sequence.adapter!r} is not loaded for {sequence.model!r}")
+        rank = self._rank[sequence.tier]
+        return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(sequence, rank)
+
+    def _too_long(self, sequence: Sequence, limits: ModelLimits, rank: int) -> Refusal | None:
+        tokens = len(sequence.prompt_ids) + sequence.max_tokens
+        if tokens > limits.context_tokens:
+            message = f"prompt and max_tokens are {tokens} tokens; the limit is {limits.context_tokens}"
+            return Refusal("too_long", message)
+        # The last id's KV is never computed.
+        pages = -(-(tokens - 1) // limits.tokens_per_page)
+        pages += self._residency.pages_at_least(sequence.adapter)
+        capacity = self._pages.capacity(rank) - self._residency.pinned_pages(other_than=sequence.adapter)
+        if not self._places.capacity(rank):
+            tier = self._tiers[rank].name
+            return Refusal("too_long", f"tier {tier} cannot run: the floors of other tiers take all sequence places")
+        if pages > capacity:
+            return Refusal("too_long", f"the request needs {pages} pages; its tier can have {capacity}")
+        return None
+
+    def _crowded(self, sequence: Sequence, rank: int) -> Refusal | None:
+        """It would wait longer than the tier's target until its first chunk starts, or the queue is full of requests
+        that have as much right to their place."""
+        tier, queue = self._tiers[rank], self._queues[rank]
+        weights, target_ms = self._hosting.wait(sequence.model, rank), tier.queue_target_ms
+        # A share's first request does not wait for its turn: others are preempted for it.
+        turn_s = 0.0 if queue.first_is_next(sequence.share) else queue.wait_s(sequence.share, sequence.model)
+        wait_s = weights.seconds + turn_s
+        # A load that is longer than the target is waited for: nobody else will ask for it in better time.
+        if target_ms is not None and wait_s > (limit_s := max(target_ms / 1000, weights.load_s)):
+            where = f" (model {sequence.model!r} is not in the device's memory)" if weights.seconds else ""
+            message = (
+                f"the predicted wait in tier {tier.name} is {wait_s:.1f} s{where}; its limit is {limit_s * 1000:g} ms"
+            )
+            return Refusal("queue_full", message, max(RETRY_AFTER_MIN_S, wait_s - limit_s))
+        if len(queue) >= tier.queue_max and not queue.displaced_by(sequence.share):
+            return self.full(rank)
+        return None
+
+    def full(self, rank: int) -> Refusal:
+        """There is no place left in the tier's queue."""
+        tier, queue = self._tiers[rank], self._queues[rank]
+        retry_s = max(RETRY_AFTER_MIN_S, queue.place_s())
+        return Refusal("queue_full", f"{len(queue)} requests of tier {tier.name} wait already", retry_s)
+
+
+def _malformed(sequence: Sequence, limits: ModelLimits) -> Refusal | None:
+    ids = sequence.prompt_ids
+    if not ids:
+        return Refusal("bad_request", "the prompt is empty")
+    if sequence.max_tokens < 1:
+        return Refusal("bad_request", f"max_tokens is {sequence.max_tokens}; it must be at least 1")
+    if limits.vocab_size is not None and (min(ids) < 0 or max(ids) >= limits.vocab_size):
+        return Refusal("bad_request", f"the prompt has an id outside the vocabulary of {limits.vocab_size}")
+    wrong = fault(sequence.sampling, sequence.max_tokens, limits.vocab_size)
+    return Refusal("bad_request", wrong) if wrong else None

@@ -1,0 +1,301 @@
+"""Places, pages and adapters of the running requests: who gets them, and who gives way.
+
+Within its floors a tier loses nothing to others; above them lower tiers give way to higher ones, and inside a tier the
+youngest to those who grow. It must never know steps, queues or shares.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+
+from engine.memory.adapter_residency import Residency
+from engine.memory.arena import Arena
+from engine.memory.prefix_cache import PrefixCache
+from engine.protocol.tiers import Tier
+from engine.scheduler.entry import Entry
+from engine.scheduler.floors import Floors
+from engine.scheduler.swap import Swap
+
+
+class Room:
+    """Knows every running request. `preempt(victim, cause)` is the scheduler's: it calls `leave` before it returns;
+    `cause` is the rank of the tier for which it happens."""
+
+    def __init__(
+        self,
+        tiers: Ordered[Tier],
+        arena: Arena,
+        prefix: PrefixCache,
+        residency: Residency,
+        swap: Swap,
+        sequences_max: int,
+        preempt: Callable[[Entry, int], None],
+    ) -> None:
+        self.running: list[list[Entry]] = [[] for _ in tiers]  # by tier, oldest first
+        self._tiers = tiers
+        self._arena = arena
+        self._prefix = prefix
+        self._residency = residency
+        self._swap = swap
+        self._preempt = preempt
+        self.pages = Floors(tiers, arena.pages, lambda rank: arena.held(tiers[rank].name), arena.available)
+        self.places = Floors(
+            tiers, sequences_max, lambda rank: len(self.running[rank]), lambda: sequences_max - self.count()
+        )
+        self._reserved_pages = [0] * len(tiers)
+        self._reserved_places = [0] * len(tiers)
+        self.changes = 0  # counts requests that join or leave
+
+    def count(self) -> int:
+        return sum(map(len, self.running))
+
+    # ---- joining, growing, leaving
+
+    def join(self, entry: Entry) -> bool:
+        """Give a waiting request a place, its adapter, and pages for all its tokens, preempting who must give way; or
+        none of these. One that is owed also gets its floor's pages for all that it may ever need."""
+        sequence, holder = entry.sequence, self._tiers[entry.tier].name
+        if self.places.spare(entry.tier, reclaim=True) < 1:
+            return False
+        page_tokens = entry.chain.tokens_per_page
+        # At least one token is computed, so that there are logits to draw from.
+        cached = self._prefix.match(entry.chain, sequence.tokens, (sequence.token_count() - 1) // page_tokens)
+        self._arena.retain(cached, holder)
+        missing = self.pages_of(entry, sequence.token_count()) - len(cached)
+        try:
+            # Making room may have taken its adapter's place, too.
+            joins = self._make_room(entry, missing) and self._residency.ready(sequence.adapter)
+            if joins:
+                self._take(entry, cached, missing)
+        except Exception:
+            self._arena.release(reversed(cached), holder)
+            raise
+        if not joins:
+            self._arena.release(reversed(cached), holder)
+            return False
+        entry.running = True
+        self.changes += 1
+        bisect.insort(self.running[entry.tier], entry, key=lambda other: other.number)
+        # Its adapter may lie in more pages now than it needs alone. If the floor does not cover them, the request can
+        # be preempted like others.
+        if entry.owed and self.can_reserve(entry):
+            entry.reserved = self._need(entry)
+            self._reserved_pages[entry.tier] += entry.reserved
+            self._reserved_places[entry.tier] += 1
+        return True
+
+    def _take(self, entry: Entry, cached: list[int], missing: int) -> None:
+        """Take a place, the adapter and `missing` pages; `cached` pages are held already. After an exception it has
+        none of the three."""
+        sequence, holder = entry.sequence, self._tiers[entry.tier].name
+        while self.places.spare(entry.tier) < 1:
+            victim = self._place_victim(entry.tier)
+            assert victim is not None, "no free place, and no request that may be preempted for one"
+            self._preempt(victim, entry.tier)
+        self._residency.give_way(missing + self._adapter_pages(entry), sequence.adapter, entry.tier)
+        self._residency.join(sequence.adapter, holder)
+        own: list[int] = []
+        try:
+            own = self._arena.allocate(missing, holder)
+            sequence.pages = cached + own
+            sequence.computed = len(cached) * entry.chain.tokens_per_page
+            entry.shared = entry.published = len(cached)
+            self._swap.restore(entry, len(cached))
+        except Exception:
+            sequence.pages, sequence.computed = [], 0
+            self._arena.release(reversed(own), holder)
+            self._residency.leave(sequence.adapter, holder)
+            raise
+
+    def grow(self, entry: Entry) -> bool:
+        """Allocate one more page for a running request. Without a page the request itself is preempted: False.
+
+        That can happen even to a request that is owed its run. Its tier's floor also counted pages that requests of its
+        tier shared with requests it cannot preempt, and the former have ended. It is then preempted once more."""
+        sequence = entry.sequence
+        while self.pages.below_capacity(entry.tier) < 1:
+            victim = self._youngest(entry.tier) or entry
+            self._preempt(victim, entry.tier)
+            if victim is entry:
+                return False
+        while self.pages.spare(entry.tier) < 1:
+            # Within its floor a tier may evict adapters for which higher tiers only wait.
+            if self._residency.evict(sequence.adapter, entry.tier if self.pages.over(entry.tier) >= 0 else 0):
+                continue
+            victim = self._page_victim(entry.tier) or self._youngest(entry.tier) or entry
+            self._preempt(victim, entry.tier)
+            if victim is entry:
+                return False
+        self._residency.give_way(1, sequence.adapter, entry.tier)
+        sequence.pages += self._arena.allocate(1, self._tiers[entry.tier].name)
+        return True
+
+    def leave(self, entry: Entry) -> None:
+        """Give up place, adapter and pages."""
+        sequence, holder = entry.sequence, self._tiers[entry.tier].name
+        entry.running = False
+        self.changes += 1
+        self.running[entry.tier].remove(entry)
+        # Last page first: of a chain the end is evicted before the beginning.
+        self._arena.release(reversed(sequence.pages), holder)
+        sequence.pages = []
+        self._residency.leave(sequence.adapter, holder)
+        if entry.reserved:
+            self._reserved_pages[entry.tier] -= entry.reserved
+            self._reserved_places[entry.tier] -= 1
+            entry.reserved = 0
+
+    # ---- what fits
+
+    def owes(self, entry: Entry) -> bool:
+        """Preempted as often as its tier allows, it is owed a run to its end, for which its tier's floor is enough."""
+        if entry.sequence.preemptions < self._tiers[entry.tier].preemptions_max:
+            return False
+        return self.places.floor(entry.tier) > 0 and self._need(entry) <= self.pages.floor(entry.tier)
+
+    def outgrew_floor(self, entry: Entry) -> bool:
+        """Whether it needs more than its tier's floor because its adapter lies in more pages than when the run was
+        promised."""
+        return self._need(entry) > self.pages.floor(entry.tier)
+
+    def can_reserve(self, entry: Entry) -> bool:
+        """Its tier's floor is not promised to others who are owed it."""
+        tier = entry.tier
+        pages = self._reserved_pages[tier] + self._need(entry)
+        return pages <= self.pages.floor(tier) and self._reserved_places[tier] < self.places.floor(tier)
+
+    def within_floor(self, entry: Entry) -> bool:
+        """It would join with no page beyond its tier's floor."""
+        pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
+        return self.pages.over(entry.tier) + pages <= 0
+
+    def spare_places(self, tier: int) -> int:
+        """Places that the tier could take after preempting all that lower tiers borrow."""
+        return self.places.spare(tier, reclaim=True)
+
+    def lacks(self, entry: Entry, *, reclaimed: bool = False) -> tuple[int, int]:
+        """Places and pages that a waiting request lacks to join even after preempting lower tiers and evicting idle
+        adapters; 0 or less: nothing is lacking. Counts neither headroom nor cached pages.
+
+        The number of lacking pages is a lower bound: a page that lower tiers or idle adapters hold in common with
+        others is not freed. With `reclaimed` it is exact, if `reclaim` was called before."""
+        pages = self.pages_of(entry, entry.sequence.token_count()) + self._adapter_pages(entry)
+        reach = self.pages.spare(entry.tier, reclaim=not reclaimed)
+        reach += 0 if reclaimed else self._residency.evictable_pages(entry.tier)
+        joined = self._residency.pages_joined(entry.sequence.adapter, self._tiers[entry.tier].name)
+        over_capacity = pages + joined - self.pages.below_capacity(entry.tier)
+        return 1 - self.spare_places(entry.tier), max(pages - reach, over_capacity)
+
+    def pages_of(self, entry: Entry, tokens: int) -> int:
+        return -(-tokens // entry.chain.tokens_per_page)
+
+    def check_integrity(self) -> None:
+        """AssertionError says what is wrong."""
+        for tier, running in enumerate(self.running):
+            reserved = [entry.reserved for entry in running if entry.reserved]
+            assert sum(reserved) == self._reserved_pages[tier] <= self.pages.floor(tier)
+            assert len(reserved) == self._reserved_places[tier] <= self.places.floor(tier)
+            for entry in running:
+                held = len(entry.sequence.pages)
+                assert not entry.reserved or held <= entry.reserved, f"{entry.sequence.request_id} outgrew its floor"
+
+    def references(self) -> Counter[int]:
+        """Page → times held, for integrity checks."""
+        references = self._residency.held_pages()
+        for running in self.running:
+            for entry in running:
+                references.update(entry.sequence.pages)
+        return references
+
+    # ---- making room
+
+    def _make_room(self, entry: Entry, missing: int) -> bool:
+        """Evict idle adapters, then preempt lower tiers, until `missing` pages and those of the adapter are there, and
+        one more for each running request that would otherwise soon preempt the newcomer."""
+        adapter = entry.sequence.adapter
+        headroom = self._headroom(entry, missing)
+        wanted = missing + self._adapter_pages(entry) + headroom
+        rank = self._rank_for_eviction(entry, missing)
+        idle = self._residency.evictable_pages(rank)
+        taken = missing + self._adapter_pages(entry)
+        taken += self._residency.pages_joined(adapter, self._tiers[entry.tier].name)
+        if self.count() and self.pages.below_capacity(entry.tier) < taken:
+            return False
+        if self.pages.spare(entry.tier, reclaim=True) + idle < wanted:
+            return False
+        return self._evict_and_preempt(entry, missing, headroom, rank)
+
+    def reclaim(self, entry: Entry) -> None:
+        """Evict idle adapters, then preempt lower tiers, as far as a waiting request needs it for its pages."""
+        missing = self.pages_of(entry, entry.sequence.token_count())
+        self._evict_and_preempt(entry, missing, 0, self._rank_for_eviction(entry, missing))
+
+    def _evict_and_preempt(self, entry: Entry, missing: int, headroom: int, rank: int) -> bool:
+        """Evict adapters for which no tier above `rank` waits, then preempt lower tiers, until `missing` pages, those
+        of the adapter and `headroom` are available. False: they are not."""
+        adapter = entry.sequence.adapter
+        # Evicting an adapter may change what the own one needs: they share pages.
+        while self.pages.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
+            if self._residency.evict(adapter, rank):
+                continue
+            victim = self._page_victim(entry.tier)
+            if victim:
+                self._preempt(victim, entry.tier)
+            elif self.count() or not self._residency.evict(keep=None):
+                return False
+        return True
+
+    def _rank_for_eviction(self, entry: Entry, missing: int) -> int:
+        """The `rank` for Residency.evict: adapters for which higher tiers wait are spared, unless nothing runs or the
+        request joins within its tier's floor. `missing`: its pages that the tier does not hold yet."""
+        within_floor = self.pages.over(entry.tier) + missing + self._adapter_pages(entry) <= 0
+        return entry.tier if self.count() and not within_floor else 0
+
+    def _headroom(self, entry: Entry, missing: int) -> int:
+        """One page for each running request that could preempt the newcomer when it grows: within the floor only those
+        of its own tier. 0 if it is owed its pages, or preempts as a first request (first_requests.py)."""
+        if entry.owed or entry.preempts_share:
+            return 0
+        own = len(self.running[entry.tier])
+        if self.pages.over(entry.tier) + missing + self._adapter_pages(entry) + own <= 0:
+            return own
+        return sum(len(running) for running in self.running[: entry.tier + 1])
+
+    def _page_victim(self, tier: int) -> Entry | None:
+        """Whom to preempt so that `tier` gets pages: in the lowest tier that borrows."""
+        for rank in range(len(self._tiers) - 1, tier, -1):
+            if self.pages.borrows(rank) and (victim := _cheapest(self.running[rank])):
+                return victim
+        return None
+
+    def _place_victim(self, tier: int) -> Entry | None:
+        """Whom to preempt so that `tier` gets a place."""
+        for rank in range(len(self._tiers) - 1, tier, -1):
+            if self.places.borrows(rank) and (victim := _cheapest(self.running[rank])):
+                return victim
+        return None
+
+    def _youngest(self, tier: int) -> Entry | None:
+        """The request to preempt for another of the same tier; None: all of them are owed their run. A share's first
+        request (first_requests.py) is taken only if there is no other."""
+        free = [entry for entry in reversed(self.running[tier]) if not entry.reserved]
+        return next((entry for entry in free if not entry.first), free[0] if free else None)
+
+    def _need(self, entry: Entry) -> int:
+        """The most pages that it will hold, including its adapter's (Residency.footprint). The last id's KV is never
+        computed."""
+        sequence = entry.sequence
+        tokens = max(sequence.token_count(), len(sequence.prompt_ids) + sequence.max_tokens - 1)
+        return self.pages_of(entry, tokens) + self._residency.footprint(sequence.adapter)
+
+    def _adapter_pages(self, entry: Entry) -> int:
+        return self._residency.pages_needed(entry.sequence.adapter)
+
+
+def _cheapest(entries: list[Entry]) -> Entry | None:
+    """The one whose preemption loses least work per page freed; of equals the youngest. Not who is owed its run."""
+    free = [entry for entry in entries if not entry.reserved]
+    return min(free, key=lambda entry: (entry.lost_work(), -entry.number), default=None)

@@ -1,0 +1,77 @@
+"""How much each tier may take of what all share, pages or places: every tier has a floor, and may borrow what others do
+not use.
+
+A tier leaves alone the unused floors of tiers that could not preempt it to get them back. It counts; it must never know
+requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.protocol.tiers import Tier
+
+
+class Floors:
+    """Tiers by rank, 0 first, over `total` units. `held(rank)` is what a tier has, `available()` what nobody has."""
+
+    def __init__(
+        self, tiers: Sequence[Tier], total: int, held: Callable[[int], int], available: Callable[[], int]
+    ) -> None:
+        self._total = total
+        self._held = held
+        self._available = available
+        self._preemptible = [tier.preemptible for tier in tiers]
+        self._floors = [int(tier.floor * total) for tier in tiers]
+        self._capacity = [total - self._yielded(rank) for rank in range(len(tiers))]
+
+    def floor(self, tier: int) -> int:
+        return self._floors[tier]
+
+    def capacity(self, tier: int) -> int:
+        """Units that it could have if nobody else had any."""
+        return self._capacity[tier]
+
+    def below_capacity(self, tier: int) -> int:
+        """Units that the tier may take within its capacity. This matters where tiers hold units in common: `spare`
+        counts a common unit in the other tier's floor, but once that tier releases it, its floor needs another."""
+        return self._capacity[tier] - self._held(tier)
+
+    def over(self, tier: int) -> int:
+        """Units that it holds beyond its floor; negative: that its floor still owes it."""
+        return self._held(tier) - self._floors[tier]
+
+    def borrows(self, tier: int) -> bool:
+        """It may be preempted for these units now."""
+        return self._preemptible[tier] and self.over(tier) > 0
+
+    def spare(self, tier: int, reclaim: bool = False) -> int:
+        """Units that it may take now; with `reclaim`, after preempting all that lower tiers borrow."""
+        units = self._available()
+        surplus = 0  # borrowed by tiers that the ones still to come could preempt instead
+        for other in range(len(self._floors) - 1, -1, -1):
+            if other == tier:
+                continue
+            over = self.over(other)
+            if over < 0:
+                if self._yields(tier, other):
+                    units -= max(0, -over - surplus)
+                    surplus = max(0, surplus + over)
+            elif self._preemptible[other]:
+                if reclaim and other > tier:
+                    units += over
+                else:
+                    surplus += over
+        return units
+
+    def unpromised(self) -> int:
+        """Free units beyond what floors still lack: they can be given away for good."""
+        return self._available() - sum(max(0, -self.over(tier)) for tier in range(len(self._floors)))
+
+    def _yielded(self, tier: int) -> int:
+        others = (other for other in range(len(self._floors)) if other != tier and self._yields(tier, other))
+        return sum(self._floors[other] for other in others)
+
+    def _yields(self, tier: int, other: int) -> bool:
+        """`tier` leaves `other` the rest of its floor, as `other` could not get it back by preempting."""
+        return other > tier or not self._preemptible[tier]

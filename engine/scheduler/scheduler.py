@@ -1,0 +1,575 @@
+"""Which tokens the next step computes: decodes first, then prefill, tier by tier, preempting for whoever must not wait.
+
+Deterministic, on the caller's clock, for one thread. It must never load a tensor library, nor know a tenant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Ordered
+
+from engine.memory.adapter_residency import Residency
+from engine.memory.arena import Arena
+from engine.memory.eviction import Keep, by_use
+from engine.memory.prefix_cache import NAMESPACE_QUOTA, PrefixCache
+from engine.memory.weight_residency import Hosting
+from engine.protocol.frames import FinishReason
+from engine.protocol.tiers import Tier, check_tiers
+from engine.scheduler.admission import Admission, Refusal
+from engine.scheduler.capacity import Room
+from engine.scheduler.cost_model import CostModels
+from engine.scheduler.entry import Entry
+from engine.scheduler.faults import Faults, NoStep, stuck
+from engine.scheduler.first_requests import FirstRequests
+from engine.scheduler.plan import Plan
+from engine.scheduler.planner import Planner
+from engine.scheduler.preemption_log import PreemptionLog
+from engine.scheduler.queues import TierQueue
+from engine.scheduler.served import ModelLimits, Served
+from engine.scheduler.swap import Swap
+from engine.scheduler.turns import MODEL_WAIT_STEPS_MAX, Turns
+from engine.step import (
+    PENDING_ID,
+    AdapterTable,
+    Chunk,
+    Ended,
+    HostPool,
+    Sequence,
+    Step,
+    StepOutcome,
+    StepResult,
+    WeightsTable,
+)
+
+__all__ = ["MODEL_WAIT_STEPS_MAX", "Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
+
+
+# How often one step is planned again because all running requests were preempted.
+ROUNDS_MAX = 100
+
+
+class Scheduler:
+    """Owns the arena's bookkeeping and every request from submit to its one ending. The caller repeats `schedule`,
+    begin the step, take its result, `complete`; in between it may submit and abort. With `steps_ahead` it schedules so
+    many further steps before the oldest is completed, which then is always the next to be.
+
+    A step in flight is taken to go well: its tokens count as computed and its ids stand as PENDING_ID, so that the next
+    can be planned on top of it. What turns out otherwise is set right when it is completed:
+
+    - A request that ends then (by a stop id, an error, an abort) may have chunks in later steps in flight. They are
+      overrun: what they make is counted, and nobody sees it.
+    - One preempted meanwhile waits with its pending ids, which come to it, and may end it, there. It joins again only
+      when none of its chunks is in flight.
+
+    Pages are freed, and adapters lose their pins, at once, though a step in flight may still use them: the device works
+    in order (see step.Runner), so whoever gets them next comes after. Only known ids and good KV get into the prefix
+    cache, as a page enters it when the step that filled it is completed, and only for a request that still runs.
+    """
+
+    def __init__(
+        self,
+        tiers: Ordered[Tier],
+        models: Mapping[str, ModelLimits],
+        arena: Arena,
+        adapters: AdapterTable,
+        clock: Callable[[], float],
+        *,
+        step_tokens_max: int = 512,
+        prefill_tokens_min: int = 64,
+        sequences_max: int = 64,
+        namespace_quota: float = NAMESPACE_QUOTA,
+        steps_ahead: int = 0,
+        host_pool: HostPool | None = None,
+        weights: WeightsTable | None = None,
+        weights_residence_s: float = 2.0,
+        keep: Keep = by_use,
+    ) -> None:
+        """`tiers` high to low. `weights`: None when all models are on the device for ever. Raises ValueError when the
+        limits cannot be kept together."""
+        check_tiers(tiers)
+        if sequences_max < 1 or prefill_tokens_min < 1:
+            raise ValueError("sequences_max and prefill_tokens_min must be at least 1")
+        if sequences_max + prefill_tokens_min > step_tokens_max:
+            raise ValueError(
+                f"a step of {step_tokens_max} tokens (step_tokens_max) cannot hold a token of each of {sequences_max} "
+                f"sequences (sequences_max) and {prefill_tokens_min} of prefill (prefill_tokens_min)"
+            )
+        self.tiers = tuple(tiers)
+        self.arena = arena
+        self.prefix = PrefixCache(arena, namespace_quota)
+        self.tokens_made = 0  # ids drawn, the overrun among them
+        self.tokens_overrun = 0  # ids drawn for requests that had ended by then
+        self.overrun_s = 0.0  # device-seconds that no request has: Σ of all requests' and this is Σ of all steps'
+        self.preempted = PreemptionLog(len(tiers))
+        self.served = Served(len(tiers), self.prefix)
+        self.models = self.served.limits  # those that are retired among them
+        self._clock = clock
+        floor_pages = sum(int(tier.floor * arena.pages) for tier in tiers)
+        self.residency = Residency(adapters, arena, sequences_max, floor_pages)
+        self._cost_models = CostModels()
+        self.swap = Swap(host_pool, arena, self._cost_models)
+        self._room = Room(self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt)
+        self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
+        self._step_tokens_max = step_tokens_max
+        self._steps_ahead = steps_ahead
+        self._entries: dict[tuple[int, int], Entry] = {}
+        self._queues = [TierQueue(tier, clock) for tier in tiers]
+        self.hosting = Hosting(
+            weights, len(tiers), self.served.live, clock, self._evacuate, residence_s=weights_residence_s, keep=keep
+        )
+        self._admission = Admission(
+            self.tiers, self.served, self._room.pages, self._room.places, self.residency, self.hosting, self._queues
+        )
+        self._failed: list[Ended] = []
+        self._displaced: list[tuple[Sequence, Refusal]] = []
+        self._plan = Plan("", 0)  # the one being put together
+        self._away: frozenset[str] = frozenset()  # models whose requests cannot join, for want of their weights
+        self._arrivals = 0
+        self._in_flight: deque[Plan] = deque()  # oldest first
+        self._turns = Turns(tiers)
+        self.faults = Faults(self._entries, self._room, self._queues, self.residency, self.swap, self.served)
+        self._firsts = FirstRequests(self.tiers, self._room, arena, self._queues, clock, self._preempt, sequences_max)
+        self._planner = Planner(
+            self.tiers,
+            self._room,
+            self._queues,
+            self.residency,
+            self.hosting,
+            self.prefix,
+            self._cost_models,
+            self._turns,
+            clock,
+            self._fail,
+            self._fault,
+            self._firsts,
+            step_tokens_max=step_tokens_max,
+            prefill_tokens_min=prefill_tokens_min,
+            sequences_max=sequences_max,
+            steps_ahead=steps_ahead,
+        )
+        for model, limits in models.items():
+            self.add_model(model, limits, pinned=False)
+        for model, limits in models.items():
+            if why := self.pin_model(model, limits.pinned):
+                raise ValueError(f"model {model!r} cannot be pinned: {why}")
+
+    # ---- models
+
+    def add_model(self, name: str, limits: ModelLimits, *, pinned: bool) -> str:
+        """Serve one more. Why it is not pinned, if it was to be, or ""."""
+        self.served.add(name, limits)
+        self.hosting.add(name)
+        return self.hosting.pin(name, pinned)
+
+    def pin_model(self, name: str, pinned: bool) -> str:
+        """A pinned one's weights come to the device and stay there. Why that cannot be, or ""."""
+        return self.hosting.pin(name, pinned)
+
+    def retire_model(self, name: str) -> None:
+        """It takes no further requests; those that it has run to their end."""
+        self.served.retired.add(name)
+
+    def uses_model(self, name: str) -> bool:
+        """A request of it has not ended, or a step of it is in flight."""
+        return any(self.served.live[name]) or any(plan.model == name for plan in self._in_flight)
+
+    def forget_model(self, name: str) -> None:
+        """Nothing uses it: its pages, its adapters and its weights go."""
+        assert not self.uses_model(name), f"model {name} is in use"
+        self.residency.forget_model(name)
+        self.served.remove(name)
+        self.hosting.forget(name)
+        self._turns.forget(name)
+        self._cost_models.forget(name)
+        for queue in self._queues:
+            queue.forget(name)
+
+    # ---- requests
+
+    def submit(self, sequence: Sequence) -> Refusal | None:
+        """Queue it, or return why not. A queued request ends exactly once. An exception leaves nothing of it here."""
+        if (sequence.gateway, sequence.handle) in self._entries:
+            return Refusal("bad_request", f"handle {sequence.handle} is in use")
+        refusal = self._admission.refusal(sequence)
+        if refusal:
+            return refusal
+        self._arrivals += 1
+        entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
+        self._displace(entry)
+        self._entries[sequence.gateway, sequence.handle] = entry
+        self.served.came(entry)
+        try:
+            self.hosting.asked(sequence.model, entry.tier)
+            self._queues[entry.tier].add(entry)
+            self.residency.waits(sequence.adapter, entry.tier, new=True)
+        except Exception as error:
+            self.faults.take_out(entry, error)
+            raise
+        return None
+
+    def abort(self, gateway: int, handle: int) -> Ended | None:
+        """End it now; None when it is not there, or ends with a step in flight."""
+        entry = self._entries.get((gateway, handle))
+        return self._abort(entry) if entry else None
+
+    def abort_gateway(self, gateway: int) -> list[Ended]:
+        """`abort` for all requests of a stream."""
+        entries = [entry for (owner, _), entry in self._entries.items() if owner == gateway]
+        return [ended for entry in entries if (ended := self._abort(entry))]
+
+    def remove_adapter(self, digest: str) -> None:
+        """Take it out of the arena. No request and no step uses it: the caller lets the last one end first."""
+        assert all(entry.sequence.adapter != digest for entry in self._entries.values()), f"{digest} is in use"
+        assert not self.reads(digest), f"{digest} is in use by a step"
+        self.residency.forget(digest)
+
+    def pin_adapter(self, digest: str, pinned: bool) -> str:
+        """A pinned one comes into the arena and stays there. Why that cannot be, or ""."""
+        return self.residency.stay(digest, pinned)
+
+    def reads(self, digest: str) -> bool:
+        """A step in flight reads this adapter, be it for a request that has ended."""
+        return any(chunk.sequence.adapter == digest for plan in self._in_flight for chunk in plan.chunks.values())
+
+    # ---- steps
+
+    def schedule(self) -> Step | None:
+        """The next step, which the caller begins before the next call; None when there is no work, or none before a
+        step in flight is completed."""
+        assert len(self._in_flight) <= self._steps_ahead, "the step before was not completed"
+        if self._in_flight:
+            self._in_flight[-1].assume()
+        self.take_in()
+        rounds = 0
+        while self._entries:
+            before = (len(self._entries), self.running)
+            for model in self._turns.order(self._planner.work(self.served.live)):
+                plan = self._plan = Plan(model, self._step_tokens_max)
+                self._planner.fill(plan)
+                if plan.chunks:
+                    self._check_after_fault()
+                    return self._begin(plan)
+            # All that ran was preempted: the next round finds the arena empty.
+            rounds += 1
+            if before == (len(self._entries), self.running) or rounds > ROUNDS_MAX:
+                if self._in_flight or self.awaits:
+                    break
+                self._fault(stuck(self._entries.values(), self._planner.claims()), NoStep())
+        self._check_after_fault()
+        return None
+
+    def complete(self, step: Step, result: StepResult, seconds: float) -> StepOutcome:
+        """Take in what the oldest step in flight made. `seconds` is what it took; the cost model says what of it
+        each request has."""
+        plan = self._in_flight.popleft()
+        assert plan.step is step, "not the oldest step in flight"
+        assert len(result.ids) == len(step.chunks)
+        plan.assume()
+        now = self._clock()
+        outcome = StepOutcome(ended=self.take_failed())
+        load = plan.load()
+        self._cost_models.observe(step.model, load, seconds)
+        self._turns.completed(step.model, self.served.shares(step.model), seconds)
+        parts = self._cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
+        for index, (entry, chunk) in enumerate(plan.chunks.items()):
+            entry.in_flight -= 1
+            good = index not in result.errors
+            if entry.ended:
+                self._overrun(chunk, good, parts[index])
+                continue
+            entry.account(chunk, parts[index])
+            reason: FinishReason | None = None
+            if good:
+                try:
+                    self._advance(entry, chunk)
+                    reason = self._take_id(entry, chunk, result.ids[index], now, outcome.tokens)
+                except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+                    self._lose_id(chunk)
+                    self._fault(entry, error)
+                    continue
+                if index in result.logprobs:
+                    outcome.logprobs[chunk.sequence] = result.logprobs[index]
+            if entry.aborting:
+                outcome.ended.append(self._end(entry, "aborted"))
+            elif reason or not good:
+                outcome.ended.append(self._end(entry, reason or "error", result.errors.get(index, "")))
+        if self.faults.unchecked:
+            outcome.ended.extend(self.take_failed())
+            self._check_after_fault()
+        return outcome
+
+    def take_failed(self) -> list[Ended]:
+        """Requests that ended because they turned out never to fit, since last asked. `complete` takes them too; ask
+        when `schedule` returned None."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def take_displaced(self) -> list[tuple[Sequence, Refusal]]:
+        """Requests that were queued, and refused after all, since last asked: a full queue had a place for a share that
+        has fewer waiting."""
+        displaced, self._displaced = self._displaced, []
+        return displaced
+
+    # ---- what is going on
+
+    def has_work(self) -> bool:
+        return bool(self._entries)
+
+    @property
+    def awaits(self) -> bool:
+        """There is work, and some of it waits for an adapter or a model's weights: of the last time that a step was
+        planned."""
+        return self._planner.awaits or self.hosting.awaits
+
+    @property
+    def brings(self) -> bool:
+        """An adapter or weights are on their way for no request: `take_in` goes on with it."""
+        return self.residency.brings or self.hosting.brings
+
+    @property
+    def running(self) -> int:
+        return self._room.count()
+
+    @property
+    def preemptions(self) -> int:
+        return self.preempted.count
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that run or wait."""
+        return len(self._entries)
+
+    def running_entries(self) -> list[list[Entry]]:
+        """By tier, the oldest first; not to be changed."""
+        return self._room.running
+
+    def waiting_entries(self) -> Iterator[Entry]:
+        """The oldest first."""
+        return (entry for entry in self._entries.values() if not entry.running)
+
+    def wait_s(self, model: str, rank: int | None = None) -> float:
+        """Until the weights of a model could be on the device for a request that came now, in a tier or in the
+        lowest."""
+        return self.hosting.wait(model, len(self.tiers) - 1 if rank is None else rank).seconds
+
+    def floor_pages(self, rank: int) -> int:
+        return self._room.pages.floor(rank)
+
+    def waiting(self) -> dict[str, int]:
+        """By tier."""
+        return {tier.name: len(queue) for tier, queue in zip(self.tiers, self._queues, strict=True)}
+
+    def check_integrity(self) -> None:
+        """AssertionError says what is wrong. For idle moments and tests."""
+        running = [entry for entries in self._room.running for entry in entries]
+        chunks = Counter(entry for plan in self._in_flight for entry in plan.chunks)
+        for entry in self._entries.values():
+            sequence = entry.sequence
+            assert entry.running == (entry in running)
+            assert entry.running or not sequence.pages, f"{sequence.request_id} holds pages and does not run"
+            assert entry.in_flight == chunks[entry], f"{sequence.request_id} has {chunks[entry]} chunks in flight"
+            assert sequence.output_ids.count(PENDING_ID) <= entry.in_flight, f"{sequence.request_id} lacks an id"
+        assert len(running) + sum(self.waiting().values()) == len(self._entries)
+        self._room.check_integrity()
+        with_adapter = [(e.sequence.adapter, e) for e in self._entries.values() if e.sequence.adapter]
+        waiting = Counter((adapter, e.tier) for adapter, e in with_adapter if not e.running)
+        self.residency.check_integrity(waiting, Counter(adapter for adapter, e in with_adapter if e.running))
+        self.swap.check_integrity(entry for entry in self._entries.values() if not entry.running)
+        self.arena.check_integrity(self._room.references())
+        self.prefix.check_integrity()
+        self.hosting.check_integrity({entry.sequence.model for entry in running})
+
+    # ---- planning
+
+    def take_in(self) -> None:
+        """What came since the last step, or failed to: that ends those who wait for it; and what is to come or go for
+        those who wait. Before each step, and without one while `brings`."""
+        self._planner.awaits = False
+        # Behind the step in flight a copy hides; a request that is alone waits for its own, and keeps nobody waiting.
+        alone = len(self._entries) == 1 and not self.running
+        failed = self.residency.poll(hidden=bool(self._in_flight) or alone, unpromised=self._room.pages.unpromised)
+        for digest, why in failed.items():
+            self._fail_waiting(f"its adapter cannot be loaded: {why}", adapter=digest)
+        for model, why in self.hosting.poll().items():
+            self._fail_waiting(f"its model cannot be loaded: {why}", model=model)
+        away = self.hosting.turn()
+        if away != self._away:
+            for model in away - self._away:
+                self._planner.suspend(model)
+            for queue in self._queues:
+                queue.suspend(away)
+            self._away = away
+
+    def _fail_waiting(self, why: str, *, adapter: str | None = None, model: str | None = None) -> None:
+        for entry in list(self._entries.values()):
+            own = entry.sequence
+            if (
+                not entry.running
+                and not entry.in_flight
+                and (own.adapter if adapter else own.model) == (adapter or model)
+            ):
+                self._fail(entry, why)
+
+    def _fail(self, entry: Entry, why: str) -> None:
+        self._failed.append(self._end(entry, "error", why))
+
+    def _fault(self, entry: Entry, error: Exception) -> None:
+        """End a request whose scheduling raised, and remove it from all structures."""
+        self._failed.append(self._end_faulty(entry, error))
+
+    def _end_faulty(self, entry: Entry, error: Exception) -> Ended:
+        self._unplan(entry)
+        self._planner.left(entry)
+        return Ended(entry.sequence, "error", self.faults.take_out(entry, error))
+
+    def _check_after_fault(self) -> None:
+        """Check integrity after a fault. Raises AssertionError, which ends the engine (faults.py)."""
+        if self.faults.unchecked:
+            self.faults.unchecked = False
+            self.check_integrity()
+
+    def _evacuate(self, model: str, rank: int | None) -> bool:
+        """See hosting.Evacuate. Who is owed its run runs to its end; as long as somebody does, so may the others."""
+        running = [entry for tier in self._room.running for entry in tier if entry.sequence.model == model]
+        if rank is None or any(self._runs_to_its_end(entry, rank) for entry in running):
+            return not running
+        for entry in running:
+            self._preempt(entry, rank)
+        return True
+
+    def _runs_to_its_end(self, entry: Entry, rank: int) -> bool:
+        """Whether its model stays on the device until it has ended, although a request of tier `rank` needs the device.
+        After `preemptions_max` preemptions it does: otherwise two models of one tier could evict each other for ever
+        when a run takes longer than a model stays."""
+        tier = self.tiers[entry.tier]
+        tired = entry.tier <= rank and entry.sequence.preemptions >= tier.preemptions_max
+        return entry.reserved > 0 or not tier.preemptible or tired
+
+    def _begin(self, plan: Plan) -> Step:
+        self._planner.settle(plan)
+        self._turns.begun(plan.model, self._cost_models.of(plan.model).costs.seconds(plan.load()))
+        self.hosting.stepped(plan.model)
+        now = self._clock()
+        for entry in plan.chunks:
+            if entry.sequence.started_at is None:
+                entry.sequence.started_at = now
+        self._in_flight.append(plan)
+        return plan.begin(self._turns.steps)
+
+    # ---- preemption
+
+    def _preempt(self, entry: Entry, cause: int) -> None:
+        """Move it to the front of its queue, with its ids. Its full pages stay in the prefix cache while there is room;
+        KV that is cheaper to copy back than to recompute goes to host memory. If that raises the victim ends, so its
+        room is freed in any case."""
+        try:
+            self._put_aside(entry, cause)
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
+            self._fault(entry, error)
+
+    def _unplan(self, entry: Entry) -> None:
+        """Remove it from the step being planned, if there is one; never from a step in flight."""
+        if self._plan.step is None:
+            self._plan.drop(entry)
+
+    def _put_aside(self, entry: Entry, cause: int) -> None:
+        self._unplan(entry)
+        swapped = self.swap.save(entry)
+        self._room.leave(entry)
+        sequence = entry.sequence
+        sequence.computed = 0
+        self.preempted.note(self._clock(), sequence.request_id, sequence.model, entry.tier, cause, swapped=swapped)
+        sequence.preemptions += 1
+        entry.cause, entry.made_way_for = self.tiers[cause].name, ""
+        entry.owed = self._room.owes(entry)
+        self._queues[entry.tier].put_back(entry)
+        self.residency.waits(sequence.adapter, entry.tier, new=False)
+
+    # ---- results and endings
+
+    def _advance(self, entry: Entry, chunk: Chunk) -> None:
+        """The chunk's KV is computed: count it, and let others find the pages that are full now."""
+        sequence = entry.sequence
+        computed = chunk.start + chunk.count
+        self._queues[entry.tier].charge(entry, computed)
+        if not entry.running:  # preempted since: its pages are others'
+            return
+        while entry.published < computed // entry.chain.tokens_per_page:
+            page = sequence.pages[entry.published]
+            self.prefix.publish(entry.chain, sequence.tokens, entry.published, page)
+            entry.published += 1
+
+    def _take_id(
+        self, entry: Entry, chunk: Chunk, token: int | None, now: float, made: list[tuple[Sequence, int]]
+    ) -> FinishReason | None:
+        """Put the id that a sampling chunk made in its place; why the request ends with it, or None."""
+        if not chunk.sample:
+            return None
+        assert token is not None, "a sampling chunk yields an id or an error"
+        sequence = entry.sequence
+        place = chunk.start + chunk.count - len(sequence.prompt_ids)
+        assert sequence.output_ids[place] == PENDING_ID
+        sequence.output_ids[place] = token
+        made.append((sequence, token))
+        self.tokens_made += 1
+        if sequence.first_token_at is None:
+            sequence.first_token_at = now
+        if token in sequence.stop_ids:
+            return "stop"
+        return "length" if place + 1 >= sequence.max_tokens else None
+
+    def _overrun(self, chunk: Chunk, good: bool, seconds: float) -> None:
+        """Count what was computed for a request that has ended."""
+        self.overrun_s += seconds
+        if chunk.sample and good:
+            self.tokens_made += 1
+            self.tokens_overrun += 1
+
+    def _displace(self, newcomer: Entry) -> None:
+        """Give it the place of another's in a full queue. Admission saw that there is one."""
+        queue = self._queues[newcomer.tier]
+        if len(queue) < self.tiers[newcomer.tier].queue_max:
+            return
+        entry = queue.displaced_by(newcomer.sequence.share)
+        assert entry is not None
+        refusal = self._admission.full(entry.tier)
+        self._end(entry, "aborted")
+        self._displaced.append((entry.sequence, refusal))
+
+    def _abort(self, entry: Entry) -> Ended | None:
+        if entry.in_flight:
+            entry.aborting = True
+            return None
+        return self._end(entry, "aborted")
+
+    def _lose_id(self, chunk: Chunk) -> None:
+        """Count the chunk's id as overrun if taking it in raised: no answer has it."""
+        sequence = chunk.sequence
+        place = chunk.start + chunk.count - len(sequence.prompt_ids)
+        if chunk.sample and sequence.output_ids[place : place + 1] == [PENDING_ID]:
+            self.tokens_made += 1
+            self.tokens_overrun += 1
+
+    def _end(self, entry: Entry, reason: FinishReason, message: str = "") -> Ended:
+        try:
+            return self._finish(entry, reason, message)
+        except Exception as error:  # noqa: BLE001 - the request's edge: it ends in any case, and the fault is counted
+            return self._end_faulty(entry, error)
+
+    def _finish(self, entry: Entry, reason: FinishReason, message: str) -> Ended:
+        sequence = entry.sequence
+        entry.ended = True
+        while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
+            sequence.output_ids.pop()
+        if entry.running:
+            self._room.leave(entry)
+            self._firsts.ended(entry)
+        else:
+            self._queues[entry.tier].left(entry)
+            self.residency.waits_no_more(sequence.adapter, entry.tier)
+            self.swap.forget(entry)
+        del self._entries[sequence.gateway, sequence.handle]
+        self.served.ended(entry)
+        self._planner.left(entry)
+        return Ended(sequence, reason, message)

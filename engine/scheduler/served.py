@@ -1,0 +1,74 @@
+"""The base models that are served: their limits, the labels of their cached pages, and how many requests each has.
+
+It counts. It must never know where weights are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from engine.memory.prefix_cache import Chain, PrefixCache
+from engine.scheduler.entry import Entry
+from engine.step import Sequence
+
+
+@dataclass(slots=True, frozen=True)
+class ModelLimits:
+    """What the scheduler must know of a model. `digest` names its contents in the prefix cache; "" is its name."""
+
+    context_tokens: int
+    tokens_per_page: int
+    digest: str = ""
+    vocab_size: int | None = None  # None: the ids of prompts are not checked
+    pinned: bool = False  # its weights never leave the device
+
+
+class Served:
+    def __init__(self, tiers: int, prefix: PrefixCache) -> None:
+        self.limits: dict[str, ModelLimits] = {}
+        self.retired: set[str] = set()  # those that take no further requests
+        self.live: dict[str, list[int]] = {}  # requests by model and tier
+        self.labels: list[str] = []  # by label, whose pages carry it
+        self._tiers = tiers
+        self._prefix = prefix
+        self._label: dict[str, int] = {}
+        self._shares: dict[str, Counter[str]] = {}  # model → share → its requests
+
+    def add(self, model: str, limits: ModelLimits) -> None:
+        assert model not in self.limits, f"model {model} is served already"
+        self.limits[model] = limits
+        self.live[model] = [0] * self._tiers
+        self._shares[model] = Counter()
+        used = set(self._label.values())
+        free = (n for n in range(len(self.labels)) if n not in used and not self._prefix.labelled(n))
+        label = self._label[model] = next(free, len(self.labels))
+        self.labels[label:] = [model, *self.labels[label + 1 :]]
+
+    def remove(self, model: str) -> None:
+        """Nobody uses it. Its label is another's as soon as no page carries it."""
+        assert not any(self.live[model])
+        del self.limits[model], self.live[model], self._shares[model]
+        self.retired.discard(model)
+        self._prefix.forget(self._label.pop(model))
+
+    def chain(self, sequence: Sequence) -> Chain:
+        limits, label = self.limits[sequence.model], self._label[sequence.model]
+        root = limits.digest or sequence.model
+        return Chain(root, sequence.adapter, sequence.namespace, limits.tokens_per_page, label)
+
+    def came(self, entry: Entry) -> None:
+        self.live[entry.sequence.model][entry.tier] += 1
+        self._shares[entry.sequence.model][entry.sequence.share] += 1
+
+    def ended(self, entry: Entry) -> None:
+        sequence = entry.sequence
+        self.live[sequence.model][entry.tier] -= 1
+        shares = self._shares[sequence.model]
+        shares[sequence.share] -= 1
+        if not shares[sequence.share]:
+            del shares[sequence.share]
+
+    def shares(self, model: str) -> int:
+        """Distinct ones that have requests of it."""
+        return len(self._shares.get(model, ()))
