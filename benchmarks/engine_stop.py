@@ -3,7 +3,7 @@
 `python -m benchmarks.engine_stop --config ENGINE.json` (`laneway serve` writes engine.json into its data directory).
 `requests_s`: until all requests were ended; `flush_s`: from then until the gateways had read the endings; both from the
 engine's log. `process_s`: until the process was gone, including the kernel's part (unpinning host memory, the device's
-context). Compare it with gateway.supervisor.STOP_ENGINE_S and STOP_ENGINE_ON_GPU_S.
+context). Compare it with gateway.host.supervisor.STOP_ENGINE_S and STOP_ENGINE_ON_GPU_S.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import Sampling
-from gateway.supervisor import STOP_ENGINE_ON_GPU_S, STOP_ENGINE_S
+from gateway.host.supervisor import STOP_ENGINE_ON_GPU_S, STOP_ENGINE_S
 
 START_S_MAX = 600.0
 STREAM_S = 2.0

@@ -27,8 +27,8 @@ from engine.protocol.frames import Sampling, Snapshot, encode
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence, StepResult
-from gateway.live import said
-from gateway.live_views import engine_event
+from gateway.upkeep.live_feed import said
+from gateway.views.live import engine_event
 
 PAGE_TOKENS, ADAPTERS, ADAPTER_PAGES, WAITING, LOOKS = 16, 300, 8, 300, 500
 

@@ -36,7 +36,7 @@ from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Runner
 
 # From a signal to the exit of the process, whatever the loop is doing. The kernel's work after the exit (unpinning host
-# memory, destroying the device's context) comes on top: gateway.supervisor.STOP_ENGINE_ON_GPU_S allows for it.
+# memory, destroying the device's context) comes on top: gateway.host.supervisor.STOP_ENGINE_ON_GPU_S allows for it.
 STOP_S_MAX = 1.5
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import prometheus_client
 
-from gateway import config as configuration
 from gateway import log
 from gateway.app import create_app
+from gateway.config import file as configuration
+from gateway.config.private_files import UMASK, close_to_others
+from gateway.host.workers import Place
 from gateway.listen import serve
-from gateway.private_files import UMASK, close_to_others
-from gateway.routes.admin import admin_router
+from gateway.routes.admin.router import admin_router
 from gateway.services import Services
-from gateway.siblings import Place
 
 _log = logging.getLogger("gateway.main")
 

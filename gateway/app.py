@@ -10,9 +10,9 @@ from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.types import ASGIApp, ControllerRouterHandler
 
-from gateway.cors import CrossOrigin
-from gateway.head_requests import HeadRequests
-from gateway.http import Front
+from gateway.http.cors import CrossOrigin
+from gateway.http.exchange import Front
+from gateway.http.head_requests import HeadRequests
 from gateway.routes.chat import chat_completions
 from gateway.routes.completions import completions
 from gateway.routes.console import console

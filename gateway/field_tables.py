@@ -14,11 +14,11 @@ from typing import Any, Literal
 import msgspec
 from msgspec import inspect
 
-from gateway import completions_wire, messages_wire, wire
-from gateway.parsing import Unserved, UnservedFields
-from gateway.sampling import UNSERVED_STREAM_OPTIONS
-from gateway.tiers import AUTO
-from gateway.unknown_fields import UnknownFields
+from gateway.api import chat_wire, completions_wire, messages_wire
+from gateway.api.parsing import Unserved, UnservedFields
+from gateway.api.sampling import UNSERVED_STREAM_OPTIONS
+from gateway.api.unknown_fields import UnknownFields
+from gateway.generation.tier_choice import AUTO
 
 State = Literal["works", "hint", "neutral", "refused"]
 # What a table calls each state, in the order of its rows.
@@ -60,7 +60,11 @@ class Table(msgspec.Struct, frozen=True):
 _STREAM_OPTIONS = {f"stream_options.{name}": entry for name, entry in UNSERVED_STREAM_OPTIONS.items()}
 ENDPOINTS = (
     Endpoint(
-        "/v1/chat/completions", wire.ChatRequest, {**wire.UNSERVED, **_STREAM_OPTIONS}, wire.HINTS, wire.parse_chat
+        "/v1/chat/completions",
+        chat_wire.ChatRequest,
+        {**chat_wire.UNSERVED, **_STREAM_OPTIONS},
+        chat_wire.HINTS,
+        chat_wire.parse_chat,
     ),
     Endpoint(
         "/v1/completions",

@@ -20,11 +20,11 @@ from litestar.types import ASGIApp
 
 from billing.database import DatabaseUnavailable
 from billing.ledger.leases import GatewayRefused
-from gateway.config import Config
-from gateway.connection import BoundedProtocol
-from gateway.connection_limits import Connections, raise_descriptor_limit
+from gateway.config.file import Config
+from gateway.host.workers import Place
+from gateway.http.connection import BoundedProtocol
+from gateway.limits.connection_limits import Connections, raise_descriptor_limit
 from gateway.services import Services
-from gateway.siblings import Place
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from gateway.app import framework
-from gateway.routes.admin import admin_router
+from gateway.routes.admin.router import admin_router
 from gateway.routes.schema import complete
 from gateway.services import Services
 

@@ -24,44 +24,44 @@ from billing.ledger.settler import Settler
 from billing.revision import Change
 from engine.protocol.client import EngineClient, EngineUnavailable
 from engine.protocol.frames import Hello, ModelInfo
-from gateway.bookkeeper import Bookkeeper
-from gateway.callers import USED_FLUSH_S, Callers, unusable
-from gateway.client_pace import ClientPace
-from gateway.config import Config
-from gateway.console_files import ConsoleFiles
-from gateway.deliveries import Deliverer
-from gateway.exhausted import Exhausted
-from gateway.exporting import Exporter
-from gateway.first_tokens import Attained, FirstTokens
-from gateway.generation import Generator
-from gateway.health_checks import HealthChecks
-from gateway.holding import Holding
-from gateway.large_work import LargeWork
-from gateway.limiter import PLACE_S, Limiter
-from gateway.live import Live, Tenants
-from gateway.loader import AdapterLoader
+from gateway.access.callers import USED_FLUSH_S, Callers, unusable
+from gateway.access.sessions import Sessions, SignIns
+from gateway.access.write_limits import WriteLimits
+from gateway.catalog.registry import Registry
+from gateway.catalog.router import Router
+from gateway.catalog.served_models import Models
+from gateway.config.file import Config
+from gateway.engines.adapter_sync import AdapterLoader
+from gateway.engines.model_sync import RETRY_S, ModelLoader
+from gateway.generation.exhausted_keys import Exhausted
+from gateway.generation.first_tokens import Attained, FirstTokens
+from gateway.generation.generator import Generator
+from gateway.generation.holds import Holding
+from gateway.generation.planning import Planner
+from gateway.generation.replays import Replays
+from gateway.generation.selector import Selector
+from gateway.generation.tier_choice import Tiers
+from gateway.host.workers import ALONE, Place, Siblings
+from gateway.http.console_files import ConsoleFiles
+from gateway.large_work.pool import LargeWork
+from gateway.limits.client_pace import ClientPace
+from gateway.limits.limiter import PLACE_S, Limiter
+from gateway.limits.turn_pace import Pace
 from gateway.metrics import Metrics
-from gateway.model_loader import RETRY_S, ModelLoader
-from gateway.models import Models
-from gateway.overview import Overviews
-from gateway.pace import Pace
-from gateway.plans import Planner
-from gateway.registry import Registry
-from gateway.reloads import concerned
-from gateway.replays import Replays
-from gateway.routing import Router
-from gateway.selection import Selector
-from gateway.sessions import Sessions, SignIns
-from gateway.siblings import ALONE, Place, Siblings
-from gateway.slabs import SlabMaker
-from gateway.sweeper import Sweeper
-from gateway.tiers import Tiers
-from gateway.uploads import Uploads
-from gateway.watch import RevisionWatch
-from gateway.write_limits import WriteLimits
+from gateway.upkeep.bookkeeper import Bookkeeper
+from gateway.upkeep.exports import Exporter
+from gateway.upkeep.health_checks import HealthChecks
+from gateway.upkeep.live_feed import Live, Tenants
+from gateway.upkeep.reloads import concerned
+from gateway.upkeep.revision_watch import RevisionWatch
+from gateway.upkeep.webhook_deliveries import Deliverer
+from gateway.uploads.slab_maker import SlabMaker
+from gateway.uploads.sweeper import Sweeper
+from gateway.uploads.uploads import Uploads
+from gateway.views.overview import Overviews
 
 if TYPE_CHECKING:
-    from gateway.shared_limits import SharedRates
+    from gateway.limits.redis_rates import SharedRates
 
 # Of shutdown_grace_s: running answers may go on for the first share, then they are stopped and settled.
 FINISH_SHARE = 0.5
@@ -373,7 +373,7 @@ def _exporter(config: Config, database: Database, gateway_id: str) -> Exporter:
 def _shared_rates(config: Config) -> SharedRates | None:
     if not config.redis.url:
         return None
-    from gateway.shared_limits import SharedRates  # its client takes a fifth of a second to load
+    from gateway.limits.redis_rates import SharedRates  # its client takes a fifth of a second to load
 
     return SharedRates(config.redis.url, round(PLACE_S * 1e6), config.redis.answer_ms / 1000)
 

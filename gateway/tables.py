@@ -23,14 +23,14 @@ keys = sa.Table(
     sa.Column("prefix", sa.String(16), nullable=False),  # lw_live_ and the first four characters
     sa.Column("last4", sa.String(4), nullable=False),
     sa.Column("tier", sa.String(32), nullable=True),  # null: the tenant's; may only lower it
-    sa.Column("scopes", sa.JSON, nullable=False),  # list of names, see gateway.keys.SCOPES
+    sa.Column("scopes", sa.JSON, nullable=False),  # list of names, see gateway.access.keys.SCOPES
     sa.Column("default_max_tokens", sa.BigInteger, nullable=True),  # for a request that names none
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("last_used_at", sa.BigInteger, nullable=True),
     sa.Column("expires_at", sa.BigInteger, nullable=True),
     sa.Column("revoked_at", sa.BigInteger, nullable=True),
     sa.Column("rotated_to", sa.ForeignKey("keys.id"), nullable=True),
-    sa.Column("role", sa.String(16), nullable=True),  # of an admin key, see gateway.roles; null: may do nothing
+    sa.Column("role", sa.String(16), nullable=True),  # of an admin key, see gateway.access.roles; null: may do nothing
     # The first key of the rotations that made this one; null: it replaced no other. These keys share their budgets and
     # rate limits.
     sa.Column("first_key_id", sa.String(64), nullable=True),
@@ -86,7 +86,7 @@ replays = sa.Table(
     sa.Column("fingerprint", sa.String(64), nullable=False),  # SHA-256 of route and body, hex
     sa.Column("request_id", sa.String(64), nullable=False, unique=True),
     sa.Column("gateway_id", sa.String(64), nullable=False),
-    sa.Column("answer", sa.LargeBinary, nullable=True),  # encrypted, see gateway.sealing
+    sa.Column("answer", sa.LargeBinary, nullable=True),  # encrypted, see gateway.generation.sealing
     sa.Column("begun_at", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.BigInteger, nullable=True),  # null: begun by a gateway of before 0010, not answered yet
 )

@@ -50,7 +50,8 @@ sys.path.insert(0, str(REPO / "tests"))
 from billing.accounts import budgets, tenants
 from engine.models.packaged.own_model import OWN_MODEL, install_own_model
 from engine.protocol.tiers import SHIPPED_TIERS
-from gateway import allowances, keys
+from gateway.access import keys
+from gateway.limits import overrides
 from support.stack import MODEL, Stack, body
 
 STEP_MS = 5.0
@@ -59,10 +60,10 @@ VICTIM_S_MAX = 60.0
 HELD_PLACES = 4
 STARVED, DEFAULT, AT_LIMIT = "starved", "default", "at-limit"
 # Attackers, and the victims of F8: tier, limits if not the default ones, and whether the budget is 0.
-ATTACKING: dict[str, tuple[str, allowances.LimitsChange | None, bool]] = {
-    STARVED: ("standard", allowances.LimitsChange(requests_per_minute=1, concurrency=1), True),
+ATTACKING: dict[str, tuple[str, overrides.LimitsChange | None, bool]] = {
+    STARVED: ("standard", overrides.LimitsChange(requests_per_minute=1, concurrency=1), True),
     DEFAULT: ("standard", None, False),
-    AT_LIMIT: ("standard", allowances.LimitsChange(concurrency=HELD_PLACES), False),
+    AT_LIMIT: ("standard", overrides.LimitsChange(concurrency=HELD_PLACES), False),
     **{f"{who}-{tier.name}": (tier.name, None, False) for tier in SHIPPED_TIERS for who in ("crowd", "single")},
 }
 # A gateway that uses less than IDLE_SHARE of its core has finished its work for the attack.
@@ -241,7 +242,7 @@ class Stage:
         for slug, (tier, limits, has_no_money) in ATTACKING.items():
             tenant = tenants.create(connection, slug=slug, name=slug, tier=tier)
             if limits is not None:
-                allowances.change(connection, scope="tenant", subject_id=tenant.id, tenant_id=tenant.id, change=limits)
+                overrides.change(connection, scope="tenant", subject_id=tenant.id, tenant_id=tenant.id, change=limits)
             if has_no_money:
                 of_all = {"scope": "tenant", "scope_id": tenant.id, "unit": "money", "period": "month"}
                 budgets.create(connection, tenant_id=tenant.id, limit_amount=0, **of_all)

@@ -39,7 +39,7 @@ from billing.ledger.journal import paths
 from billing.proofs import reconcile
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import StatusReport
-from gateway.supervisor import healthy
+from gateway.host.supervisor import healthy
 from support.cut_proxy import CutProxy
 from support.stack import Stack, body
 

@@ -13,13 +13,13 @@ from adapters.files.header import AdapterRefused
 from adapters.files.store import FILES, AdapterStore
 from billing.errors import BillingRefused
 from billing.texts import visible
-from gateway import adapter_rows
-from gateway.adapter_rows import Adapter, Registration
-from gateway.administration import tenant_of
+from gateway.admin.administration import tenant_of
+from gateway.catalog import adapters
+from gateway.catalog.adapters import Adapter, Registration
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import base_models, read, sentence, write
-from gateway.staging import Staged, base_for, stage_directory
-from gateway.views import AddedAdapterView
+from gateway.uploads.staged import Staged, base_for, stage_directory
+from gateway.views.accounts import AddedAdapterView
 
 COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "pinned", "created_at", "id", "digest")
 VERSION_COLUMNS = ("number", "served", "replaced", "rank_max", "targets", "bytes", "created_at", "digest", "warnings")
@@ -96,7 +96,7 @@ def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
 
     def query(connection: sa.Connection) -> list[Adapter]:
         owner = None if tenant is None else tenant_of(connection, tenant).id
-        found = adapter_rows.list_adapters(connection, active=True)
+        found = adapters.list_adapters(connection, active=True)
         return [adapter for adapter in found if owner in (None, adapter.tenant_id)]
 
     show_rows([_shown(adapter, as_json) for adapter in read(console, query)], COLUMNS, as_json=as_json)
@@ -112,7 +112,7 @@ def versions_command(console: Console, adapter: str, tenant: str | None, as_json
 
     def query(connection: sa.Connection) -> list[dict[str, object]]:
         found = _adapter(connection, adapter, tenant)
-        listed = adapter_rows.versions(connection, found.id)
+        listed = adapters.versions(connection, found.id)
         return [msgspec.to_builtins(one) | {"served": one.number == found.version} for one in listed]
 
     show_rows(read(console, query), VERSION_COLUMNS, as_json=as_json)
@@ -198,7 +198,7 @@ def remove_command(console: Console, adapter: str, version: str | None, tenant: 
 
 def _adapter(connection: sa.Connection, adapter: str, tenant: str | None) -> Adapter:
     owner = None if tenant is None else tenant_of(connection, tenant).id
-    return adapter_rows.adapter_of(connection, adapter, owner)
+    return adapters.adapter_of(connection, adapter, owner)
 
 
 def _staged(console: Console, directory: Path, base_model: str | None) -> Staged:

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from billing.accounts import alerts, webhooks
 from billing.clock import SECOND
-from gateway import audit
-from gateway.administration import tenant_of
+from gateway.access import audit_log
+from gateway.admin.administration import tenant_of
 from gateway.commands.console import Console, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.views import AuditLineView, ListedAlertView, NewWebhookView, WebhookView
+from gateway.views.accounts import AuditLineView, ListedAlertView, NewWebhookView, WebhookView
 
 ALERT_COLUMNS = ("crossed_at", "scope", "scope_id", "unit", "period", "threshold", "used", "limit_amount", "told")
 AUDIT_COLUMNS = ("when_at", "actor", "action", "object_id", "tenant_id", "changed")
@@ -110,8 +110,8 @@ def audit_command(
 ) -> None:
     """Who changed what, the newest first."""
 
-    def query(connection: sa.Connection) -> list[audit.AuditLine]:
-        which = audit.Filter(
+    def query(connection: sa.Connection) -> list[audit_log.AuditLine]:
+        which = audit_log.Filter(
             tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
             actor=actor,
             action=action,
@@ -119,7 +119,7 @@ def audit_command(
             start=_micros(since),
             end=_micros(until),
         )
-        return audit.listing(connection, which, before=before, limit=limit)
+        return audit_log.listing(connection, which, before=before, limit=limit)
 
     views = [AuditLineView.of(line) for line in read(console, query)]
     if as_json:

@@ -7,11 +7,11 @@ from typing import Any
 import click
 import msgspec
 
-from gateway import alias_rows
-from gateway.alias_rows import Alias
+from gateway.catalog import aliases
+from gateway.catalog.aliases import Alias
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.sections import TargetSection
+from gateway.config.settings import TargetSection
 
 COLUMNS = ("name", "models", "cheapest", "fallbacks", "tenants", "active", "source")
 
@@ -26,7 +26,7 @@ def aliases_group() -> None:
 @pass_console
 def list_command(console: Console, as_json: bool) -> None:
     """All that hold, by name: those that were set, and what laneway.toml says of other names."""
-    found = read(console, lambda c: alias_rows.in_force(c, console.config))
+    found = read(console, lambda c: aliases.in_force(c, console.config))
     show_rows([_row(alias, as_json) for alias in found.values()], COLUMNS, as_json=as_json)
 
 

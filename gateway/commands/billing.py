@@ -14,12 +14,12 @@ from billing.books.invoices import Invoice
 from billing.errors import BillingRefused
 from billing.proofs import reconcile
 from billing.proofs.reconcile import Result
-from gateway.administration import tenant_of
+from gateway.admin.administration import tenant_of
+from gateway.admin.finance import adapter_names
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, write
 from gateway.commands.money import picos
-from gateway.finance import adapter_names
-from gateway.finance_views import CorrectionView, InvoiceView, PeriodView, ReconciliationView, WholeInvoiceView
+from gateway.views.finance import CorrectionView, InvoiceView, PeriodView, ReconciliationView, WholeInvoiceView
 
 PERIOD_COLUMNS = ("tenant_id", "month", "time_zone", "state", "start_at", "end_at", "closed_at", "id")
 INVOICE_COLUMNS = ("id", "tenant_id", "month", "usage", "corrections", "total", "issued_at")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from gateway import config as configuration
 from gateway.commands.console import Console, fail, pass_console, show_row
-from gateway.sections import safe_url
+from gateway.config import file as configuration
+from gateway.config.settings import safe_url
 
 
 @click.group("config")

@@ -15,11 +15,11 @@ import click
 import msgspec
 
 from billing.texts import visible
-from gateway import audit
-from gateway import config as configuration
-from gateway.administration import Actor, Administration
-from gateway.config import Config
-from gateway.finance import Finance
+from gateway.access import audit_log
+from gateway.admin.administration import Actor, Administration
+from gateway.admin.finance import Finance
+from gateway.config import file as configuration
+from gateway.config.file import Config
 
 Row = Mapping[str, object]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -62,12 +62,12 @@ class Console:
     @property
     def administration(self) -> Administration:
         """The writes of whoever runs this command."""
-        return Administration(self.config, Actor(audit.host_actor()))
+        return Administration(self.config, Actor(audit_log.host_actor()))
 
     @property
     def finance(self) -> Finance:
         """The same, with what finance writes."""
-        return Finance(self.config, Actor(audit.host_actor()))
+        return Finance(self.config, Actor(audit_log.host_actor()))
 
 
 def checkout_config() -> Config | None:

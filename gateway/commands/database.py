@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from adapters.files.header import AdapterRefused
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
+from gateway.access.keys import KeyRefused
+from gateway.catalog.base_models import BaseModel, active_models, configured
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
-from gateway.config import Config
-from gateway.keys import KeyRefused
-from gateway.migrate import upgrade
-from gateway.model_rows import BaseModel, active_models, configured
-from gateway.sections import safe_url
-from gateway.supervisor import CannotStart
+from gateway.config.file import Config
+from gateway.config.settings import safe_url
+from gateway.host.migrate import upgrade
+from gateway.host.supervisor import CannotStart
 
 T = TypeVar("T")
 REFUSALS = (BillingRefused, KeyRefused, AdapterRefused)

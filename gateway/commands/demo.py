@@ -20,13 +20,13 @@ import sqlalchemy as sa
 from adapters.files.generate import recipes, write_random
 from adapters.files.store import AdapterStore
 from billing.errors import BillingRefused
-from gateway.adapter_rows import Adapter, Registration
+from gateway.catalog.adapters import Adapter, Registration
+from gateway.catalog.registry import base_shape
 from gateway.commands.console import Console, fail, json_option, pass_console, show_rows
 from gateway.commands.database import base_models, sentence, write
-from gateway.demo import EXAMPLES, Demo
-from gateway.registry import base_shape
-from gateway.staging import Base, Staged, base_of, stage_directory
-from gateway.supervisor import CannotStart
+from gateway.commands.demo_seed import EXAMPLES, Demo
+from gateway.host.supervisor import CannotStart
+from gateway.uploads.staged import Base, Staged, base_of, stage_directory
 
 COUNT_MAX = 10_000
 TOGETHER_MAX = 100  # in one transaction; each has a file open until then

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import click
 
 from billing.texts import visible
-from gateway import config as configuration
-from gateway import doctor
 from gateway.commands.console import Console, json_option, pass_console, show_json
+from gateway.config import file as configuration
+from gateway.doctor import checks as doctor
 
 EXIT_FAILED = 1
 NAME_WIDTH = 13

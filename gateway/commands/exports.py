@@ -14,10 +14,10 @@ from billing.focus.checker import CannotRead, Report
 from billing.focus.findings import Finding
 from billing.focus.manifest import Manifest
 from billing.texts import visible
-from gateway.administration import tenant_of
+from gateway.admin.administration import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_json, show_row
 from gateway.commands.database import with_database
-from gateway.exporting import label
+from gateway.upkeep.exports import label
 
 EXIT_FOUND = 1
 # Below the data directory, and not in the current one: that is often a checkout. Not the gateway's own exports' folder,

@@ -7,13 +7,13 @@ import time
 import click
 import msgspec
 
-from gateway import keys
-from gateway.administration import tenant_of
+from gateway.access import keys
+from gateway.access.keys import Kind
+from gateway.access.roles import ROLES, Role
+from gateway.admin.administration import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.keys import Kind
-from gateway.roles import ROLES, Role
-from gateway.views import NewKeyView
+from gateway.views.accounts import NewKeyView
 
 COLUMNS = (
     "id",

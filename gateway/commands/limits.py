@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 import msgspec
 
-from gateway import allowances
-from gateway.administration import tenant_of
-from gateway.allowance import LIMIT_MAX
-from gateway.allowances import NAMES, LimitsChange
+from gateway.admin.administration import tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
+from gateway.config.allowance import LIMIT_MAX
+from gateway.limits import overrides
+from gateway.limits.overrides import NAMES, LimitsChange
 
 Count = click.IntRange(1, LIMIT_MAX)
 
@@ -55,7 +55,7 @@ def set_command(
 @pass_console
 def list_command(console: Console, tenant: str | None, as_json: bool) -> None:
     """Tenants and keys with limits of their own; - is what laneway.toml says."""
-    found = read(console, lambda c: allowances.listing(c, None if tenant is None else tenant_of(c, tenant).id))
+    found = read(console, lambda c: overrides.listing(c, None if tenant is None else tenant_of(c, tenant).id))
     show_rows([msgspec.to_builtins(own) for own in found], ("id", "scope", "subject_id", *NAMES), as_json=as_json)
 
 

@@ -12,11 +12,11 @@ import msgspec
 
 from billing.database import Database
 from engine.protocol.client import EngineClient, EngineUnavailable
+from gateway.admin.model_rollout import ModelChanges
+from gateway.admin.models import NewModel
+from gateway.catalog.base_models import BaseModel, Dtype, ModelChange, NoSuchDirectory, list_models
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, sentence, with_database, write
-from gateway.model_changes import ModelChanges
-from gateway.model_rows import BaseModel, Dtype, ModelChange, NoSuchDirectory, list_models
-from gateway.model_writes import NewModel
 
 CONNECT_S_MAX = 5.0
 LOOK_S_MAX = 1.0

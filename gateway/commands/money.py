@@ -16,10 +16,10 @@ from billing.accounts.budget_windows import Kind
 from billing.accounts.budgets import BudgetState
 from billing.accounts.prices import PICOS_MAX, PICOS_PER_UNIT, PriceVersion, SubjectKind, format_picos
 from billing.clock import Period, from_datetime
-from gateway.administration import budget_state, tenant_of
+from gateway.admin.administration import budget_state, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.views import BudgetView, PriceView
+from gateway.views.accounts import BudgetView, PriceView
 
 MILLION = 10**6
 DIGITS_MAX = 40  # before and after the point

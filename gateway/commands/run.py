@@ -13,17 +13,17 @@ import sqlalchemy as sa
 
 from billing.database import Database, DatabaseUnavailable
 from engine.protocol import log_output
-from gateway import config as configuration
-from gateway import supervisor
+from gateway.catalog.base_models import BaseModel, configured, list_models
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
-from gateway.config import Config
-from gateway.migrate import upgrade
-from gateway.model_rows import BaseModel, configured, list_models
-from gateway.packaged import check_free, install_models, missing, size_of
-from gateway.private_files import make_private
-from gateway.pulse import EnginePulse, WorkerPulse
-from gateway.siblings import socket_path
-from gateway.steps import Steps
+from gateway.commands.start_steps import Steps
+from gateway.config import file as configuration
+from gateway.config.file import Config
+from gateway.config.private_files import make_private
+from gateway.host import supervisor
+from gateway.host.migrate import upgrade
+from gateway.host.packaged_models import check_free, install_models, missing, size_of
+from gateway.host.pulse import EnginePulse, WorkerPulse
+from gateway.host.workers import socket_path
 
 WORKERS_MAX = 32
 EXIT_INTERRUPTED = 130  # as a shell has it after SIGINT
@@ -79,7 +79,7 @@ def serve_command(
         with supervisor.only_one(config.data_dir):
             log_dir = _made_log_dir(config) if text else None
             if demo:
-                from gateway.demo import Demo  # what only the demo needs is loaded only for it
+                from gateway.commands.demo_seed import Demo  # what only the demo needs is loaded only for it
 
                 kept = logging_to(log_dir, specs(config, console.file, fake=fake, demo=True))
                 Demo(config, click.echo, log_dir).run(kept)

@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from gateway import config as configuration
 from gateway.commands.console import Console, pass_console
+from gateway.config import file as configuration
 
 TOOL = "engine.simulate"
 

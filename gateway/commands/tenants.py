@@ -9,10 +9,10 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.accounts import tenants
-from gateway.administration import project_of, tenant_of
+from gateway.admin.administration import project_of, tenant_of
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import read, write
-from gateway.views import ProjectView, TenantView
+from gateway.views.accounts import ProjectView, TenantView
 
 COLUMNS = (
     *("slug", "tier", "status", "currency", "time_zone", "default_max_tokens", "share_weight"),

@@ -7,8 +7,8 @@ from typing import Any
 from litestar import Request, post
 from litestar.types import ASGIApp
 
-from gateway.answering import Endpoint, answer
-from gateway.completions_shape import CompletionShape
+from gateway.answers.completions_shape import CompletionShape
+from gateway.routes.answering import Endpoint, answer
 from gateway.services import Services
 
 

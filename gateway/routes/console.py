@@ -8,8 +8,8 @@ from typing import Any
 
 from litestar import Request, Response, route
 
-from gateway.console_files import INDEX, ConsoleFile
 from gateway.errors import NotFound
+from gateway.http.console_files import INDEX, ConsoleFile
 from gateway.services import Services
 
 # Nothing from elsewhere, nothing inline, in no frame: what somebody smuggles into a page runs nothing and goes nowhere.

@@ -7,11 +7,11 @@ from typing import Any
 from litestar import Request, post
 from litestar.types import ASGIApp
 
-from gateway.access import admit
-from gateway.answering import Endpoint, answer, refunded
-from gateway.http import line_of, read_body
-from gateway.messages_shape import MessageShape
-from gateway.messages_wire import TokenCount
+from gateway.answers.messages_shape import MessageShape
+from gateway.api.messages_wire import TokenCount
+from gateway.http.exchange import line_of, read_body
+from gateway.routes.answering import Endpoint, answer, refunded
+from gateway.routes.guard import admit
 from gateway.services import Services
 
 

@@ -16,8 +16,8 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 from engine.protocol.client import EngineUnavailable
 from gateway import errors
-from gateway.access import admit_operator
-from gateway.metrics_names import adapters_in_use, without_restricted
+from gateway.catalog.metrics_names import adapters_in_use, without_restricted
+from gateway.routes.guard import admit_operator
 from gateway.services import Services
 
 ENGINE_S_MAX = 2.0

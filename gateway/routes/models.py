@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 from litestar import Request, get
 
-from gateway.access import admit
-from gateway.registry import ModelCard
+from gateway.catalog.registry import ModelCard
+from gateway.routes.guard import admit
 from gateway.services import Services
 
 

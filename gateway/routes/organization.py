@@ -16,7 +16,7 @@ from billing.accounts.prices import PICOS_PER_UNIT
 from billing.books import reports
 from billing.books.reports import VALUES_MAX, WIDTHS, Group, Place, Report, Sums, Which, Width
 from billing.clock import SECOND, database_now
-from gateway.administration import Actor, tenant_of
+from gateway.admin.administration import Actor, tenant_of
 from gateway.errors import InvalidRequest
 from gateway.routes.pages import place_of, token_of
 from gateway.services import Services

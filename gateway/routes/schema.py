@@ -11,14 +11,15 @@ from litestar import Request
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from adapters.files.store import FILES
-from gateway import completions_wire, messages_wire, replays, wire
-from gateway.access import COOKIE, CSRF_HEADER, HOST_PREFIX
-from gateway.dialects import AnthropicError, speaks_anthropic
+from gateway.api import chat_wire, completions_wire, messages_wire
+from gateway.api.dialects import AnthropicError, speaks_anthropic
+from gateway.api.parsing import UnservedFields
 from gateway.errors import ErrorBody
-from gateway.live_views import AwayEvent, EngineEvent
-from gateway.parsing import UnservedFields
+from gateway.generation import replays
 from gateway.routes.component_names import REFERENCE, joined, without_module_paths
-from gateway.uploads import BOOLEANS, FIELDS
+from gateway.routes.guard import COOKIE, CSRF_HEADER, HOST_PREFIX
+from gateway.uploads.uploads import BOOLEANS, FIELDS
+from gateway.views.live import AwayEvent, EngineEvent
 
 _STREAMED = "Server-sent events: `data: ` and a {chunk}, then `data: [DONE]`; an error ends it."
 _SESSION = (
@@ -42,10 +43,10 @@ class _Body:
 
 _BODIES = {
     "/v1/chat/completions": _Body(
-        wire.ChatRequest,
-        wire.UNSERVED,
-        wire.ChatCompletion,
-        wire.ChatCompletionChunk,
+        chat_wire.ChatRequest,
+        chat_wire.UNSERVED,
+        chat_wire.ChatCompletion,
+        chat_wire.ChatCompletionChunk,
         _STREAMED.format(chunk="ChatCompletionChunk"),
     ),
     "/v1/completions": _Body(

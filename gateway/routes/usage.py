@@ -14,9 +14,9 @@ from billing.books import usage
 from billing.books.usage import Filter
 from billing.clock import SECOND
 from billing.ledger.messages import Recompute
-from gateway.access import admit
+from gateway.routes.guard import admit
 from gateway.services import Services
-from gateway.views import BudgetView
+from gateway.views.accounts import BudgetView
 
 Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds")]
 

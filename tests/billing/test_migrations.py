@@ -14,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-import gateway.audit
+import gateway.access.audit_log
 import gateway.tables  # its tables are in the metadata too
 from billing import revision, tables
 from billing.accounts import budgets, tenants
@@ -23,7 +23,7 @@ from billing.database import Database
 from billing.ledger.ledger import Held, Ledger
 from billing.ledger.messages import Recompute
 from billing.tables import metadata
-from gateway import adapter_rows
+from gateway.catalog import adapters
 from migrations.upgrade import _migrating, configuration, is_current, upgrade
 from support.billing.books import Books, settlement
 from support.paths import REPO
@@ -67,7 +67,7 @@ async def test_append_only(books: Books, table: str) -> None:
     request = books.request()
     assert isinstance(await ledger.hold(request), Held)
     await ledger.settle(msgspec.structs.replace(settlement(request, 5), recomputed={"premium": Recompute(1, 0.1)}))
-    books.database.write_sync(lambda c: gateway.audit.record(c, actor="me", action="a.b", object_id="x"))
+    books.database.write_sync(lambda c: gateway.access.audit_log.record(c, actor="me", action="a.b", object_id="x"))
     books.database.write_sync(lambda c: invoiced(c, books.tenant.id))
     column = metadata.tables[table].columns.keys()[1]
     statements = [f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"]
@@ -195,16 +195,16 @@ def test_adapters_that_were_there_are_their_own_first_versions(empty_database_ur
     engine.dispose()
     upgrade(empty_database_url)
     database = Database(empty_database_url)
-    found = {row.name: row for row in database.read_sync(adapter_rows.list_adapters)}
+    found = {row.name: row for row in database.read_sync(adapters.list_adapters)}
     assert {name: (row.shared, row.version, row.active) for name, row in found.items()} == {
         "own": ((), 1, True),
         "everyones": (("*",), 1, True),
         "gone": (("*",), 1, False),
     }
-    assert database.read_sync(adapter_rows.live_digests) == {"a" * 64, "b" * 64}
-    [version] = database.read_sync(lambda c: adapter_rows.versions(c, "ada_1"))
+    assert database.read_sync(adapters.live_digests) == {"a" * 64, "b" * 64}
+    [version] = database.read_sync(lambda c: adapters.versions(c, "ada_1"))
     assert (version.number, version.digest, version.created_at, version.bytes) == (1, "a" * 64, 5, None)
-    assert database.read_sync(lambda c: adapter_rows.versions(c, "ada_3")) == []
+    assert database.read_sync(lambda c: adapters.versions(c, "ada_3")) == []
     database.close()
 
 

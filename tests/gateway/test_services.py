@@ -15,7 +15,7 @@ from billing.database import DatabaseUnavailable
 from billing.ledger.ledger import Ledger, LedgerUnavailable
 from billing.tables import leases
 from gateway import services as services_module
-from gateway.config import parse
+from gateway.config.file import parse
 from gateway.services import Services
 from migrations.upgrade import upgrade
 from support.stack import MODEL

@@ -38,7 +38,7 @@ from billing.accounts import budgets, tenants
 from billing.ledger import expiry
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import StatusReport
-from gateway import keys
+from gateway.access import keys
 from support.paths import MODEL_DIR
 from support.services import fresh_postgres
 from support.stack import MODEL, TIERS, Stack

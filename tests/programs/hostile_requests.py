@@ -40,7 +40,7 @@ import msgspec
 
 from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
 from engine.models.packaged.convert import convert_demo_model
-from gateway import keys
+from gateway.access import keys
 from support.gateway.random_bodies import ENDPOINTS, WRONG, a_body
 from support.paths import EXAMPLES
 from support.stack import MODEL, Stack

@@ -21,8 +21,10 @@ from adapters.files.facts import Facts
 from billing import revision, tables
 from billing.accounts import budgets, prices, tenants
 from billing.database import Database
-from gateway import adapter_rows, errors, keys
-from gateway.config import Config, parse
+from gateway import errors
+from gateway.access import keys
+from gateway.catalog import adapters as adapter_rows
+from gateway.config.file import Config, parse
 from migrations.upgrade import upgrade
 from support.ports import free_port
 from support.waiting import PATIENCE_S, eventually

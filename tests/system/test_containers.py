@@ -159,7 +159,7 @@ def test_every_service_is_closed_and_names_what_is_there() -> None:
 
 
 def test_every_variable_is_one_that_something_reads() -> None:
-    read = "".join(path.read_text() for path in [REPO / "gateway/config.py", *FOLDER.glob("*")])
+    read = "".join(path.read_text() for path in [REPO / "gateway/config/file.py", *FOLDER.glob("*")])
     services = compose()["services"]
     for name in ("seed", "gateway"):
         for variable in services[name]["environment"]:

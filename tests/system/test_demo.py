@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from gateway import keys
+from gateway.access import keys
 from support.ports import free_port
 
 SECRET = re.compile(r"lw_(?:live|admin)_[0-9A-Za-z]{38}")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gateway.commands.console import CHECKOUT_FILE
-from gateway.packaged import FREE_BESIDE_BYTES
+from gateway.host.packaged_models import FREE_BESIDE_BYTES
 from support.ports import free_port
 from support.services import missing_service
 
@@ -124,7 +124,7 @@ def test_without_a_terminal_a_service_logs_json_to_stderr(serve: Any) -> None:
 
 
 def test_a_slow_step_prints_its_seconds() -> None:
-    from gateway.steps import Steps
+    from gateway.commands.start_steps import Steps
 
     said: list[str] = []
     steps = Steps(said.append, 2, silence_s_max=0.05)

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import engine.__main__
-from gateway import supervisor
+from gateway.host import supervisor
 
 STOP_S_MAX = 15.0  # a second or two, and what a machine stands still
 

@@ -20,10 +20,10 @@ import sqlalchemy as sa
 from billing import tables
 from billing.ledger import expiry
 from billing.ledger.journal import paths
-from gateway import keys
+from gateway.access import keys
 from gateway.commands.run import gateway_specs
-from gateway.config import parse
-from gateway.siblings import merged
+from gateway.config.file import parse
+from gateway.host.workers import merged
 from support.paths import REPO
 from support.ports import free_port
 from support.stack import Stack, body

@@ -19,7 +19,7 @@ from billing import tables
 from billing.accounts import tenants
 from billing.books import corrections
 from billing.clock import DAY, database_now
-from gateway import audit, keys
+from gateway.access import audit_log, keys
 from support.web.console import Console
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _fill(connection: sa.Connection, hooli: str) -> None:
         keys.create(connection, tenant_id=hooli, name=f"one of many {number:03}")
         corrections.free(connection, hooli, picos=-number - 1, reason=f'"No. {number}", owed', actor="the tests")
     for number in range(MANY):
-        audit.record(connection, actor="the tests", action="tested", object_id=f"obj_{number:04}", tenant_id=hooli)
+        audit_log.record(connection, actor="the tests", action="tested", object_id=f"obj_{number:04}", tenant_id=hooli)
     start = now - 60 * DAY
     closed = {"month": "2026-01", "time_zone": "UTC", "start_at": start, "end_at": start + DAY, "state": "closed"}
     closed |= {"opened_at": start, "closed_sequence": 0, "closed_at": now, "closed_by": "the tests"}

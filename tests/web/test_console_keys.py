@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from gateway import keys as key_rows
+from gateway.access import keys as key_rows
 from support.web.console import Console
 from support.web.pages import serious_faults
 

@@ -12,10 +12,11 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+import engine
 from engine.models.packaged.directory import MODEL_FILES, ConversionError, Progress, make, write_weights
 
 OWN_MODEL = "laneway-tiny"
-_HERE = Path(__file__).resolve().parent
+_ENGINE = Path(engine.__path__[0]).resolve()
 
 
 def install_own_model(directory: Path, progress: Progress | None = None) -> None:
@@ -30,8 +31,8 @@ def install_own_model(directory: Path, progress: Progress | None = None) -> None
 
 def kept_files() -> Path:
     """Inside the package where a wheel put them, else where a checkout has them."""
-    inside = _HERE / OWN_MODEL
-    return inside if inside.is_dir() else _HERE.parents[2] / "examples" / "models" / OWN_MODEL
+    inside = _ENGINE / "models" / OWN_MODEL
+    return inside if inside.is_dir() else _ENGINE.parent / "examples" / "models" / OWN_MODEL
 
 
 def widen(source: Path, directory: Path, say: Progress) -> None:

@@ -17,10 +17,10 @@ from billing.database import Database
 from billing.ledger.ledger import Held, HoldRefused, Ledger
 from billing.ledger.messages import HoldRequest
 from billing.proofs import reconcile
-from gateway import keys
-from gateway.administration import Actor, Administration
-from gateway.config import Config
-from gateway.keys import Key
+from gateway.access import keys
+from gateway.access.keys import Key
+from gateway.admin.administration import Actor, Administration
+from gateway.config.file import Config
 from support.billing.books import Books, settlement
 
 CONFIG = Config()

@@ -14,7 +14,7 @@ from billing.accounts.prices import REQUEST_TOKENS_MAX, UNIT_PRICE_PICOS_MAX
 from billing.books import corrections
 from billing.books.corrections import PERIOD_PICOS_MAX
 from billing.errors import InvalidValue
-from gateway.bookkeeper import Bookkeeper
+from gateway.upkeep.bookkeeper import Bookkeeper
 from support.billing.books import Books
 from support.billing.finance import at, close, fold, use
 from support.waiting import eventually_async

@@ -27,7 +27,7 @@ from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, TENANT_WAITING_MAX,
 from billing.focus.checker import check
 from billing.ledger import leases
 from billing.proofs import equalities, reconcile
-from gateway.exporting import Exporter, NotHere
+from gateway.upkeep.exports import Exporter, NotHere
 from support.billing.books import Books
 from support.billing.exports import BYTES_MAX, january, run, second_tenant
 

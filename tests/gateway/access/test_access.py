@@ -15,7 +15,8 @@ import sqlalchemy as sa
 
 from billing import revision
 from billing.accounts import budgets, tenants
-from gateway import adapter_rows, keys
+from gateway.access import keys
+from gateway.catalog import adapters
 from support.gateway.admin_routes import served_routes
 from support.stack import MODEL, Stack, body, register
 from support.waiting import eventually
@@ -137,9 +138,9 @@ def test_adapters_come_and_go_while_it_runs(stack: Stack) -> None:
     row = stack.write(lambda c: register(c, name="late", tenant_id=tenant, digest="ab" * 32))
     eventually(lambda: stack.chat(model="late").status_code == 200)
     assert stack.chat("globex", model="late").status_code == 404
-    stack.write(lambda c: (revision.bump(c), adapter_rows.remove(c, row.id)))
+    stack.write(lambda c: (revision.bump(c), adapters.remove(c, row.id)))
     eventually(lambda: stack.chat(model="late").status_code == 404)
-    with pytest.raises(adapter_rows.AdapterNameTaken):
+    with pytest.raises(adapters.AdapterNameTaken):
         stack.write(lambda c: register(c, name=MODEL, tenant_id=tenant, digest=""))
 
 

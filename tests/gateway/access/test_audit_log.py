@@ -30,15 +30,16 @@ from billing.exports.export import Spec
 from billing.ledger.messages import HoldRequest, Settlement
 from billing.ledger.transaction import Group
 from billing.tables import billing_periods
-from gateway import audit, keys, tables
-from gateway.adapter_rows import Registration
-from gateway.administration import Actor, Administration
-from gateway.allowances import LimitsChange
-from gateway.config import parse
+from gateway import tables
+from gateway.access import audit_log, keys
+from gateway.admin.administration import Actor, Administration
+from gateway.admin.finance import Finance
+from gateway.admin.models import NewModel
+from gateway.catalog.adapters import Registration
+from gateway.catalog.base_models import ModelChange
+from gateway.config.file import parse
 from gateway.errors import InvalidApiKey
-from gateway.finance import Finance
-from gateway.model_rows import ModelChange
-from gateway.model_writes import NewModel
+from gateway.limits.overrides import LimitsChange
 from migrations.upgrade import upgrade
 from support.gateway.adapter_uploads import files_of
 from support.stack import MODEL, Stack
@@ -193,9 +194,9 @@ def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administrat
     assert (line.before["scope_id"], line.after["scope_id"]) == (old, made.key.id)
 
 
-def lines(database: Database, **which: Any) -> list[audit.AuditLine]:
+def lines(database: Database, **which: Any) -> list[audit_log.AuditLine]:
     """Oldest first."""
-    return database.read_sync(lambda c: audit.listing(c, audit.Filter(**which), limit=500))[::-1]
+    return database.read_sync(lambda c: audit_log.listing(c, audit_log.Filter(**which), limit=500))[::-1]
 
 
 def test_every_administrative_write_has_its_line(database: Database, administration: Finance) -> None:

@@ -12,14 +12,15 @@ import sqlalchemy as sa
 from billing import revision
 from billing.accounts import tenants
 from billing.database import Database, DatabaseUnavailable
-from gateway import allowances, keys
-from gateway import callers as module
-from gateway.allowance import Allowance
-from gateway.allowances import LimitsChange
-from gateway.callers import Callers
+from gateway.access import callers as module
+from gateway.access import keys
+from gateway.access.callers import Callers
+from gateway.config.allowance import Allowance
 from gateway.errors import InvalidApiKey, Overloaded
-from gateway.limits import Scope
-from gateway.watch import RevisionWatch
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
+from gateway.limits.rates import Scope
+from gateway.upkeep.revision_watch import RevisionWatch
 from migrations.upgrade import upgrade
 from support.waiting import eventually_async
 
@@ -67,8 +68,8 @@ async def test_who_is_limited_and_how(database: Database) -> None:
 
     def run(connection: sa.Connection) -> None:
         of_key, of_tenant = LimitsChange(concurrency=7), LimitsChange(requests_per_minute=8, tokens_per_minute=9)
-        allowances.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=of_key)
-        allowances.change(connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=of_tenant)
+        overrides.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=of_key)
+        overrides.change(connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=of_tenant)
 
     database.write_sync(run)
     callers.clear()

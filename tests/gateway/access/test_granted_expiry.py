@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import keys
-from gateway.roles import ROLES, Role
+from gateway.access import keys
+from gateway.access.roles import ROLES, Role
 from support.gateway.session_client import sign_in
 from support.stack import Stack
 

@@ -21,8 +21,9 @@ from billing.books import corrections, invoices, periods, rollups
 from billing.exports import jobs
 from billing.exports.export import Spec
 from billing.tables import metadata
-from gateway import allowances, audit, keys
-from gateway.allowances import LimitsChange
+from gateway.access import audit_log, keys
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
 from support.gateway.admin_routes import served_routes
 from support.stack import MODEL, Stack, body
 from support.waiting import eventually
@@ -142,7 +143,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, model_dir: Any) -> Iterator
 
 def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
     tenant_id, key_id = stack.tenants[slug], stack.key_ids[slug]
-    audit.record(connection, actor="test", action="tenant.update", object_id=tenant_id, tenant_id=tenant_id)
+    audit_log.record(connection, actor="test", action="tenant.update", object_id=tenant_id, tenant_id=tenant_id)
     webhooks.create(connection, url=f"https://{slug}.example.org/hook", tenant_id=tenant_id)
     for scope, scope_id in (("tenant", tenant_id), ("key", key_id)):
         budgets.create(
@@ -156,7 +157,7 @@ def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
             kind="soft",
             thresholds=(1,),
         )
-    allowances.change(
+    overrides.change(
         connection, scope="tenant", subject_id=tenant_id, tenant_id=tenant_id, change=LimitsChange(concurrency=9)
     )
 
@@ -332,7 +333,7 @@ def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: st
 
 
 def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -> None:
-    before = served.read(lambda c: audit.listing(c, audit.Filter(tenant_id=served.tenants[THEIRS])))
+    before = served.read(lambda c: audit_log.listing(c, audit_log.Filter(tenant_id=served.tenants[THEIRS])))
     for path, sent in NAMES_A_TENANT.items():
         theirs, absent = (
             ask(served, admin, "POST", f"/v1/admin/{path}", sent | {"tenant": one}) for one in (THEIRS, ABSENT)
@@ -350,7 +351,7 @@ def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -
     shared = [ask(served, admin, "PATCH", f"/v1/admin/adapters/{ours}", {"shared": [one]}) for one in (THEIRS, ABSENT)]
     assert [answer.status_code for answer in shared] == [404, 404]
     assert shared[0].text.replace(THEIRS, ABSENT) == shared[1].text
-    assert served.read(lambda c: audit.listing(c, audit.Filter(tenant_id=served.tenants[THEIRS]))) == before
+    assert served.read(lambda c: audit_log.listing(c, audit_log.Filter(tenant_id=served.tenants[THEIRS]))) == before
 
 
 def test_a_tenants_files_hold_nothing_of_another(served: Stack, marks: dict[str, set[str]]) -> None:

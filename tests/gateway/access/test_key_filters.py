@@ -12,7 +12,8 @@ from billing import clock
 from billing.accounts import tenants
 from billing.database import Database
 from billing.lists import Asked
-from gateway import keys, tables
+from gateway import tables
+from gateway.access import keys
 from migrations.upgrade import upgrade
 
 

@@ -15,7 +15,7 @@ from billing import revision
 from billing.accounts import tenants
 from billing.database import Database
 from billing.errors import InvalidValue
-from gateway import keys
+from gateway.access import keys
 from gateway.tables import keys as table
 from migrations.upgrade import upgrade
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from billing import tables
 from billing.accounts import budgets, webhooks
 from billing.clock import database_now
-from gateway import keys
+from gateway.access import keys
 from support.stack import Stack
 
 INNER = "'hooks.inner' is at 10.0.0.5, which is private: webhooks.private_addresses"

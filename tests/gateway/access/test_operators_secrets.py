@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from billing.accounts import webhooks
-from gateway import keys
-from gateway.roles import ROLES, Role
+from gateway.access import keys
+from gateway.access.roles import ROLES, Role
 from support.stack import MODEL, Stack
 
 

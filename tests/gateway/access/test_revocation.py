@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from billing.accounts import prices, tenants
-from gateway import keys
+from gateway.access import keys
 from support.stack import MODEL, Stack, body
 from support.waiting import PATIENCE_S, eventually, eventually_async, promptly
 

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from gateway import keys, roles
+from gateway.access import keys, roles
+from gateway.access.roles import AREAS, ROLES, Role
 from gateway.cli import main
-from gateway.roles import AREAS, ROLES, Role
 from support.gateway.admin_routes import ServedRoute, admin_routes
 from support.gateway.session_client import NO_TLS, SESSION, cookie_name, sign_in
 from support.stack import MODEL, Stack, body

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from billing.proofs import reconcile
-from gateway import keys
+from gateway.access import keys
 from support.stack import Stack
 from support.waiting import eventually
 

@@ -10,9 +10,9 @@ import pytest
 
 from billing.clock import database_now
 from billing.database import Database
-from gateway.callers import Callers
+from gateway.access.callers import Callers
+from gateway.access.sessions import SECRET_BYTES, Sessions
 from gateway.errors import Overloaded, SessionExpired
-from gateway.sessions import SECRET_BYTES, Sessions
 from migrations.upgrade import upgrade
 
 FLOOD = 3000

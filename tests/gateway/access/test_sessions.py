@@ -15,11 +15,10 @@ import sqlalchemy as sa
 
 from billing.accounts import tenants
 from billing.clock import SECOND
-from gateway import keys
-from gateway.errors import RateLimited
-from gateway.keys import MadeKey
-from gateway.roles import Role
-from gateway.sessions import (
+from gateway.access import keys
+from gateway.access.keys import MadeKey
+from gateway.access.roles import Role
+from gateway.access.sessions import (
     BEYOND_LIMIT_MAX,
     REFUSED_S,
     SESSION_IDLE_S,
@@ -29,6 +28,7 @@ from gateway.sessions import (
     WRONG_SIGN_INS_S,
     SignIns,
 )
+from gateway.errors import RateLimited
 from gateway.tables import audit_log, sessions
 from support.gateway.session_client import SESSION, Browser, cookie_name, sign_in
 from support.stack import Stack

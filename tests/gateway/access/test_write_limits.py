@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import keys
-from gateway.config import ConfigError, parse
-from gateway.write_limits import TENANT_WRITES_BURST_S, TENANT_WRITES_PER_S
+from gateway.access import keys
+from gateway.access.write_limits import TENANT_WRITES_BURST_S, TENANT_WRITES_PER_S
+from gateway.config.file import ConfigError, parse
 from support.gateway.session_client import SESSION, sign_in
 from support.stack import Stack
 

@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from billing import revision
-from gateway import keys, tables
+from gateway import tables
+from gateway.access import keys
 from support.gateway.admin_client import ERROR_KEYS, Operator
 from support.stack import MODEL, Stack, body
 from support.waiting import eventually

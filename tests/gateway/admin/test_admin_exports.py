@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from billing import tables
 from billing.books import periods, rollups
 from billing.focus.checker import check
-from gateway import keys
+from gateway.access import keys
 from gateway.cli import main
 from support.stack import Stack
 from support.waiting import eventually

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import keys
+from gateway.access import keys
 from support.stack import Stack
 
 ODD = "a\0b"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from billing.errors import InvalidValue
 from billing.texts import check_text, visible
-from gateway import keys
+from gateway.access import keys
 from gateway.cli import main
 from gateway.commands.console import escaped_json
 from gateway.tables import adapters

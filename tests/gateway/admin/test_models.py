@@ -14,12 +14,12 @@ import httpx
 import pytest
 
 from adapters.files.facts import Facts
-from gateway import keys
-from gateway.adapter_rows import AdapterNameTaken, Registration
-from gateway.administration import Actor, Administration
+from gateway.access import keys
+from gateway.admin.administration import Actor, Administration
+from gateway.catalog.adapters import AdapterNameTaken, Registration
+from gateway.catalog.base_models import configured
 from gateway.commands.run import engine_file
-from gateway.config import parse
-from gateway.model_rows import configured
+from gateway.config.file import parse
 from support.gateway.adapter_uploads import AdapterOperator
 from support.stack import MODEL, Stack, body, events, register
 from support.waiting import eventually

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import keys
+from gateway.access import keys
 from support.stack import MODEL, Stack
 
 ROUNDS = 4  # of each write: one may happen just before a look of the watch, which then hides that nothing followed

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.answer import Answer, Piece, TokenUsage
+from gateway.answers.sse import StreamedAnswer, Waits
 from gateway.errors import ApiError, InternalError
-from gateway.sse import StreamedAnswer, Waits
+from gateway.generation.answer import Answer, Piece, TokenUsage
 
 
 class Plain:

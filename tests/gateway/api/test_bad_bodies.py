@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from gateway import wire
-from gateway.keys import make_secret
-from gateway.unknown_fields import UnknownFields, is_empty
+from gateway.access.keys import make_secret
+from gateway.api import chat_wire
+from gateway.api.unknown_fields import UnknownFields, is_empty
 from support.stack import Stack, body
 
 COUNT = 500
@@ -43,8 +43,8 @@ def encoded(fields: dict[str, Any]) -> bytes:
 
 def refused_by_the_parser(data: bytes) -> bool:
     try:
-        wire.parse_chat(data, UnknownFields())
-    except wire.InvalidRequest:
+        chat_wire.parse_chat(data, UnknownFields())
+    except chat_wire.InvalidRequest:
         return True
     return False
 
@@ -52,7 +52,7 @@ def refused_by_the_parser(data: bytes) -> bool:
 def wrong_type(choose: random.Random) -> Bad:
     """A known field with a value that the parser, which has tests of its own, refuses."""
     while True:
-        field = choose.choice(wire.ChatRequest.__struct_fields__)
+        field = choose.choice(chat_wire.ChatRequest.__struct_fields__)
         data = encoded(body(**{field: choose.choice(WRONG)}))
         if refused_by_the_parser(data):
             return data, {}, {400}

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.completions_wire import CompletionRequest, parse_completion
+from gateway.api.completions_wire import CompletionRequest, parse_completion
+from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
-from gateway.unknown_fields import UnknownFields
 
 
 def parse(**fields: Any) -> CompletionRequest:

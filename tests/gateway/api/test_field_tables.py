@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from gateway.asked import Asked
+from gateway.api.generation_request import Asked
+from gateway.api.parsing import Unserved
+from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
 from gateway.field_tables import ENDPOINTS, Endpoint, Row, rows
-from gateway.parsing import Unserved
-from gateway.unknown_fields import UnknownFields
 
 TURNS = [{"role": "user", "content": "Say something."}, {"role": "assistant", "content": "Well"}]
 BASE: dict[str, dict[str, Any]] = {

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.asked import ChatPrompt
+from gateway.api.generation_request import ChatPrompt
+from gateway.api.messages_wire import CountRequest, MessagesRequest, parse_count, parse_messages
+from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
-from gateway.messages_wire import CountRequest, MessagesRequest, parse_count, parse_messages
-from gateway.unknown_fields import UnknownFields
 
 USER = {"role": "user", "content": "Hi"}
 BLOCK = {"type": "text", "text": "Hello."}

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway import keys
+from gateway.access import keys
 from support.gateway.random_bodies import ENDPOINTS, Endpoint, a_body
 from support.stack import MODEL, Stack
 from support.waiting import eventually

@@ -10,9 +10,9 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.bodies import PARSE_TEXT_IN_LOOP_BYTES_MAX, read_request
+from gateway.api.bodies import PARSE_TEXT_IN_LOOP_BYTES_MAX, read_request
+from gateway.api.unknown_fields import IGNORED_MAX, NAMED_MAX, header_value
 from gateway.errors import InvalidRequest, UnknownParameter, UnsupportedParameter, UnsupportedValue
-from gateway.unknown_fields import IGNORED_MAX, NAMED_MAX, header_value
 from support.stack import Stack, body
 
 USER = {"role": "user", "content": "Hi"}

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import wire
+from gateway.api import chat_wire
+from gateway.api.parsing import MESSAGE_PART_CHARS
+from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
-from gateway.parsing import MESSAGE_PART_CHARS
-from gateway.unknown_fields import UnknownFields
 
 USER = {"role": "user", "content": "Hi"}
 RETURNED = {
@@ -24,8 +24,8 @@ RETURNED = {
 }
 
 
-def parse(**fields: Any) -> wire.ChatRequest:
-    return wire.parse_chat(msgspec.json.encode({"model": "m", "messages": [USER], **fields}), UnknownFields())
+def parse(**fields: Any) -> chat_wire.ChatRequest:
+    return chat_wire.parse_chat(msgspec.json.encode({"model": "m", "messages": [USER], **fields}), UnknownFields())
 
 
 ACCEPTED: list[dict[str, Any]] = [
@@ -223,7 +223,7 @@ def test_accepted(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", [name for name in wire.ChatRequest.__struct_fields__ if name not in ("messages", "model")]
+    "field", [name for name in chat_wire.ChatRequest.__struct_fields__ if name not in ("messages", "model")]
 )
 def test_null_is_neutral_for_every_field(field: str) -> None:
     parse(**{field: None})
@@ -260,7 +260,7 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
 )
 def test_bytes_that_are_no_request(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
-        wire.parse_chat(body, UnknownFields())
+        chat_wire.parse_chat(body, UnknownFields())
 
 
 def test_what_the_template_gets() -> None:
@@ -271,7 +271,7 @@ def test_what_the_template_gets() -> None:
             RETURNED,
         ]
     )
-    assert wire.chat_messages(request) == [
+    assert chat_wire.chat_messages(request) == [
         {"role": "system", "content": "S"},
         {"role": "user", "content": "a\nb"},
         {"role": "assistant", "content": "Hello."},

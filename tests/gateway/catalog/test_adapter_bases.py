@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from billing.errors import NotFound
-from gateway import config as configuration
-from gateway.config import Config
-from gateway.model_rows import configured
-from gateway.staging import base_for, base_named
+from gateway.catalog.base_models import configured
+from gateway.config import file as configuration
+from gateway.config.file import Config
+from gateway.uploads.staged import base_for, base_named
 
 SERVED = """
 [[models]]

@@ -10,10 +10,11 @@ import httpx
 import openai
 import pytest
 
-from gateway import allowances, keys
-from gateway.allowances import LimitsChange
-from gateway.routing import choose
-from gateway.sections import TargetSection
+from gateway.access import keys
+from gateway.catalog.router import choose
+from gateway.config.settings import TargetSection
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
 from support.gateway.command_line import Laneway
 from support.gateway.several_models import (
     BARE,
@@ -229,7 +230,7 @@ def test_who_has_no_room_is_told_before_every_model_counts_the_prompt(stack: Sta
     made = stack.new_key("globex")
     change = LimitsChange(requests_per_minute=6, tokens_per_minute=1000)
     tenant_id = stack.tenants["globex"]
-    stack.write(lambda c: allowances.change(c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change))
+    stack.write(lambda c: overrides.change(c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change))
     set_cheapest(stack, operator, True)
 
     def ask(**fields: Any) -> httpx.Response:

@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 
 from billing.database import Database
-from gateway.adapter_rows import EVERYONE, Adapter
+from gateway.catalog.adapters import EVERYONE, Adapter
+from gateway.catalog.base_models import BaseModel
+from gateway.catalog.registry import Registry, ServedName
 from gateway.errors import ModelNotFound
-from gateway.model_rows import BaseModel
-from gateway.registry import Registry, ServedName
 from support.gateway.base_models import model
 
 MINE, OTHERS = "ten_mine", "ten_others"

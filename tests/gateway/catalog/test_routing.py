@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from gateway.routing import choose
-from gateway.sections import TargetSection
+from gateway.catalog.router import choose
+from gateway.config.settings import TargetSection
 
 REQUESTS = 10_000
 

@@ -14,7 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from billing.database import Database
-from gateway import audit, keys
+from gateway.access import audit_log as audit
+from gateway.access import keys
 from gateway.cli import main
 from gateway.commands.bench import install_line
 from gateway.tables import audit_log

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway import config as configuration
-from gateway.config import Config, ConfigError
-from gateway.sections import ModelSection, TierSection, safe_url
+from gateway.config import file as configuration
+from gateway.config.file import Config, ConfigError
+from gateway.config.settings import ModelSection, TierSection, safe_url
 from support.paths import REPO
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from adapters.files.generate import Recipe, write_random
 from adapters.files.spec import BaseShape
-from gateway import keys
-from gateway.private_files import close_to_others, make_private
+from gateway.access import keys
+from gateway.config.private_files import close_to_others, make_private
 from support.gateway.adapter_uploads import AdapterOperator
 from support.paths import REPO
 from support.stack import MODEL, Stack

@@ -12,7 +12,7 @@ import pytest
 
 from adapters.files.store import AdapterStore
 from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable
-from gateway.loader import AdapterLoader
+from gateway.engines.adapter_sync import AdapterLoader
 from support.waiting import eventually_async
 
 OLD, NEW, LATER = "a" * 64, "b" * 64, "c" * 64

@@ -17,12 +17,12 @@ import pytest
 from billing.accounts import prices
 from engine.protocol.client import EngineClient, Generation
 from engine.protocol.frames import Sampling
-from gateway import model_loader
-from gateway.administration import Actor, Administration
-from gateway.model_changes import ModelChanges
-from gateway.model_loader import ModelLoader
-from gateway.model_rows import BaseModel
-from gateway.model_writes import NewModel
+from gateway.admin.administration import Actor, Administration
+from gateway.admin.model_rollout import ModelChanges
+from gateway.admin.models import NewModel
+from gateway.catalog.base_models import BaseModel
+from gateway.engines import model_sync
+from gateway.engines.model_sync import ModelLoader
 from support.stack import MODEL, Stack
 from support.waiting import eventually_async
 
@@ -102,14 +102,14 @@ async def test_what_has_no_row_goes_and_what_gets_one_stays(
 ) -> None:
     """Of an add that was given up, and of one whose row came after the engine had it."""
     one, other = sides
-    monkeypatch.setattr(model_loader, "NAMELESS_S", 3600.0)
+    monkeypatch.setattr(model_sync, "NAMELESS_S", 3600.0)
     for name in ("given-up", "late"):
         await other.client.load_model(name, "")
     await eventually_async(lambda: one.serves("given-up") and one.serves("late"))
     assert one.serves("given-up"), "whoever adds it may be about to write its row"
     for side in sides:
         side.say(model("late"))
-    monkeypatch.setattr(model_loader, "NAMELESS_S", 0.0)
+    monkeypatch.setattr(model_sync, "NAMELESS_S", 0.0)
     one.loader.follow()
     await eventually_async(lambda: not one.serves("given-up") and not other.serves("given-up"))
     assert one.serves("late")
@@ -127,7 +127,7 @@ async def test_what_has_no_row_stays_while_nobody_can_tell(
 ) -> None:
     """A gateway that cannot read the database takes nothing from others that can."""
     one, other = sides
-    monkeypatch.setattr(model_loader, "NAMELESS_S", 0.0)
+    monkeypatch.setattr(model_sync, "NAMELESS_S", 0.0)
     one.fresh = other.fresh = False
     await other.client.load_model("late", "")
     await eventually_async(lambda: one.serves("late") and other.serves("late"))
@@ -145,7 +145,7 @@ async def test_one_that_is_restored_while_another_gateway_unloads_it(
 ) -> None:
     """It comes back once what runs on it has ended, by itself, and is not told to be refused meanwhile."""
     one, other = sides
-    monkeypatch.setattr(model_loader, "UNLOAD_AFTER_S", 0.0)
+    monkeypatch.setattr(model_sync, "UNLOAD_AFTER_S", 0.0)
     for side in sides:
         side.say(model(SECOND))
     await eventually_async(lambda: one.serves(SECOND) and other.serves(SECOND))
@@ -154,7 +154,7 @@ async def test_one_that_is_restored_while_another_gateway_unloads_it(
     await eventually_async(lambda: not one.serves(SECOND))
     for side in sides:
         side.say(model(SECOND))
-    await asyncio.sleep(model_loader.RETURN_S)
+    await asyncio.sleep(model_sync.RETURN_S)
     assert stream.ending is None
     assert one.refused == other.refused == {}
     assert not one.serves(SECOND)
@@ -182,7 +182,7 @@ async def test_another_model_of_the_name_is_being_loaded(sides: tuple[Side, Side
 
 async def test_nothing_is_begun_after_the_end(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = sides
-    monkeypatch.setattr(model_loader, "RETRY_S", 0.05)
+    monkeypatch.setattr(model_sync, "RETRY_S", 0.05)
     one.say(msgspec.structs.replace(model(SECOND), context_tokens=-1))
     await eventually_async(lambda: SECOND in one.refused)
     await one.loader.close()

@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from gateway.answer import PIECES_MAX, Answer, TokenUsage
 from gateway.errors import InternalError
+from gateway.generation.answer import PIECES_MAX, Answer, TokenUsage
 
 
 @pytest.mark.parametrize("every", [1, 7, PIECES_MAX, PIECES_MAX + 1, 1000, 5000])

@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from engine.text.tokenizer import Tokenizer
-from gateway import keys
+from gateway.access import keys
 from support.gateway.slow_readers import send
 from support.processes import stopped
 from support.stack import Stack, body, events

@@ -14,8 +14,8 @@ import pytest
 from billing.accounts import budgets
 from billing.ledger import expiry
 from engine.protocol.frames import Finished, Refused, Submit, Tokens, Usage
-from gateway import allowances
-from gateway.allowances import LimitsChange
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
 from support.gateway.scripted_engine import Said
 from support.gateway.several_models import (
     BARE,
@@ -253,7 +253,7 @@ def test_a_limit_that_the_fallback_would_pass(stack: ScriptedModels) -> None:
     made = stack.new_key("initech", default_max_tokens=2048)
     change = LimitsChange(tokens_per_minute=200)
     tenant_id = stack.tenants["initech"]
-    stack.write(lambda c: allowances.change(c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change))
+    stack.write(lambda c: overrides.change(c, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change))
     stack.says(full(SMALL))
     eventually(lambda: ask(stack, made.secret).status_code == 200)
     refused = ask(stack, made.secret, max_tokens=None)  # cut to the small one's context; the other's is larger

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
-from gateway import first_tokens
-from gateway.first_tokens import BUCKET_MAX, MINUTE, FirstTokens, Summary, bound_ms, bucket, summaries
-from gateway.sections import TierSection
+from gateway.config.settings import TierSection
+from gateway.generation import first_tokens
+from gateway.generation.first_tokens import BUCKET_MAX, MINUTE, FirstTokens, Summary, bound_ms, bucket, summaries
 from gateway.tables import first_token_minutes
 from migrations.upgrade import upgrade
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from billing.accounts import tenants
-from gateway import keys
+from gateway.access import keys
 from support.stack import Stack, body, events
 
 GRANTED = "x-laneway-max-tokens-granted"

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from engine.text.tokenizer import Tokenizer
-from gateway import logprobs
-from gateway.logprobs import PART_TOKENS, chat_tokens, filled, legacy_logprobs, piecewise
-from gateway.text import Drawn
+from gateway.generation import logprobs
+from gateway.generation.logprobs import PART_TOKENS, chat_tokens, filled, legacy_logprobs, piecewise
+from gateway.generation.text import Drawn
 from support.stack import MODEL, Stack, body, events
 
 ALTERNATIVES = 21

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from billing.accounts import tenants
-from gateway import keys
+from gateway.access import keys
 from support.stack import MODEL, Stack
 
 ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}

@@ -13,16 +13,16 @@ from billing.database import Database
 from engine.protocol.client import EngineClient
 from engine.protocol.frames import ModelInfo
 from engine.text.tokenizer import Tokenizer
-from gateway.asked import Asked, LargeBody, Prompt
-from gateway.bodies import PARSE_IN_LOOP_BYTES_MAX
-from gateway.callers import Caller
-from gateway.config import parse
+from gateway.access.callers import Caller
+from gateway.api.bodies import PARSE_IN_LOOP_BYTES_MAX
+from gateway.api.generation_request import Asked, LargeBody, Prompt
+from gateway.api.sampling import TextRules, make_sampling
+from gateway.catalog.registry import Registry, ServedName, Target
+from gateway.catalog.served_models import Files, ServedModel
+from gateway.config.file import parse
 from gateway.errors import InvalidRequest
-from gateway.large_work import LargeWork
-from gateway.models import Files, ServedModel
-from gateway.plans import Known, Planner
-from gateway.registry import Registry, ServedName, Target
-from gateway.sampling import TextRules, make_sampling
+from gateway.generation.planning import Known, Planner
+from gateway.large_work.pool import LargeWork
 from support.gateway.base_models import model
 
 

@@ -17,10 +17,12 @@ from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger import leases
 from billing.ledger.ledger import HoldRequest, Ledger, Settlement
-from gateway import allowances, errors, keys
-from gateway import replays as module
-from gateway.allowances import LimitsChange
-from gateway.replays import HEADER, Call, First, Replayed, Replays
+from gateway import errors
+from gateway.access import keys
+from gateway.generation import replays as module
+from gateway.generation.replays import HEADER, Call, First, Replayed, Replays
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
 from gateway.tables import replays
 from migrations.upgrade import upgrade
 from support.gateway.slow_readers import send
@@ -93,7 +95,7 @@ def test_limits_come_first_and_an_answer_is_there_for_whoever_used_them_up(stack
     stack.keys["limited"] = made.secret
     two = LimitsChange(requests_per_minute=2)
     stack.write(
-        lambda c: allowances.change(c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants["acme"], change=two)
+        lambda c: overrides.change(c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants["acme"], change=two)
     )
     count = "CREATE TRIGGER counted AFTER INSERT ON replays BEGIN INSERT INTO begun VALUES (NEW.key_id); END"
     for statement in ("CREATE TABLE begun (key_id TEXT)", count):
@@ -171,7 +173,7 @@ def test_a_caller_who_leaves_may_ask_for_the_answer(slow: Stack) -> None:
     """What still runs has the one place that there is: who asks again hears of it all the same."""
     asked: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True}
     globex, key_id, one = slow.tenants["globex"], slow.key_ids["globex"], LimitsChange(concurrency=1)
-    slow.write(lambda c: allowances.change(c, scope="key", subject_id=key_id, tenant_id=globex, change=one))
+    slow.write(lambda c: overrides.change(c, scope="key", subject_id=key_id, tenant_id=globex, change=one))
     slow.known()
     assert slow.engine is not None
     with stopped(slow.engine.pid):

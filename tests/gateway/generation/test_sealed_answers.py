@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from gateway import sealing
-from gateway.replays import HEADER, SEALED_HERE_BYTES_MAX
-from gateway.sealing import Owner, Sealing, Unreadable
+from gateway.generation import sealing
+from gateway.generation.replays import HEADER, SEALED_HERE_BYTES_MAX
+from gateway.generation.sealing import Owner, Sealing, Unreadable
 from gateway.tables import replays
 from support.stack import Stack, body
 

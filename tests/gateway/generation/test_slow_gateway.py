@@ -19,12 +19,13 @@ from billing.accounts import prices, tenants
 from billing.database import Database
 from billing.ledger.ledger import Held, Ledger
 from billing.ledger.patience import Patience
-from gateway import holding, keys
+from gateway.access import keys
+from gateway.catalog.registry import Target
+from gateway.generation import holds
+from gateway.limits.turn_pace import AT_ONCE, Pace
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
-from gateway.pace import AT_ONCE, Pace
-from gateway.registry import Target
-from gateway.watch import STALE_S, RevisionWatch
+from gateway.upkeep.revision_watch import STALE_S, RevisionWatch
 from migrations.upgrade import upgrade
 from support.waiting import eventually_async
 
@@ -181,7 +182,7 @@ def test_patience_leaves_a_cancellation_and_an_error_as_they_are() -> None:
 
 
 def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holding, "HOLD_WAIT_S", 0.4)
+    monkeypatch.setattr(holds, "HOLD_WAIT_S", 0.4)
 
     def seed(connection: sa.Connection) -> SimpleNamespace:
         tenant = tenants.create(connection, slug="acme", name="Acme", tier="standard")
@@ -197,7 +198,7 @@ def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monk
         line = RequestLine(RequestRecord(request_id="req_1", method="POST"))
         work = SimpleNamespace(request_id="req_1", caller=caller, tier="standard", plan=plan, line=line)
         asyncio.get_running_loop().call_later(0.0, time.sleep, 0.8)
-        held = await holding.Holding(ledger, None, Metrics()).hold(work)  # type: ignore[arg-type]
+        held = await holds.Holding(ledger, None, Metrics()).hold(work)  # type: ignore[arg-type]
         assert isinstance(held, Held)
         await ledger.close()
 

@@ -8,7 +8,7 @@ import time
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.stops import StopScanner
+from gateway.generation.stops import StopScanner
 
 LETTERS = st.text(alphabet="abé☃", max_size=40)
 STOPS = st.lists(st.text(alphabet="abé☃", min_size=1, max_size=5), max_size=4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.text.tokenizer import Tokenizer
-from gateway.text import TextOfIds
+from gateway.generation.text import TextOfIds
 
 
 @pytest.fixture(scope="module")

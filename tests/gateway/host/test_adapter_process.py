@@ -11,12 +11,12 @@ import pytest
 
 from adapters.files.header import AdapterRefused
 from adapters.files.store import AdapterStore
-from gateway import adapter_process
-from gateway.adapter_process import Resolver, environment, run_adapters
-from gateway.config import parse
+from gateway.config.file import parse
+from gateway.host import adapter_process
+from gateway.host.adapter_process import Resolver, environment, run_adapters
 from gateway.metrics import Metrics
-from gateway.staging import Base
-from gateway.uploads import Uploads
+from gateway.uploads.staged import Base
+from gateway.uploads.uploads import Uploads
 from support.paths import REPO
 
 

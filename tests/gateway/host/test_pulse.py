@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from engine.text.tokenizer import Tokenizer
-from gateway.pulse import EnginePulse
+from gateway.host.pulse import EnginePulse
 from support.stack import Stack, body
 
 MakeStack = Callable[..., Stack]

@@ -12,8 +12,14 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from gateway.connection import HEAD_S_MAX
-from gateway.connection_limits import ADDRESS_SHARE, DESCRIPTORS_RESERVED, UPLOAD_DESCRIPTORS, Connections, client_of
+from gateway.http.connection import HEAD_S_MAX
+from gateway.limits.connection_limits import (
+    ADDRESS_SHARE,
+    DESCRIPTORS_RESERVED,
+    UPLOAD_DESCRIPTORS,
+    Connections,
+    client_of,
+)
 from gateway.metrics import Metrics
 from support.gateway.slow_readers import ask
 from support.stack import Stack

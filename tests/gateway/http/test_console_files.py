@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import console_files
-from gateway.config import default_console_directory, parse
-from gateway.console_files import BuildRefused, ConsoleFiles
+from gateway.config.file import default_console_directory, parse
+from gateway.http import console_files
+from gateway.http.console_files import BuildRefused, ConsoleFiles
 from support.stack import Stack
 
 PAGE = b"<!doctype html><title>Laneway</title>"

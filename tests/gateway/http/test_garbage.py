@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.client_pace import ClientPace
 from gateway.errors import InvalidRequest
-from gateway.http import Front
+from gateway.http.exchange import Front
+from gateway.limits.client_pace import ClientPace
+from gateway.limits.turn_pace import Pace
 from gateway.metrics import Metrics
-from gateway.pace import Pace
 
 
 class Exchange:

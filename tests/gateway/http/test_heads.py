@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import keys
+from gateway.access import keys
 from support.stack import Stack, body, events
 from support.waiting import PATIENCE_S
 

@@ -14,9 +14,7 @@ import msgspec
 import pytest
 
 from engine.text.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
-from gateway import large_work, prompts
-from gateway.asked import ChatPrompt, LargeBody, Prompt
-from gateway.bodies import (
+from gateway.api.bodies import (
     PARSE_IN_LOOP_BYTES_MAX,
     PARSE_TEXT_IN_LOOP_BYTES_MAX,
     check_id_count,
@@ -24,10 +22,13 @@ from gateway.bodies import (
     has_few_values,
     read_request,
 )
+from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Overloaded, RateLimited
-from gateway.large_jobs import CountJob, Counts, HasRead, ReadJob, Window, count
-from gateway.large_work import PROCESSES, TENANT_PROCESSES, TENANT_WAITING_MAX, LargeWork
-from gateway.prompts import PromptCounter
+from gateway.generation import prompts
+from gateway.generation.prompts import PromptCounter
+from gateway.large_work import pool
+from gateway.large_work.jobs import CountJob, Counts, HasRead, ReadJob, Window, count
+from gateway.large_work.pool import PROCESSES, TENANT_PROCESSES, TENANT_WAITING_MAX, LargeWork
 from support.waiting import eventually_async
 
 WINDOW = Window(8192, 49152, 1, "messages")
@@ -125,7 +126,7 @@ async def test_one_tenant_takes_its_part_and_its_excess_names_its_limit(work: La
 
 
 async def test_tenants_take_turns(work: LargeWork, model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_work, "PROCESSES", 1)  # so that jobs end in the order of their turns
+    monkeypatch.setattr(pool, "PROCESSES", 1)  # so that jobs end in the order of their turns
     await work.do("first", job(model_dir, "Hello"))
     ended: list[str] = []
 
@@ -142,14 +143,14 @@ async def test_a_process_that_hangs_or_dies_is_replaced(
     work: LargeWork, model_dir: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
     await work.do("t", job(model_dir, "Hello"))
-    monkeypatch.setattr(large_work, "JOB_S_MAX", 0.5)
+    monkeypatch.setattr(pool, "JOB_S_MAX", 0.5)
     await eventually_async(lambda: bool(work._idle))
     for peer in work._idle:
         os.kill(peer.pid, how)
     pids = {peer.pid for peer in work._idle}
     with pytest.raises(Overloaded):
         await work.do("t", job(model_dir, "Hello"))
-    monkeypatch.setattr(large_work, "JOB_S_MAX", 30.0)
+    monkeypatch.setattr(pool, "JOB_S_MAX", 30.0)
     answers = await asyncio.gather(
         *[work.do(f"t{n}", job(model_dir, "Hello")) for n in range(PROCESSES)], return_exceptions=True
     )

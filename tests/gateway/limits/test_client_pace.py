@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from gateway.client_pace import BURST_S, CLIENTS_MAX, DELAY_S_MAX, ClientPace
+from gateway.limits.client_pace import BURST_S, CLIENTS_MAX, DELAY_S_MAX, ClientPace
 from support.stack import Stack
 
 

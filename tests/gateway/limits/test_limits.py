@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from gateway import limits
-from gateway.allowance import Allowance
+from gateway.config.allowance import Allowance
 from gateway.errors import ApiError, RateLimited
-from gateway.limits import MINUTE_US, Rates, Subject, duration
+from gateway.limits import rates
+from gateway.limits.rates import MINUTE_US, Rates, Subject, duration
 
 LEASE_US = 15_000_000
 
@@ -28,8 +28,8 @@ class House:
         place = f"p{self._places}"
         decision = self.rates.admit(self.now, subjects, tokens, place)
         if not decision.allowed:
-            raise limits.refusal(subjects, decision.taken, tokens)
-        return place, limits.headers(subjects, decision.taken)
+            raise rates.refusal(subjects, decision.taken, tokens)
+        return place, rates.headers(subjects, decision.taken)
 
     def end(self, subjects: list[Subject], place: str, requests: int = 0, tokens: int = 0) -> None:
         self.rates.end(self.now, subjects, place, requests=requests, tokens=tokens)

@@ -15,9 +15,10 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from gateway import allowances, keys
-from gateway.allowances import LimitsChange
-from gateway.limiter import LOOK_S, PLACE_S
+from gateway.access import keys
+from gateway.limits import overrides
+from gateway.limits.limiter import LOOK_S, PLACE_S
+from gateway.limits.overrides import LimitsChange
 from support.ports import free_port
 from support.redis_server import RedisServer
 from support.stack import Stack, body
@@ -88,7 +89,7 @@ def limited(stack: Stack, **limits: Any) -> str:
         tenant_id = made.key.tenant_id
         assert tenant_id is not None
         change = LimitsChange(**limits)
-        allowances.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change)
+        overrides.change(connection, scope="key", subject_id=made.key.id, tenant_id=tenant_id, change=change)
         return made
 
     return stack.write(run).secret

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from billing.accounts import budgets
-from gateway import allowances
-from gateway.allowances import LimitsChange
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
 from support.stack import MODEL, Stack, body
 from support.waiting import eventually
 
@@ -35,7 +35,7 @@ def limited(stack: Stack, **limits: int) -> httpx.Client:
     made = stack.new_key("acme")
     change = LimitsChange(**limits)
     stack.write(
-        lambda c: allowances.change(
+        lambda c: overrides.change(
             c, scope="key", subject_id=made.key.id, tenant_id=stack.tenants["acme"], change=change
         )
     )

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from billing.ids import new_id
-from gateway.allowance import Allowance
+from gateway.config.allowance import Allowance
 from gateway.errors import RateLimited
-from gateway.limiter import PLACE_S, Admission, Limiter
-from gateway.limits import Rates, Subject
-from gateway.shared_limits import SharedRates
+from gateway.limits.limiter import PLACE_S, Admission, Limiter
+from gateway.limits.rates import Rates, Subject
+from gateway.limits.redis_rates import SharedRates
 from support.redis_server import RedisServer
 from support.waiting import eventually_async
 

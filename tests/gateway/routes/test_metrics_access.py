@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway import keys
-from gateway.config import ConfigError, parse
-from gateway.roles import ROLES, Role
+from gateway.access import keys
+from gateway.access.roles import ROLES, Role
+from gateway.config.file import ConfigError, parse
 from support.gateway.several_models import SMALL, ManyModels, sections
 from support.paths import REPO
 from support.ports import free_port

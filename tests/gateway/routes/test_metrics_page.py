@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import keys
+from gateway.access import keys
 from support.gateway.several_models import SMALL, ManyModels, sections
 from support.ports import free_port
 from support.stack import MODEL, Stack

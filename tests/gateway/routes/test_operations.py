@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from billing.clock import SECOND
-from gateway import keys
+from gateway.access import keys
 from support.stack import MODEL, Stack, body
 
 CLOCKS_S = 0.01  # the log measures by another clock than the books

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from gateway import keys
+from gateway.access import keys
 from support.stack import Stack
 from support.waiting import eventually
 

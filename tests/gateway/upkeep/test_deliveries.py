@@ -27,9 +27,9 @@ from billing.accounts import alerts, budgets, prices, tenants, webhooks
 from billing.database import Database
 from billing.ledger.ledger import Ledger
 from billing.ledger.messages import HoldRequest, Settlement
-from gateway import keys
-from gateway.deliveries import NO_PUBLIC_ADDRESS, Deliverer, Undelivered, is_public, status_of
+from gateway.access import keys
 from gateway.metrics import Metrics
+from gateway.upkeep.webhook_deliveries import NO_PUBLIC_ADDRESS, Deliverer, Undelivered, is_public, status_of
 from migrations.upgrade import upgrade
 from support.services import missing_service
 from support.stack import Stack
@@ -243,7 +243,7 @@ async def test_a_fault_of_our_own_ends_one_attempt_and_nothing_else(
     money.webhook(endpoint.url)
     await money.cross()
     with monkeypatch.context() as broken:
-        broken.setattr("gateway.deliveries.signature", lambda *_: 1 // 0)
+        broken.setattr("gateway.upkeep.webhook_deliveries.signature", lambda *_: 1 // 0)
         assert await deliverer(database).run_once() == 1
     assert money.deliveries()[0].last_error == "a fault of the gateway: ZeroDivisionError"
     money.make_due()

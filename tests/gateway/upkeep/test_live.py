@@ -18,11 +18,12 @@ import pytest
 
 from billing.database import Database
 from engine.protocol.client import EngineClient
-from gateway import keys, live
-from gateway.access import CSRF_HEADER
+from gateway.access import keys
 from gateway.errors import ApiError, InvalidApiKey, LedgerAway
-from gateway.live_views import AwayEvent, EngineEvent
-from gateway.routes import admin_live
+from gateway.routes.admin import live as admin_live
+from gateway.routes.guard import CSRF_HEADER
+from gateway.upkeep import live_feed
+from gateway.views.live import AwayEvent, EngineEvent
 from support.stack import MODEL, Stack, body
 from support.waiting import PATIENCE_S, eventually
 
@@ -227,7 +228,7 @@ def test_by_a_session_it_goes_on_until_the_sign_out(watched: Stack) -> None:
         watch = Watch(watched.url, "", cookie=f"{cookie.name}={cookie.value}")
         try:
             # Longer than it takes to be asked again who watches.
-            eventually(lambda: len(watch.named("engine")) >= live.PERIOD_S + admin_live.CONFIRM_S + 1)
+            eventually(lambda: len(watch.named("engine")) >= live_feed.PERIOD_S + admin_live.CONFIRM_S + 1)
             assert not watch.ended.is_set()
             signed_out = browser.delete("/v1/admin/session", headers={CSRF_HEADER: signed_in.json()["csrf_token"]})
             assert signed_out.status_code == 204
@@ -249,17 +250,17 @@ def test_so_many_may_watch_and_no_more(watched: Stack, operator: keys.MadeKey) -
 
     made = [
         watched.write(lambda c: keys.create(c, tenant_id=None, name="watches", kind="admin"))
-        for _ in range(live.WATCHERS_MAX // live.KEY_WATCHERS_MAX)
+        for _ in range(live_feed.WATCHERS_MAX // live_feed.KEY_WATCHERS_MAX)
     ]
     watches: list[Watch] = []
     try:
         for one in made:  # one key's do not keep another's out
-            opened = [Watch(watched.url, one.secret) for _ in range(live.KEY_WATCHERS_MAX)]
+            opened = [Watch(watched.url, one.secret) for _ in range(live_feed.KEY_WATCHERS_MAX)]
             watches += opened
             eventually(lambda opened=opened: all(watch.events for watch in opened))  # type: ignore[misc]
             if one is made[0]:
-                assert f"{live.KEY_WATCHERS_MAX} of this key" in refusal(one.secret)
-        assert f"{live.WATCHERS_MAX} watch" in refusal(operator.secret)
+                assert f"{live_feed.KEY_WATCHERS_MAX} of this key" in refusal(one.secret)
+        assert f"{live_feed.WATCHERS_MAX} watch" in refusal(operator.secret)
     finally:
         for watch in watches:
             watch.leave()
@@ -270,7 +271,7 @@ def test_so_many_may_watch_and_no_more(watched: Stack, operator: keys.MadeKey) -
 
 
 async def test_a_slow_reader_misses_events_and_holds_up_nobody() -> None:
-    watcher = live.Watcher(lambda _: None)
+    watcher = live_feed.Watcher(lambda _: None)
     for number in range(1000):
         watcher.offer(b"%d" % number)
     assert await watcher.next(1.0) == b"999"
@@ -296,7 +297,7 @@ async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_w
     monkeypatch.setattr(admin_live, "CONFIRM_S", 0.05)
     monkeypatch.setattr(admin_live, "UNCONFIRMED_S_MAX", 0.3)
     database = Database(f"sqlite:///{tmp_path / 'none.db'}")
-    hub = live.Live(EngineClient(tmp_path / "no.sock"), live.Tenants(database, dict), dict)
+    hub = live_feed.Live(EngineClient(tmp_path / "no.sock"), live_feed.Tenants(database, dict), dict)
     sent: list[Any] = []
 
     async def admit_again() -> None:

@@ -14,17 +14,18 @@ from billing.accounts import prices, tenants
 from billing.accounts.prices import PriceBook
 from billing.database import Database
 from billing.revision import EVERYTHING, KEPT, Change
-from gateway import allowances, keys
-from gateway.administration import Actor, Administration
-from gateway.allowance import Allowance
-from gateway.allowances import LimitsChange
-from gateway.callers import Callers
-from gateway.config import Config, parse
+from gateway.access import keys
+from gateway.access.callers import Callers
+from gateway.admin.administration import Actor, Administration
+from gateway.config.allowance import Allowance
+from gateway.config.file import Config, parse
+from gateway.config.settings import TargetSection
 from gateway.errors import InvalidApiKey
-from gateway.limits import Scope
-from gateway.sections import TargetSection
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange
+from gateway.limits.rates import Scope
 from gateway.services import Services
-from gateway.watch import RevisionWatch
+from gateway.upkeep.revision_watch import RevisionWatch
 from migrations.upgrade import upgrade
 from support.stack import MODEL, register
 
@@ -69,7 +70,7 @@ async def test_a_write_says_what_it_concerns(database: Database) -> None:
         keys.create(connection, tenant_id=acme, name="more")
         keys.revoke(connection, made.key.id)
         tenants.create_project(connection, tenant_id=acme, name="p")
-        allowances.change(
+        overrides.change(
             connection, scope="tenant", subject_id=acme, tenant_id=acme, change=LimitsChange(concurrency=1)
         )
         keys.create(connection, tenant_id=None, name="ours", kind="admin")
@@ -160,7 +161,7 @@ async def test_what_was_read_before_a_drop_is_not_cached_after_it(database: Data
 async def test_many_tenants_that_changed_are_not_remembered_for_ever(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.callers.CHANGED_MAX", 2)
+    monkeypatch.setattr("gateway.access.callers.CHANGED_MAX", 2)
     _, made = make_tenant(database, "acme")
     callers = Callers(database, ["premium"], LIMITS)
     caller = await callers.identify(f"Bearer {made.secret}")

@@ -21,7 +21,7 @@ from adapters.files.resolved import RESOLVED_FILE
 from adapters.files.slab_names import slab_name
 from adapters.files.spec import BaseShape
 from engine.protocol.client import EngineClient
-from gateway import keys
+from gateway.access import keys
 from support.gateway.adapter_uploads import AdapterOperator, HalfUpload, files_of
 from support.stack import MODEL, Stack
 from support.waiting import eventually

@@ -11,7 +11,7 @@ import pytest
 from adapters.files.check import CONFIG_FILE
 from adapters.files.generate import Recipe, write_random
 from adapters.files.spec import BaseShape
-from gateway import keys
+from gateway.access import keys
 from support.gateway.adapter_uploads import AdapterOperator, files_of
 from support.stack import MODEL, Stack
 

@@ -20,7 +20,7 @@ from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
 from adapters.files.generate import Recipe, write_random
 from adapters.files.header import HEADER_BYTES_MAX, TENSORS_MAX
 from adapters.files.spec import BaseShape
-from gateway import keys
+from gateway.access import keys
 from support.gateway.adapter_uploads import AdapterOperator, Files, HalfUpload
 from support.stack import MODEL, Stack
 from support.waiting import eventually

@@ -17,9 +17,9 @@ import pytest
 from adapters.files.check import CONFIG_FILE, WEIGHTS_FILE
 from adapters.files.generate import Recipe, write_random
 from adapters.files.spec import BaseShape
-from gateway import keys
-from gateway.disk_reserve import RESERVE_FILE, NoRoom, Reserve
-from gateway.keys import MadeKey
+from gateway.access import keys
+from gateway.access.keys import MadeKey
+from gateway.uploads.disk_reserve import RESERVE_FILE, NoRoom, Reserve
 from support.gateway.adapter_uploads import AdapterOperator, files_of
 from support.stack import MODEL, Stack
 from support.waiting import PATIENCE_S, eventually

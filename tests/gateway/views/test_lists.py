@@ -19,7 +19,9 @@ from billing.database import Database
 from billing.errors import InvalidValue
 from billing.exports import jobs
 from billing.lists import Asked, Listed, Place
-from gateway import adapter_rows, audit, keys, tables
+from gateway import tables
+from gateway.access import audit_log, keys
+from gateway.catalog import adapters
 from migrations.upgrade import upgrade
 from support.gateway.session_client import Browser
 from support.stack import Stack
@@ -194,10 +196,10 @@ PATHS = {
     "projects": ("name", tenants._SORTED_PROJECTS),
     "keys": ("created_at", keys._SORTED),
     "budgets": ("created_at", budgets._SORTED),
-    "adapters": ("name", adapter_rows._SORTED),
+    "adapters": ("name", adapters._SORTED),
     "exports": ("-created_at", jobs._SORTED),
     "invoices": ("period", invoices._SORTED),
-    "audit_log": ("-at", audit._SORTED),
+    "audit_log": ("-at", audit_log._SORTED),
 }
 
 
@@ -208,7 +210,7 @@ def steady(row: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_list_is_searched_and_sorted(stack: Stack) -> None:
     owner = stack.write(lambda c: keys.create(c, tenant_id=None, name="lister", kind="admin"))
-    stack.write(lambda c: audit.record(c, actor="lists", action="list.try", object_id="Findable_1"))
+    stack.write(lambda c: audit_log.record(c, actor="lists", action="list.try", object_id="Findable_1"))
     browser = Browser(stack.url)
     browser.headers["Authorization"] = f"Bearer {owner.secret}"
     spec = browser.get("/schema/openapi.json").json()["paths"]

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from engine.protocol.frames import RaisedTargets
-from gateway import keys
-from gateway.health_checks import CHECK_S_MAX, HealthReport
-from gateway.model_views import ModelsView
-from gateway.tier_views import TiersView
+from gateway.access import keys
+from gateway.upkeep.health_checks import CHECK_S_MAX, HealthReport
+from gateway.views.models import ModelsView
+from gateway.views.tiers import TiersView
 from support.gateway.scripted_engine import ScriptedStack
 from support.redis_server import RedisServer
 from support.stack import MODEL, Stack

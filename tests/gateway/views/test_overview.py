@@ -18,11 +18,12 @@ from billing.books.projections import DAY, PACE_DAYS, Pace
 from billing.books.rollups import HOUR
 from billing.clock import SECOND, database_now
 from billing.database import Database
-from gateway import keys, overview, tier_attention
 from gateway import tables as tables_of_keys
-from gateway.first_tokens import Summary
-from gateway.overview import SPEND_MAX, Overviews
-from gateway.sections import TierSection
+from gateway.access import keys
+from gateway.config.settings import TierSection
+from gateway.generation.first_tokens import Summary
+from gateway.views import overview, tier_attention
+from gateway.views.overview import SPEND_MAX, Overviews
 from migrations.upgrade import upgrade
 from support.gateway.session_client import Browser
 from support.stack import Stack

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 
-from gateway import keys
+from gateway.access import keys
 from gateway.tables import audit_log
 from support.stack import Stack
 

@@ -16,7 +16,7 @@ LIST_ROUTES = """
 import json
 from litestar import Litestar
 from gateway.app import ROUTES
-from gateway.routes.admin import admin_router
+from gateway.routes.admin.router import admin_router
 app = Litestar(route_handlers=[*ROUTES, admin_router(None)], openapi_config=None)
 found = []
 for route in app.routes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.model_rows import BaseModel
+from gateway.catalog.base_models import BaseModel
 
 
 def model(name: str, *tenants: str) -> BaseModel:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway import completions_wire, messages_wire, wire
+from gateway.api import chat_wire, completions_wire, messages_wire
 from support.stack import MODEL
 
 WRONG: list[Any] = [
@@ -80,7 +80,7 @@ class Endpoint:
 
 
 ENDPOINTS = (
-    Endpoint("/v1/chat/completions", wire.ChatRequest, ("messages",)),
+    Endpoint("/v1/chat/completions", chat_wire.ChatRequest, ("messages",)),
     Endpoint("/v1/completions", completions_wire.CompletionRequest, ("prompt",)),
     Endpoint("/v1/messages", messages_wire.MessagesRequest, ("messages", "max_tokens")),
     Endpoint("/v1/messages/count_tokens", messages_wire.CountRequest, ("messages",)),

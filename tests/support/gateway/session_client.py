@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from gateway.keys import MadeKey
+from gateway.access.keys import MadeKey
 from support.stack import Stack
 
 SESSION = "/v1/admin/session"

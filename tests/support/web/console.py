@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from gateway import keys
+from gateway.access import keys
 from support.paths import EXAMPLES
 from support.stack import MODEL, Stack
 from support.web.traffic import History

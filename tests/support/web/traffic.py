@@ -18,7 +18,7 @@ from billing.clock import DAY, SECOND, database_now
 from billing.ids import new_id
 from billing.ledger.messages import Held, HoldRequest, Recompute, Settlement
 from billing.ledger.transaction import Group
-from gateway import keys
+from gateway.access import keys
 from support.stack import MODEL, Stack, register
 
 HOUR = 3600 * SECOND

@@ -1,0 +1,230 @@
+"""Sessions of the console: an admin key is signed in with once, and a cookie speaks for it until it is over.
+
+They are rows of the database, so every gateway knows them; of the cookie there is its hash alone. Nothing is cached: a
+session ends with its key, its tenant or its sign-out at the next request. Nothing here knows routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import sqlalchemy as sa
+
+from billing.clock import SECOND, database_now
+from billing.database import Database
+from billing.ids import new_id
+from gateway.access import audit_log, keys
+from gateway.access.callers import Caller, Callers
+from gateway.access.keys import ADMIN
+from gateway.errors import InvalidApiKey, Overloaded, RateLimited, SessionExpired
+from gateway.limits.connection_limits import client_of
+from gateway.tables import sessions
+
+SESSION_S_MAX = 12 * 3600  # however much it is used
+SESSION_IDLE_S = 3600  # without a request
+SEEN_S = 60  # how exactly its last use is known
+SESSIONS_MAX = 100  # of one key; one more ends the oldest
+SECRET_BYTES = 32
+COOKIE_CHARS = 43  # of so many bytes in base64
+# Anybody may make up cookies, and each is looked up: so many at once, that other reads still come through, and so many
+# with those that wait. Above it they are turned away.
+LOOK_UPS_AT_ONCE = 2
+LOOK_UPS_MAX = 256
+
+# Sign-ins with a wrong key from one address, by each gateway process.
+WRONG_SIGN_INS_MAX = 10
+WRONG_SIGN_INS_S = 60.0
+ADDRESSES_MAX = 10_000  # remembered; one more forgets the oldest
+REFUSED_S = 0.25  # every refusal of a key takes so long, whatever was wrong with it
+BEYOND_LIMIT_MAX = 32  # look-ups at once of keys from addresses over their limit
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the key `key_id`; moments in microseconds UTC."""
+
+    id: str
+    key_id: str
+    created_at: int
+    seen_at: int
+    expires_at: int
+
+
+class Sessions:
+    """Those of all gateways of one database."""
+
+    def __init__(self, database: Database, callers: Callers) -> None:
+        self._database = database
+        self._callers = callers
+        self._places = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        self._looking_up = 0
+
+    async def sign_in(self, caller: Caller, request_id: str, *, replaced: str | None = None) -> tuple[str, Session]:
+        """Begin a session and end that of the cookie `replaced`. Returns the cookie's value, which is not stored, and
+        the session. Raises InvalidApiKey when the key has ended meanwhile or is no admin key."""
+        if ADMIN not in caller.scopes or caller.role is None:
+            raise InvalidApiKey()
+        cookie = secrets.token_urlsafe(SECRET_BYTES)
+
+        def begin(connection: sa.Connection) -> Session:
+            session = _begin(connection, caller, cookie, request_id)
+            if replaced is not None:
+                _end_replaced(connection, replaced, request_id)
+            return session
+
+        return cookie, await self._database.keep(begin)
+
+    async def identify(self, cookie: str) -> tuple[Caller, Session]:
+        """Raises SessionExpired, Overloaded, DatabaseUnavailable."""
+        if len(cookie) != COOKIE_CHARS:
+            raise SessionExpired()
+        now, session, caller = await self._look_up(cookie)
+        if session is None or caller is None:
+            raise SessionExpired()
+        self._callers.note_used(caller)
+        if session.seen_at + SEEN_S * SECOND <= now:
+            seen = sa.update(sessions).where(sessions.c.id == session.id, sessions.c.seen_at < now)
+            await self._database.keep(lambda c: c.execute(seen.values(seen_at=now)))
+        return caller, session
+
+    async def sign_out(self, caller: Caller, session: Session, request_id: str) -> None:
+        await self._database.keep(lambda c: _end(c, caller.key_id, caller.tenant_id, session.id, request_id))
+
+    async def _look_up(self, cookie: str) -> tuple[int, Session | None, Caller | None]:
+        if self._looking_up >= LOOK_UPS_MAX:
+            raise Overloaded("Too many sessions are being looked up. Try again in a moment.")
+        self._looking_up += 1
+        try:
+            async with self._places:
+                return await self._database.read(lambda c: self._find(c, cookie))
+        finally:
+            self._looking_up -= 1
+
+    def _find(self, connection: sa.Connection, cookie: str) -> tuple[int, Session | None, Caller | None]:
+        now = database_now(connection)
+        columns = (sessions.c[name] for name in Session.__struct_fields__)
+        row = connection.execute(sa.select(*columns).where(sessions.c.hash == _hash(cookie))).one_or_none()
+        if row is None or row.expires_at <= now or row.seen_at + SESSION_IDLE_S * SECOND <= now:
+            return now, None, None
+        return now, Session(**row._mapping), self._callers.of_key(connection, row.key_id)
+
+
+def csrf_token(cookie: str) -> str:
+    """What a write must carry beside the cookie. It is made from the cookie's value, so that whoever reads the database
+    learns neither."""
+    return hmac.new(cookie.encode(), b"laneway csrf token", hashlib.sha256).hexdigest()
+
+
+def is_csrf_token(cookie: str, token: str) -> bool:
+    return hmac.compare_digest(csrf_token(cookie).encode(), token.encode())
+
+
+class Attempt:
+    """One sign-in, counted as wrong until `succeeded` is called. `refusal`: for a wrong key beyond the limit."""
+
+    def __init__(self, succeeded: Callable[[], None], refusal: RateLimited | None) -> None:
+        self.succeeded = succeeded
+        self.refusal = refusal
+
+
+class SignIns:
+    """Counts wrong sign-ins per address. A valid key is accepted whatever the count is, because behind a proxy all
+    clients share one address. The limit bounds work: beyond it at most BEYOND_LIMIT_MAX keys are looked up at once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._wrong: dict[str, tuple[float, int]] = {}  # since when, how many
+        self._beyond = 0  # running attempts beyond the limit, of all addresses
+
+    @contextlib.contextmanager
+    def attempt(self, address: str) -> Iterator[Attempt]:
+        """Count an attempt at its start, so that simultaneous attempts count too. Raises RateLimited when too many run
+        beyond the limit."""
+        client = client_of(address)
+        refusal = self._count(client)
+        if refusal is None:
+            yield Attempt(lambda: self._uncount(client), None)
+            return
+        if self._beyond >= BEYOND_LIMIT_MAX:
+            raise refusal
+        self._beyond += 1
+        try:
+            yield Attempt(lambda: None, refusal)
+        finally:
+            self._beyond -= 1
+
+    def _count(self, client: str) -> RateLimited | None:
+        now = self._clock()
+        since, wrong = self._wrong.get(client, (now, 0))
+        if now - since >= WRONG_SIGN_INS_S:
+            since, wrong = now, 0
+        if wrong >= WRONG_SIGN_INS_MAX:
+            return RateLimited(
+                f"{wrong} sign-ins with a wrong key came from this address within {WRONG_SIGN_INS_S:g} s, which is "
+                "the limit.",
+                retry_after_s=since + WRONG_SIGN_INS_S - now,
+            )
+        if client not in self._wrong and len(self._wrong) >= ADDRESSES_MAX:
+            del self._wrong[next(iter(self._wrong))]
+        self._wrong[client] = (since, wrong + 1)
+        return None
+
+    def _uncount(self, client: str) -> None:
+        if client in self._wrong:
+            since, wrong = self._wrong[client]
+            self._wrong[client] = (since, max(0, wrong - 1))
+
+
+def _begin(connection: sa.Connection, caller: Caller, cookie: str, request_id: str) -> Session:
+    now = database_now(connection)
+    if not keys.is_usable(connection, caller.key_id):
+        raise InvalidApiKey()
+    ends = now + SESSION_S_MAX * SECOND
+    if caller.expires_at is not None:
+        ends = min(ends, caller.expires_at * SECOND)
+    session = Session(id=new_id("ses"), key_id=caller.key_id, created_at=now, seen_at=now, expires_at=ends)
+    _forget_old(connection, caller.key_id, now)
+    connection.execute(sa.insert(sessions).values(msgspec.structs.asdict(session) | {"hash": _hash(cookie)}))
+    _record(connection, "session.begin", caller.key_id, caller.tenant_id, session.id, request_id)
+    return session
+
+
+def _forget_old(connection: sa.Connection, key_id: str, now: int) -> None:
+    """What is over, of every key, and of this one what is too much with one more."""
+    connection.execute(sa.delete(sessions).where(sessions.c.expires_at <= now))
+    newest = sa.select(sessions.c.id).where(sessions.c.key_id == key_id).order_by(sessions.c.created_at.desc())
+    surplus = connection.execute(newest.offset(SESSIONS_MAX - 1)).scalars().all()
+    if surplus:
+        connection.execute(sa.delete(sessions).where(sessions.c.id.in_(surplus)))
+
+
+def _end_replaced(connection: sa.Connection, cookie: str, request_id: str) -> None:
+    """End the session of this cookie, whichever key it belongs to."""
+    query = sa.select(sessions.c.id, sessions.c.key_id).where(sessions.c.hash == _hash(cookie))
+    if (row := connection.execute(query).one_or_none()) is not None:
+        key = keys.get(connection, row.key_id)
+        _end(connection, row.key_id, None if key is None else key.tenant_id, row.id, request_id)
+
+
+def _end(connection: sa.Connection, key_id: str, tenant_id: str | None, session_id: str, request_id: str) -> None:
+    ended = connection.execute(sa.delete(sessions).where(sessions.c.id == session_id))
+    if ended.rowcount:
+        _record(connection, "session.end", key_id, tenant_id, session_id, request_id)
+
+
+def _record(
+    connection: sa.Connection, action: str, key_id: str, tenant_id: str | None, session_id: str, request_id: str
+) -> None:
+    audit_log.record(
+        connection, actor=key_id, action=action, object_id=session_id, tenant_id=tenant_id, request_id=request_id
+    )
+
+
+def _hash(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode()).hexdigest()

@@ -1,0 +1,57 @@
+"""Rate limits of administrative writes: for each admin key, and for all admin keys of a tenant together.
+
+Every write locks the one revision row and makes every gateway reload something, so a tenant that writes in a loop would
+slow down others. Arithmetic and sharing through Redis are those of the inference limits. It knows no route.
+"""
+
+from __future__ import annotations
+
+from gateway.access.callers import Caller
+from gateway.config.allowance import Allowance
+from gateway.config.settings import AdministrationSection
+from gateway.errors import RateLimited
+from gateway.limits.client_pace import ClientPace
+from gateway.limits.limiter import Limiter
+from gateway.limits.rates import Scope, Subject
+
+# One admin key gets 1/KEY_SHARE of its tenant's limit, so that another key can still revoke it.
+KEY_SHARE = 2
+TENANT_WRITES_PER_S, TENANT_WRITES_BURST_S = 50.0, 0.06
+CONCURRENCY = 1_000_000  # not limited: the place is freed before the write runs
+
+
+class WriteLimits:
+    """Call `take` for each administrative write, before the request's body is read."""
+
+    def __init__(self, limiter: Limiter, section: AdministrationSection) -> None:
+        self._limiter = limiter
+        self._section = section
+        self._pace = ClientPace(TENANT_WRITES_PER_S, TENANT_WRITES_BURST_S)
+
+    async def take(self, caller: Caller) -> None:
+        """Count one write. Raises RateLimited, with the seconds until another write fits."""
+        try:
+            admission = await self._limiter.admit(self._subjects(caller), 0)
+        except RateLimited as error:
+            refused = RateLimited(
+                error.message.replace("requests per minute", "administrative writes per minute"),
+                retry_after_s=error.retry_after_s,
+            )
+            raise refused from None
+        await admission.finish(0)
+        if caller.tenant_id is not None:  # a database has one writer at a time: all tenants' writes wait in one queue
+            await self._pace.wait(caller.tenant_id)
+
+    def _subjects(self, caller: Caller) -> list[Subject]:
+        if caller.tenant_id is None:
+            return [_subject("key", caller.key_id, caller.key_id, self._section.operator_writes_per_minute)]
+        of_tenant = self._section.tenant_writes_per_minute
+        return [
+            _subject("key", caller.key_id, caller.tenant_id, max(1, of_tenant // KEY_SHARE)),
+            _subject("tenant", caller.tenant_id, caller.tenant_id, of_tenant),
+        ]
+
+
+def _subject(scope: Scope, id_: str, family: str, per_minute: int) -> Subject:
+    """A subject of its own: writes do not count in the inference limits of the key or tenant."""
+    return Subject(scope, f"{id_}:writes", family, Allowance(per_minute, 1, CONCURRENCY))

@@ -1,0 +1,149 @@
+"""A chat completion as OpenAI says it: one object, or chunks. It must never know how an answer is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from msgspec import UNSET
+
+from engine.text.tokenizer import Tokenizer
+from gateway.api import chat_wire
+from gateway.errors import ApiError
+from gateway.generation.answer import Answer, FinishReason, Piece, TokenUsage
+from gateway.generation.inflight import InFlight
+from gateway.generation.logprobs import chat_tokens, filled
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+NO_LOGPROBS = chat_wire.ChoiceLogprobs(content=[])
+MARK = b'"content":[]'  # the JSON of NO_LOGPROBS
+
+
+class ChatShape:
+    """Implements `gateway.answers.sse.Shape`. What is the same in every chunk of a text is encoded once."""
+
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, work: InFlight, include_usage: bool) -> None:
+        self._work = work
+        self._id = "chatcmpl-" + work.request_id.removeprefix("req_")
+        self._created = int(time.time())
+        self._include_usage = include_usage
+        self.reports = work.sampling.logprobs >= 0
+        self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: what stands before and after a chunk's content
+
+    # ---- whole
+
+    def whole(self, answer: Answer) -> bytes:
+        return self._whole(answer, answer.take_all())
+
+    def whole_parts(self, answer: Answer) -> Iterator[bytes]:
+        pieces = answer.take_all()
+        tokenizer = self._work.model.tokenizer
+        fillings = [_filling(tokenizer, piece) for piece in pieces] if self.reports else []
+        return filled(self._whole(answer, pieces), MARK, fillings)
+
+    def _whole(self, answer: Answer, pieces: Sequence[Piece]) -> bytes:
+        """The body with MARK in place of each choice's logprobs."""
+        work = self._work
+        assert answer.usage is not None
+        return chat_wire.encode(
+            chat_wire.ChatCompletion(
+                id=self._id,
+                created=self._created,
+                model=work.target.name,
+                service_tier=work.service_tier,
+                system_fingerprint=work.fingerprint,
+                choices=[self._choice(answer, piece) for piece in pieces],
+                usage=usage_of(answer.usage),
+            )
+        )
+
+    def _choice(self, answer: Answer, piece: Piece) -> chat_wire.Choice:
+        reason = answer.texts[piece.index].finish_reason
+        assert reason is not None
+        return chat_wire.Choice(
+            index=piece.index,
+            message=chat_wire.AnswerMessage(content=piece.text),
+            logprobs=NO_LOGPROBS if self.reports else None,
+            finish_reason=reason,
+        )
+
+    # ---- streamed
+
+    def opening(self) -> bytes:
+        return b""
+
+    def piece(self, piece: Piece) -> bytes:
+        said = b""
+        if piece.first:
+            said = self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
+        if piece.text:
+            before, after = self._frames.get(piece.index) or self._frame(piece.index)
+            said += before + chat_wire.encode(piece.text) + after
+        return said
+
+    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+        if not piece.drawn:
+            yield self.piece(piece)
+            return
+        if piece.first:
+            yield self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
+        chunk = self._chunk(piece.index, chat_wire.Delta(content=piece.text), logprobs=NO_LOGPROBS)
+        yield from filled(chunk, MARK, [_filling(self._work.model.tokenizer, piece)])
+
+    def closing(self, answer: Answer) -> bytes:
+        said = [self._chunk(text.index, chat_wire.Delta(), text.finish_reason) for text in answer.texts]
+        if self._include_usage:
+            assert answer.usage is not None
+            said.append(self._event([], usage_of(answer.usage)))
+        return b"".join(said) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        return b"data: " + error.body() + b"\n\n"
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        # An encoded string has its quotes escaped, so this mark stands once.
+        mark = b'"content":""'
+        chunk = self._chunk(index, chat_wire.Delta(content=""))
+        at = chunk.index(mark) + len(mark) - 2
+        frame = self._frames[index] = chunk[:at], chunk[at + 2 :]
+        return frame
+
+    def _chunk(
+        self,
+        index: int,
+        delta: chat_wire.Delta,
+        reason: FinishReason | None = None,
+        logprobs: chat_wire.ChoiceLogprobs | None = None,
+    ) -> bytes:
+        choice = chat_wire.ChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=reason)
+        return self._event([choice], None)
+
+    def _event(self, choices: list[chat_wire.ChunkChoice], usage: chat_wire.Usage | None) -> bytes:
+        work = self._work
+        chunk = chat_wire.ChatCompletionChunk(
+            id=self._id,
+            created=self._created,
+            model=work.target.name,
+            service_tier=work.service_tier,
+            system_fingerprint=work.fingerprint,
+            choices=choices,
+            usage=usage if self._include_usage else UNSET,
+        )
+        return b"data: " + chat_wire.encode(chunk) + b"\n\n"
+
+
+def usage_of(usage: TokenUsage) -> chat_wire.Usage:
+    """As OpenAI says it, for chat completions and legacy completions."""
+    details = chat_wire.PromptTokensDetails(cached_tokens=usage.cached)
+    return chat_wire.Usage(usage.prompt, usage.completion, usage.prompt + usage.completion, details)
+
+
+def _filling(tokenizer: Tokenizer, piece: Piece) -> Iterator[bytes]:
+    """The JSON that replaces MARK."""
+    yield b'"content":['
+    if piece.drawn:
+        yield from chat_tokens(tokenizer, piece.drawn)
+    yield b"]"

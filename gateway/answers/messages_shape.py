@@ -1,0 +1,118 @@
+"""A message as Anthropic says it: one object, or a stream of named events. It must never know how it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.api.chat_wire import encode
+from gateway.api.dialects import anthropic_error
+from gateway.api.messages_wire import (
+    SERVICE_TIERS,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    Ending,
+    Event,
+    MessageAnswer,
+    MessageDelta,
+    MessageStart,
+    MessageStop,
+    MessagesUsage,
+    ServedUsage,
+    StopReason,
+    TextContent,
+    TextDelta,
+)
+from gateway.errors import ApiError
+from gateway.generation.answer import Answer, Piece, Text, TokenUsage
+from gateway.generation.inflight import InFlight
+
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+class MessageShape:
+    """Implements `gateway.answers.sse.Shape`, for an answer of one text."""
+
+    keep_alive = PING
+    reports = False
+
+    def __init__(self, work: InFlight) -> None:
+        self._work = work
+        self._opened = False
+        # An encoded string has its quotes escaped, so this mark stands once.
+        mark = b'"text":""'
+        event = _event(BlockDelta(TextDelta("")))
+        at = event.index(mark) + len(mark) - 2
+        self._before, self._after = event[:at], event[at + 2 :]
+
+    def whole(self, answer: Answer) -> bytes:
+        assert answer.usage is not None
+        [piece] = answer.take_all()
+        [text] = answer.texts
+        return encode(self._message([TextContent(text=piece.text)], self._usage(answer.usage), text))
+
+    def whole_parts(self, answer: Answer) -> Iterator[bytes]:
+        yield self.whole(answer)
+
+    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+        yield self.piece(piece)
+
+    def opening(self) -> bytes:
+        """What the prompt took is known; what of it was cached is said at the end."""
+        usage = MessagesUsage(input_tokens=self._work.prompt_tokens, output_tokens=0)
+        return _event(MessageStart(self._message([], usage, None)))
+
+    def piece(self, piece: Piece) -> bytes:
+        said = self._open()
+        if piece.text:
+            said += self._before + encode(piece.text) + self._after
+        return said
+
+    def closing(self, answer: Answer) -> bytes:
+        assert answer.usage is not None
+        [text] = answer.texts
+        ending = MessageDelta(Ending(_stop_reason(text), text.matched), self._usage(answer.usage))
+        return self._open() + _event(BlockStop()) + _event(ending) + _event(MessageStop())
+
+    def failure(self, error: ApiError) -> bytes:
+        return b"event: error\ndata: " + anthropic_error(error, self._work.request_id) + b"\n\n"
+
+    def _open(self) -> bytes:
+        if self._opened:
+            return b""
+        self._opened = True
+        return _event(BlockStart(TextContent(text=""))) + PING
+
+    def _usage(self, usage: TokenUsage) -> MessagesUsage:
+        return MessagesUsage(
+            input_tokens=usage.prompt - usage.cached,
+            cache_read_input_tokens=usage.cached,
+            output_tokens=usage.completion,
+        )
+
+    def _message(self, content: list[TextContent], usage: MessagesUsage, text: Text | None) -> MessageAnswer:
+        work = self._work
+        return MessageAnswer(
+            id="msg_" + work.request_id.removeprefix("req_"),
+            model=work.target.name,
+            content=content,
+            stop_reason=None if text is None else _stop_reason(text),
+            stop_sequence=None if text is None else text.matched,
+            usage=ServedUsage(
+                input_tokens=usage.input_tokens,
+                cache_read_input_tokens=usage.cache_read_input_tokens,
+                output_tokens=usage.output_tokens,
+                service_tier=SERVICE_TIERS.get(work.service_tier, work.service_tier),
+            ),
+        )
+
+
+def _stop_reason(text: Text) -> StopReason:
+    if text.matched is not None:
+        return "stop_sequence"
+    return "max_tokens" if text.finish_reason == "length" else "end_turn"
+
+
+def _event(event: Event) -> bytes:
+    name = str(type(event).__struct_config__.tag).encode()
+    return b"event: " + name + b"\ndata: " + encode(event) + b"\n\n"

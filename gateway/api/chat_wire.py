@@ -1,0 +1,339 @@
+"""The bytes of a chat completion, in and out, as types: what a caller may send, and what it gets back.
+
+A field has an effect, or is in HINTS, or is in UNSERVED: then only its neutral values are accepted. Every other field
+is unknown. It must never know who asks or what happens next.
+"""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.api.generation_request import Asked, ChatPrompt
+from gateway.api.parsing import BodyDecoder, Explanations, Unserved, check_served
+from gateway.api.sampling import (
+    HINTS_SAMPLING,
+    LOGPROBS_MAX,
+    STICKY,
+    UNSERVED_SAMPLING,
+    SamplingFields,
+    Tokens,
+    check_sampling,
+)
+from gateway.api.unknown_fields import UnknownFields
+from gateway.errors import InvalidRequest
+
+MESSAGES_MAX = 4096
+PARTS_MAX = 4096  # of one message
+NAME_CHARS_MAX = 256
+TEMPLATE_KWARGS_MAX = 16
+TEMPLATE_VALUE_CHARS_MAX = 1024
+PART_SEPARATOR = "\n"  # between the text parts of one message, as vLLM joins them
+
+
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    text: str
+
+
+Content = str | Annotated[list[TextPart], Meta(min_length=1, max_length=PARTS_MAX)]
+EmptyList = Annotated[list[Any], Meta(max_length=0)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role"):
+    """Base of all messages. `name` is a hint: AutoGen, Semantic Kernel and LangGraph send it, and no template that is
+    served here reads it."""
+
+    content: Content
+    name: Annotated[str, Meta(max_length=NAME_CHARS_MAX)] | None = None
+
+
+class SystemMessage(Message, frozen=True, kw_only=True, tag="system"):
+    pass
+
+
+class DeveloperMessage(Message, frozen=True, kw_only=True, tag="developer"):
+    """The newer name of a system message."""
+
+
+class UserMessage(Message, frozen=True, kw_only=True, tag="user"):
+    pass
+
+
+class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
+    """As a caller writes it, or as we returned it, with the empty fields that SDKs add."""
+
+    refusal: None = None
+    annotations: EmptyList | None = None
+    tool_calls: EmptyList | None = None
+    audio: None = None
+    function_call: None = None
+    provider_specific_fields: dict[str, None] | None = None  # litellm's, of an answer that had none of them
+
+
+class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to answer, and how. A field typed Any is in UNSERVED."""
+
+    messages: Annotated[
+        list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage],
+        Meta(min_length=1, max_length=MESSAGES_MAX),
+    ]
+    max_completion_tokens: Tokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: (
+        Annotated[dict[str, Any], Meta(description="Arguments that the model's chat template reads")] | None
+    ) = None
+    # In HINTS.
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    # In UNSERVED.
+    audio: Any = None
+    chat_template: Any = None
+    documents: Any = None
+    echo: Any = None
+    function_call: Any = None
+    functions: Any = None
+    include_reasoning: Any = None
+    modalities: Any = None
+    moderation: Any = None
+    parallel_tool_calls: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    store: Any = None
+    tool_choice: Any = None
+    tools: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+    def asked(self) -> Asked:
+        continues = bool(self.continue_final_message)
+        opens = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        return Asked(
+            model=self.model,
+            prompts=[ChatPrompt(chat_messages(self), opens, continues, self.chat_template_kwargs or {})],
+            param="messages",
+            n=self.n or 1,
+            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
+            sampling=self.sampling((self.top_logprobs or 0) if self.logprobs else None),
+            rules=self.rules(),
+            service_tier=self.service_tier,
+            stream=bool(self.stream),
+            sticky=self.prompt_cache_key or self.safety_identifier or self.user,
+        )
+
+
+# By path in the body, as UNSERVED by name: sentences without their full stop.
+HINTS: dict[str, str] = {
+    "messages[].name": "No template that is served reads it",
+    "metadata": "It is not kept",
+    "safety_identifier": STICKY,
+    "prompt_cache_key": STICKY,
+    "prompt_cache_options": "Every prompt is cached; nothing is cached on request",
+    "prompt_cache_retention": "It is no promise: cached pages that were not used for longest are evicted first",
+    **HINTS_SAMPLING,
+}
+
+_NO_TOOLS = "Tool calling is not served"
+_TEXT_ONLY = "Only text is read and made"
+
+UNSERVED: dict[str, Unserved] = {
+    "tools": Unserved(_NO_TOOLS, ([],)),
+    "functions": Unserved(_NO_TOOLS, ([],)),
+    "tool_choice": Unserved(_NO_TOOLS, ("none", "auto")),
+    "function_call": Unserved(_NO_TOOLS, ("none", "auto")),
+    "parallel_tool_calls": Unserved(_NO_TOOLS, (True, False)),
+    "add_special_tokens": Unserved("The chat template adds the special tokens", (False,)),
+    "audio": Unserved(_TEXT_ONLY),
+    "chat_template": Unserved("The model's own chat template is used"),
+    "documents": Unserved("Documents are not searched", ([],)),
+    "echo": Unserved("An answer does not repeat its prompt", (False,)),
+    "include_reasoning": Unserved("Reasoning is not separated from the answer", (True,)),
+    "modalities": Unserved(_TEXT_ONLY, (["text"],)),
+    "moderation": Unserved("Nothing is moderated"),
+    "prediction": Unserved("Predicted outputs are not served"),
+    "reasoning_effort": Unserved("The effort of reasoning cannot be set", ("none",)),
+    "store": Unserved("Answers are not stored", (False,)),
+    "verbosity": Unserved("The length of an answer cannot be set but by 'max_tokens'", ("medium",)),
+    "web_search_options": Unserved("The web is not searched"),
+    **UNSERVED_SAMPLING,
+}
+
+_EXPLANATIONS: Explanations = (
+    (r"\.role' is wrong: Invalid value", "Roles are system, developer, user and assistant; tool calling is not served"),
+    (r"\.content\[\d+\]\.type' is wrong", "Parts are of the type 'text'; images, audio and files are not read"),
+    (r"\.content' is wrong: .*got `null`", "A message has a text; tool calling is not served"),
+    (r"\.(tool_calls|function_call)' is wrong", _NO_TOOLS),
+    (r"\.audio' is wrong", _TEXT_ONLY),
+)
+
+_decoder = BodyDecoder(ChatRequest, _EXPLANATIONS)
+
+
+def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
+    """The request in a body of JSON. Raises InvalidRequest that names the field."""
+    request = _decoder.decode(body, unknown)
+    check_served(request, UNSERVED)
+    check_sampling(request)
+    check_template_kwargs(request.chat_template_kwargs)
+    if None not in (request.max_tokens, request.max_completion_tokens) and (
+        request.max_tokens != request.max_completion_tokens
+    ):
+        raise InvalidRequest("'max_tokens' and 'max_completion_tokens' disagree.", param="max_tokens")
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest("'top_logprobs' needs 'logprobs': true.", param="top_logprobs")
+    if request.continue_final_message:
+        if request.add_generation_prompt:
+            message = "'continue_final_message' needs 'add_generation_prompt': false."
+            raise InvalidRequest(message, param="add_generation_prompt")
+        if not isinstance(request.messages[-1], AssistantMessage):
+            message = "'continue_final_message' needs a last message of the role 'assistant'."
+            raise InvalidRequest(message, param="continue_final_message")
+    return request
+
+
+def check_template_kwargs(arguments: dict[str, Any] | None) -> None:
+    """Check their number and types; whether the model's template reads them is known later. Raises InvalidRequest."""
+    if arguments is None:
+        return
+    if len(arguments) > TEMPLATE_KWARGS_MAX:
+        message = f"'chat_template_kwargs' has {len(arguments)} arguments; the limit is {TEMPLATE_KWARGS_MAX}."
+        raise InvalidRequest(message, param="chat_template_kwargs")
+    for name, value in arguments.items():
+        if len(name) > NAME_CHARS_MAX:
+            message = f"'chat_template_kwargs' has a name over {NAME_CHARS_MAX} characters."
+            raise InvalidRequest(message, param="chat_template_kwargs")
+        if not isinstance(value, (bool, int, float, str, NoneType)) or len(str(value)) > TEMPLATE_VALUE_CHARS_MAX:
+            param = f"chat_template_kwargs.{name}"
+            message = (
+                f"{param!r} is wrong: it must be a boolean, a number, null or a text of at most "
+                f"{TEMPLATE_VALUE_CHARS_MAX} characters."
+            )
+            raise InvalidRequest(message, param=param)
+
+
+def chat_messages(request: ChatRequest) -> list[dict[str, str]]:
+    """The conversation as the chat template takes it: a role and one text each."""
+    return [{"role": _ROLES[type(message)], "content": text_of(message.content)} for message in request.messages]
+
+
+_ROLES: dict[type[Message], str] = {
+    SystemMessage: "system",
+    DeveloperMessage: "system",
+    UserMessage: "user",
+    AssistantMessage: "assistant",
+}
+
+
+def text_of(content: Content) -> str:
+    if isinstance(content, str):
+        return content
+    return PART_SEPARATOR.join([part.text for part in content])
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+    audio_tokens: int = 0
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int = 0
+    audio_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails()
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+    annotations: tuple[()] = ()
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """An id by its text. `bytes` is exact where the text is not: a token may be a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """One id of the answer, and the likeliest in its place, likeliest first."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[Alternative]
+
+
+class ChoiceLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """One for each completion token, also for the one that ended the text and shows nothing."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int = 0
+    message: AnswerMessage
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    service_tier: str
+    system_fingerprint: str
+    choices: list[Choice]
+    usage: Usage
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int = 0
+    delta: Delta
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    service_tier: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+encode = msgspec.json.Encoder().encode

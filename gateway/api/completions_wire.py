@@ -1,0 +1,144 @@
+"""The bytes of a legacy completion, in and out, as types. It must never know who asks or what happens next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.api.chat_wire import FinishReason, Usage
+from gateway.api.generation_request import Asked, Prompt
+from gateway.api.parsing import BodyDecoder, Unserved, check_served
+from gateway.api.sampling import (
+    HINTS_SAMPLING,
+    LOGPROBS_MAX,
+    UNSERVED_SAMPLING,
+    SamplingFields,
+    TokenId,
+    check_sampling,
+)
+from gateway.api.unknown_fields import UnknownFields
+from gateway.errors import InvalidRequest, UnsupportedValue
+
+TEXTS_MAX = 64  # of one request: prompts × n
+PROMPTS_MAX = TEXTS_MAX
+PROMPT_IDS_MAX = 2**20  # of one prompt; no window is larger
+MAX_TOKENS_DEFAULT = 16  # OpenAI's and vLLM's default for this endpoint
+
+
+class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to go on from, and how. A field typed Any is in UNSERVED."""
+
+    prompt: Annotated[
+        str
+        | Annotated[
+            list[str | TokenId | Annotated[list[TokenId], Meta(max_length=PROMPT_IDS_MAX)]], Meta(min_length=1)
+        ],
+        Meta(description=f"A text, a list of texts, a list of ids, or a list of lists of ids; at most {PROMPTS_MAX}"),
+    ]
+    echo: Annotated[bool, Meta(description="Each text begins with its prompt; not together with logprobs")] | None = (
+        None
+    )
+    logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
+    best_of: Annotated[int, Meta(ge=1, description="Only as n")] | None = None
+    suffix: Any = None  # in UNSERVED
+
+    def prompts(self) -> list[Prompt]:
+        """Raises InvalidRequest for a list that mixes kinds."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        kinds = set(map(type, prompt))
+        if kinds == {int}:
+            if len(prompt) > PROMPT_IDS_MAX:
+                raise InvalidRequest(f"'prompt' has over {PROMPT_IDS_MAX} ids.", param="prompt")
+            return [cast("list[int]", prompt)]
+        if len(kinds) > 1:
+            raise InvalidRequest("'prompt' mixes texts, ids and lists of ids.", param="prompt")
+        if len(prompt) > PROMPTS_MAX:
+            raise InvalidRequest(f"'prompt' has {len(prompt)} prompts; the limit is {PROMPTS_MAX}.", param="prompt")
+        return cast("list[Prompt]", prompt)
+
+    def asked(self) -> Asked:
+        return Asked(
+            model=self.model,
+            prompts=self.prompts(),
+            param="prompt",
+            n=self.n or 1,
+            max_tokens=self.max_tokens,
+            max_tokens_default=MAX_TOKENS_DEFAULT,
+            sampling=self.sampling(self.logprobs),
+            rules=self.rules(),
+            service_tier=self.service_tier,
+            stream=bool(self.stream),
+            echo=bool(self.echo),
+            sticky=self.user,
+        )
+
+
+HINTS = HINTS_SAMPLING
+
+UNSERVED: dict[str, Unserved] = UNSERVED_SAMPLING | {
+    "add_special_tokens": Unserved("A prompt that is a text begins with the model's special tokens", (True,)),
+    "suffix": Unserved("A text is not filled in before a suffix", ("",)),
+}
+
+_decoder = BodyDecoder(CompletionRequest)
+
+
+def parse_completion(body: bytes, unknown: UnknownFields) -> CompletionRequest:
+    """The request in a body of JSON. Raises InvalidRequest that names the field."""
+    request = _decoder.decode(body, unknown)
+    check_served(request, UNSERVED)
+    check_sampling(request)
+    n = request.n or 1
+    if request.best_of not in (None, n):
+        message = (
+            f"Unsupported value of 'best_of'. All texts that are made are returned; send {n}, as 'n', or leave it out."
+        )
+        raise UnsupportedValue(message, param="best_of")
+    if request.echo and request.logprobs is not None:
+        message = "Unsupported value of 'echo'. Prompts have no log probabilities; leave out 'echo' or 'logprobs'."
+        raise UnsupportedValue(message, param="echo")
+    prompts = len(request.prompts())
+    if prompts * n > TEXTS_MAX:
+        message = f"{prompts} prompts and 'n' {n} ask for {prompts * n} texts; the limit is {TEXTS_MAX} a request."
+        raise InvalidRequest(message, param="n")
+    return request
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Lists of one length, an item for each completion token. `text_offset` counts characters from the text's
+    beginning; `top_logprobs` has the drawn token too. A token that is a part of a character is spelled
+    "bytes:\\\\xe2"."""
+
+    text_offset: list[int]
+    token_logprobs: list[float]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float]]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Text j of prompt i has the index i × n + j."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishReason | None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer, or one chunk of a stream: then `finish_reason` is null but in the last of a text."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    service_tier: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET

@@ -1,0 +1,266 @@
+"""The bytes of Anthropic's Messages API, in and out, as types. It must never know who asks or what happens next."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.api.chat_wire import MESSAGES_MAX, PART_SEPARATOR, PARTS_MAX
+from gateway.api.generation_request import Asked, ChatPrompt
+from gateway.api.parsing import BodyDecoder, Explanations, Unserved, check_served
+from gateway.api.sampling import ID_MAX, MODEL_CHARS_MAX, Stop, TextRules, Tokens, make_sampling
+from gateway.api.unknown_fields import UnknownFields
+
+STOPS_MAX = 16
+# What our service tiers are called here; "standard_only" asks for no more than the standard one.
+SERVICE_TIERS = {"priority": "priority", "default": "standard", "flex": "batch"}
+
+
+class CacheControl(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="ephemeral"
+):
+    """A hint: every prompt is cached here, by its pages."""
+
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class TextBlock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """As a caller writes it, or as we returned it."""
+
+    text: str
+    cache_control: CacheControl | None = None
+    citations: Annotated[list[Any], Meta(max_length=0)] | None = None
+
+
+Content = str | Annotated[list[TextBlock], Meta(min_length=1, max_length=PARTS_MAX)]
+System = str | Annotated[list[TextBlock], Meta(max_length=PARTS_MAX)]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    role: Literal["user", "assistant", "system"]
+    content: Content
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hint."""
+
+    user_id: str | None = None
+
+
+class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A conversation. A last message of the assistant is the beginning of the answer. A field typed Any is in
+    UNSERVED_IN_PROMPTS or UNSERVED."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
+    model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
+    system: System | None = None
+    # In HINTS.
+    cache_control: CacheControl | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+    # In UNSERVED_IN_PROMPTS.
+    betas: Any = None
+    context_management: Any = None
+    mcp_servers: Any = None
+    output_config: Any = None
+    output_format: Any = None
+    speed: Any = None
+    thinking: Any = None
+    tool_choice: Any = None
+    tools: Any = None
+
+    def prompt(self) -> ChatPrompt:
+        messages = [{"role": message.role, "content": text_of(message.content)} for message in self.messages]
+        if self.system:
+            messages.insert(0, {"role": "system", "content": text_of(self.system)})
+        continues = self.messages[-1].role == "assistant"
+        return ChatPrompt(messages, add_generation_prompt=not continues, continue_final=continues)
+
+    def asked(self) -> Asked:
+        """For counting tokens only; the values for sampling are placeholders."""
+        return Asked(
+            model=self.model,
+            prompts=[self.prompt()],
+            param="messages",
+            n=1,
+            max_tokens=1,
+            sampling=make_sampling(temperature=None, top_p=None, top_k=None, seed=0),
+            rules=TextRules(stops=[], stop_ids=[]),
+            service_tier=None,
+            stream=False,
+        )
+
+
+class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to answer, and how."""
+
+    max_tokens: Tokens
+    stop_sequences: Annotated[list[Stop], Meta(max_length=STOPS_MAX)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=ID_MAX)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1, description="0: the likeliest token alone, as temperature 0")] | None = (
+        None
+    )
+    service_tier: str | None = None
+    # In HINTS.
+    metadata: Metadata | None = None
+    # In UNSERVED.
+    container: Any = None
+    diagnostics: Any = None
+    inference_geo: Any = None
+
+    def asked(self) -> Asked:
+        return Asked(
+            model=self.model,
+            prompts=[self.prompt()],
+            param="messages",
+            n=1,
+            max_tokens=self.max_tokens,
+            sampling=make_sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k),
+            rules=TextRules(stops=list(self.stop_sequences or ()), stop_ids=[]),
+            service_tier="default" if self.service_tier == "standard_only" else self.service_tier,
+            stream=bool(self.stream),
+            sticky=None if self.metadata is None else self.metadata.user_id,
+        )
+
+
+_CACHED = "Every prompt is cached, by its pages, and `ttl` is no promise"
+
+# By path in the body: sentences without their full stop.
+HINTS: dict[str, str] = {
+    "cache_control": _CACHED,
+    "messages[].content[].cache_control": _CACHED,
+    "system[].cache_control": _CACHED,
+    "metadata": "Of an alias, requests with the same `user_id` are served by the same model",
+    "user_profile_id": "It is not kept",
+    "workspace_id": "It is not kept",
+}
+
+_NO_TOOLS = "Tool calling is not served"
+
+UNSERVED_IN_PROMPTS: dict[str, Unserved] = {
+    "tools": Unserved(_NO_TOOLS, ([],)),
+    "tool_choice": Unserved(_NO_TOOLS, ({"type": "auto"}, {"type": "none"})),
+    "mcp_servers": Unserved(_NO_TOOLS, ([],)),
+    "betas": Unserved("No beta feature is served", ([],)),
+    "context_management": Unserved("A conversation is read as it is"),
+    "output_config": Unserved("Structured outputs and an effort are not served", ({},)),
+    "output_format": Unserved("Structured outputs are not served"),
+    "speed": Unserved("Every request has the standard speed", ("standard",)),
+    "thinking": Unserved("Thinking is not separated from the answer", ({"type": "disabled"},)),
+}
+UNSERVED: dict[str, Unserved] = UNSERVED_IN_PROMPTS | {
+    "container": Unserved("No code is run"),
+    "diagnostics": Unserved("Cache misses are not diagnosed"),
+    "inference_geo": Unserved("A region cannot be chosen", ("global",)),
+}
+
+_EXPLANATIONS: Explanations = (
+    (
+        r"\.(content|system)\[\d+\]\.type' is wrong",
+        "Blocks are of the type 'text'; tools, images and files are not served",
+    ),
+)
+
+_messages_decoder = BodyDecoder(MessagesRequest, _EXPLANATIONS)
+_count_decoder = BodyDecoder(CountRequest, _EXPLANATIONS)
+
+
+def parse_messages(body: bytes, unknown: UnknownFields) -> MessagesRequest:
+    """The request in a body of JSON. Raises InvalidRequest that names the field."""
+    request = _messages_decoder.decode(body, unknown)
+    check_served(request, UNSERVED)
+    return request
+
+
+def parse_count(body: bytes, unknown: UnknownFields) -> CountRequest:
+    """The same, of a request to count."""
+    request = _count_decoder.decode(body, unknown)
+    check_served(request, UNSERVED_IN_PROMPTS)
+    return request
+
+
+def text_of(content: Content) -> str:
+    return content if isinstance(content, str) else PART_SEPARATOR.join([block.text for block in content])
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence"]
+
+
+class TextContent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    """Without `citations`: @ai-sdk/anthropic accepts a list or no field."""
+
+    text: str
+
+
+class MessagesUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """`input_tokens` are those that were not found in the cache. Nothing extra is charged for what goes into it."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens: int
+
+
+class ServedUsage(MessagesUsage, frozen=True, kw_only=True):
+    """`service_tier`: the tier served, in this API's words."""
+
+    service_tier: str
+
+
+class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    id: str
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[TextContent]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: ServedUsage
+
+
+class TokenCount(msgspec.Struct, frozen=True):
+    input_tokens: int
+
+
+class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
+    message: MessageAnswer
+
+
+class BlockStart(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_start"):
+    content_block: TextContent
+    index: int = 0
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text_delta"):
+    text: str
+
+
+class BlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_delta"):
+    delta: TextDelta
+    index: int = 0
+
+
+class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_stop"):
+    index: int = 0
+
+
+class Ending(msgspec.Struct, frozen=True):
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
+    delta: Ending
+    usage: MessagesUsage
+
+
+class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
+    pass
+
+
+Event = MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop

@@ -1,0 +1,141 @@
+"""Rows of aliases: names that stand for models, as an operator set them; they overrule the configuration's.
+
+Whoever writes here has bumped the revision before, so that one write comes after another. Nothing here knows who may
+do it, or which models there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import clock
+from billing.errors import InvalidValue, NotFound
+from gateway.config.file import Config
+from gateway.config.settings import NAME, AliasSection, TargetSection
+from gateway.tables import model_aliases
+
+ALIASES_MAX = 1000
+
+
+class Alias(msgspec.Struct, frozen=True, kw_only=True):
+    """`models` in order, each with its part of the requests. `cheapest`: tenants that opted in get the cheapest of them
+    that can serve a request. `fallbacks`: models, tried in order when the chosen one is saturated or away; none: that
+    model's own. `tenants`: who may call it, by id or slug; null: all. `created_at` in Unix seconds, of a row."""
+
+    name: str
+    models: tuple[TargetSection, ...]
+    cheapest: bool = False
+    fallbacks: tuple[str, ...] = ()
+    tenants: tuple[str, ...] | None = None
+    active: bool = True
+    source: Literal["configuration", "row"] = "row"
+    created_at: int | None = None
+
+    def is_for(self, tenant_id: str | None, slug: str | None) -> bool:
+        return self.active and (self.tenants is None or tenant_id in self.tenants or slug in self.tenants)
+
+    def stands_for(self, models: Collection[str]) -> bool:
+        """Whether one of these serves requests for it."""
+        return any(part.weight and part.model in models for part in self.models)
+
+
+def configured(config: Config) -> dict[str, Alias]:
+    """Those of laneway.toml, by name: its aliases, and the other names of its models."""
+    found = [_of_section(section) for section in config.aliases]
+    for model in config.models:
+        found += [
+            # Whoever may call the model may call it so.
+            Alias(name=name, models=(TargetSection(model=model.name),), source="configuration")
+            for name in model.aliases
+        ]
+    return {alias.name: alias for alias in found}
+
+
+def _of_section(section: AliasSection) -> Alias:
+    return Alias(
+        name=section.name,
+        models=section.models,
+        cheapest=section.cheapest,
+        fallbacks=section.fallbacks,
+        tenants=section.tenants,
+        source="configuration",
+    )
+
+
+def listing(connection: sa.Connection) -> list[Alias]:
+    """All rows, by name."""
+    return [_of_row(row) for row in connection.execute(sa.select(model_aliases).order_by(model_aliases.c.name))]
+
+
+def in_force(connection: sa.Connection, config: Config) -> dict[str, Alias]:
+    """By name: the rows, and what the configuration says of other names."""
+    found = configured(config) | {alias.name: alias for alias in listing(connection)}
+    return dict(sorted(found.items()))
+
+
+def get(connection: sa.Connection, name: str) -> Alias | None:
+    row = connection.execute(sa.select(model_aliases).where(model_aliases.c.name == name)).one_or_none()
+    return None if row is None else _of_row(row)
+
+
+def put(connection: sa.Connection, alias: Alias) -> Alias:
+    """Make the row or replace it; `tenants` are ids. Raises InvalidValue."""
+    check(alias)
+    before = get(connection, alias.name)
+    values = {
+        "models": msgspec.to_builtins(alias.models),
+        "cheapest": alias.cheapest,
+        "fallbacks": list(alias.fallbacks),
+        "tenants": None if alias.tenants is None else list(alias.tenants),
+        "active": alias.active,
+    }
+    if before is None:
+        count = connection.execute(sa.select(sa.func.count()).select_from(model_aliases)).scalar_one()
+        if count >= ALIASES_MAX:
+            raise InvalidValue(f"there are {ALIASES_MAX} aliases already", "name")
+        values |= {"name": alias.name, "created_at": clock.database_now(connection)}
+        connection.execute(sa.insert(model_aliases).values(values))
+    else:
+        connection.execute(sa.update(model_aliases).where(model_aliases.c.name == alias.name).values(values))
+    after = get(connection, alias.name)
+    assert after is not None
+    return after
+
+
+def remove(connection: sa.Connection, name: str) -> Alias:
+    """What the configuration says of the name holds again. Raises NotFound."""
+    before = get(connection, name)
+    if before is None:
+        raise NotFound(f"no alias {name!r} was set; one of laneway.toml can only be switched off", "alias")
+    connection.execute(sa.delete(model_aliases).where(model_aliases.c.name == name))
+    return before
+
+
+def check(alias: Alias) -> None:
+    """What is wrong with it whatever models there are. Raises InvalidValue."""
+    if not re.fullmatch(NAME, alias.name):
+        raise InvalidValue(f"an alias's name has 1 to 128 of a-z, A-Z, 0-9, '.', '_', '/', '-': {NAME}", "name")
+    for field, names in (("models", [one.model for one in alias.models]), ("fallbacks", list(alias.fallbacks))):
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidValue(f"{name!r} is there {names.count(name)} times", field)
+    if not any(target.weight for target in alias.models):
+        raise InvalidValue("every weight is 0, and the alias stands for nothing", "models")
+
+
+def _of_row(row: sa.Row[Any]) -> Alias:
+    fields = dict(row._mapping)
+    return Alias(
+        name=fields["name"],
+        models=msgspec.convert(fields["models"], tuple[TargetSection, ...]),
+        cheapest=fields["cheapest"],
+        fallbacks=tuple(fields["fallbacks"]),
+        tenants=None if fields["tenants"] is None else tuple(fields["tenants"]),
+        active=fields["active"],
+        created_at=fields["created_at"] // clock.SECOND,
+    )

@@ -1,0 +1,257 @@
+"""Base models as they are now: those of laneway.toml, what was changed of them, and those that were added beside.
+
+Whoever writes here has bumped the revision before, so that one write comes after another. Nothing here knows the
+engine or who may do it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import clock
+from billing.accounts.tenants import Tenant
+from billing.errors import InvalidValue, NotFound
+from billing.ids import new_id
+from billing.tables import tenants as tenants_table
+from gateway.catalog import aliases as alias_rows
+from gateway.catalog.adapters import EVERYONE
+from gateway.config.file import Config
+from gateway.config.settings import NAME, ModelSection
+from gateway.tables import base_models
+
+PATH_CHARS_MAX = 256
+TENANTS_MAX = 1024
+FALLBACKS_MAX = 16
+MODELS_MAX = 64  # that an engine serves
+PATH = r"^[a-zA-Z0-9][a-zA-Z0-9._/-]{0,255}$"
+
+Origin = Literal["config", "added"]
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+class BaseModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A base model. `path` is absolute, `directory` the same as it was given. `tenants`: the ids of those that may call
+    it; None: all. `context_tokens` and `max_tokens_default` None: what its config.json says, and the gateway's. Not
+    `active`: it is removed. Without an `id` nothing was ever changed of what laneway.toml says. Moments in Unix
+    seconds."""
+
+    id: str | None
+    name: str
+    origin: Origin
+    path: str
+    directory: str
+    dtype: Dtype
+    context_tokens: int | None
+    pinned: bool
+    tenants: tuple[str, ...] | None
+    fallbacks: tuple[str, ...]
+    max_tokens_default: int | None
+    active: bool
+    created_at: int | None
+    changed_at: int | None
+
+    def files(self) -> tuple[str, str, int | None]:
+        """What an engine and a gateway load; all else of it changes without them."""
+        return self.path, self.dtype, self.context_tokens
+
+    def allows(self, tenant_id: str | None) -> bool:
+        return self.tenants is None or tenant_id in self.tenants
+
+
+class ModelChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What is UNSET stays. `tenants`: by id or slug; None: all. `max_tokens_default` None: what laneway.toml says."""
+
+    pinned: bool | msgspec.UnsetType = msgspec.UNSET
+    tenants: Sequence[str] | msgspec.UnsetType | None = msgspec.UNSET
+    fallbacks: Sequence[str] | msgspec.UnsetType = msgspec.UNSET
+    max_tokens_default: int | msgspec.UnsetType | None = msgspec.UNSET
+
+    def values(self) -> dict[str, Any]:
+        """Of the columns."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not msgspec.UNSET}
+        if "tenants" in given:
+            given["tenants"] = [EVERYONE] if given["tenants"] is None else list(given["tenants"])
+        if "fallbacks" in given:
+            given["fallbacks"] = list(given["fallbacks"])
+        return given
+
+
+# ---- reading
+
+
+def configured(config: Config) -> list[BaseModel]:
+    """Those of laneway.toml as it says. Who may call one that is some tenants' alone only a database knows: nobody."""
+    return [_of_section(section, None, None if section.tenants is None else ()) for section in config.models]
+
+
+def list_models(connection: sa.Connection, config: Config) -> list[BaseModel]:
+    """All, the removed ones too: those of laneway.toml in its order, then those that were added, the oldest first."""
+    rows = {row.name: row for row in connection.execute(sa.select(base_models).order_by(*_BY_AGE))}
+    ids = _tenant_ids(connection, config.models)
+    found = []
+    for section in config.models:
+        allowed = None if section.tenants is None else tuple(ids[slug] for slug in section.tenants if slug in ids)
+        row = rows.get(section.name)
+        found.append(_of_section(section, row if row is not None and row.path is None else None, allowed))
+    among = {section.name for section in config.models}
+    added = [row for name, row in rows.items() if row.path is not None and name not in among]
+    return [*found, *(_of_row(row, config.models_dir) for row in added)]
+
+
+def active_models(connection: sa.Connection, config: Config) -> list[BaseModel]:
+    return [model for model in list_models(connection, config) if model.active]
+
+
+def model_named(connection: sa.Connection, config: Config, name: str) -> BaseModel:
+    """Raises NotFound."""
+    for model in list_models(connection, config):
+        if model.name == name:
+            return model
+    raise NotFound(f"there is no base model {name!r}", "model")
+
+
+def meanings(connection: sa.Connection, config: Config, tenant: Tenant | None = None) -> dict[str, str]:
+    """Each name that means a base model now, or an alias, and which of the two: to anybody, or to this tenant alone,
+    which must not be told of others'."""
+    models = [model for model in active_models(connection, config) if tenant is None or model.allows(tenant.id)]
+    names = {model.name for model in models}
+    aliases = [alias for alias in alias_rows.in_force(connection, config).values() if alias.active]
+    if tenant is not None:
+        aliases = [alias for alias in aliases if alias.is_for(tenant.id, tenant.slug) and alias.stands_for(names)]
+    return {alias.name: "an alias" for alias in aliases} | dict.fromkeys(names, "a base model")
+
+
+_BY_AGE = (base_models.c.created_at, base_models.c.name)
+
+
+def _tenant_ids(connection: sa.Connection, sections: Iterable[ModelSection]) -> dict[str, str]:
+    slugs = {slug for section in sections for slug in section.tenants or ()}
+    if not slugs:
+        return {}
+    query = sa.select(tenants_table.c.slug, tenants_table.c.id).where(tenants_table.c.slug.in_(slugs))
+    return {row.slug: row.id for row in connection.execute(query)}
+
+
+def _of_section(section: ModelSection, row: sa.Row[Any] | None, allowed: tuple[str, ...] | None) -> BaseModel:
+    model = BaseModel(
+        id=None,
+        name=section.name,
+        origin="config",
+        path=section.path,
+        directory=section.path,
+        dtype=section.dtype,
+        context_tokens=section.context_tokens,
+        pinned=section.pinned,
+        tenants=allowed,
+        fallbacks=section.fallbacks,
+        max_tokens_default=section.max_tokens_default,
+        active=True,
+        created_at=None,
+        changed_at=None,
+    )
+    return model if row is None else _changed(model, row)
+
+
+def _of_row(row: sa.Row[Any], models_dir: Path) -> BaseModel:
+    model = BaseModel(
+        id=row.id,
+        name=row.name,
+        origin="added",
+        path=str(models_dir / row.path),
+        directory=row.path,
+        dtype=row.dtype,
+        context_tokens=row.context_tokens,
+        pinned=False,
+        tenants=None,
+        fallbacks=(),
+        max_tokens_default=None,
+        active=row.active,
+        created_at=None,
+        changed_at=None,
+    )
+    return _changed(model, row)
+
+
+def _changed(model: BaseModel, row: sa.Row[Any]) -> BaseModel:
+    """With what the row says beside."""
+    values: dict[str, Any] = {
+        "id": row.id,
+        "active": row.active,
+        "created_at": row.created_at // clock.SECOND,
+        "changed_at": row.changed_at // clock.SECOND,
+    }
+    if row.pinned is not None:
+        values["pinned"] = row.pinned
+    if row.tenants is not None:
+        values["tenants"] = None if EVERYONE in row.tenants else tuple(row.tenants)
+    if row.fallbacks is not None:
+        values["fallbacks"] = tuple(row.fallbacks)
+    if row.max_tokens_default is not None:
+        values["max_tokens_default"] = row.max_tokens_default
+    return msgspec.structs.replace(model, **values)
+
+
+# ---- files
+
+
+def check_name(name: str) -> None:
+    """Raises InvalidValue."""
+    if re.match(NAME, name) is None or name.endswith("\n"):
+        raise InvalidValue(f"a model's name has 1 to 128 of a-z, A-Z, 0-9, '.', '_', '/', '-': {NAME}", "name")
+
+
+class NoSuchDirectory(InvalidValue):
+    """Whoever is on the host may also be told where the models' folder is."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the models' folder has no directory {path!r}, or a dead link in it", "path")
+
+
+def directory_in(models_dir: Path, path: str) -> Path:
+    """The directory of that relative path in the models' folder, wherever links lead within it: whoever may add a model
+    reads nothing else of the host. Raises InvalidValue."""
+    parts = path.split("/")
+    if re.match(PATH, path) is None or path.endswith("\n") or ".." in parts:
+        raise InvalidValue(
+            f"{path!r} is no directory inside the models' folder: 1 to {PATH_CHARS_MAX} of a-z, A-Z, 0-9, '.', '_', "
+            "'/', '-', relative, and without '..'",
+            "path",
+        )
+    directory = models_dir / path
+    try:
+        root = models_dir.resolve(strict=True)
+        within = [directory, *directory.iterdir()]
+        outside = [one.name for one in within if not one.resolve(strict=True).is_relative_to(root)]
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchDirectory(path) from None
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "a link leads to itself"
+        raise InvalidValue(f"the directory {path!r} cannot be read: {reason}", "path") from None
+    if outside:
+        raise InvalidValue(f"{outside[0]!r} of {path!r} leads out of the models' folder", "path")
+    return directory
+
+
+# ---- writing
+
+
+def insert(connection: sa.Connection, name: str, **values: Any) -> None:
+    now = clock.database_now(connection)
+    row = {"id": new_id("mod"), "name": name, "active": True, "created_at": now, "changed_at": now}
+    connection.execute(sa.insert(base_models).values(row | values))
+
+
+def change(connection: sa.Connection, name: str, **values: Any) -> None:
+    """What is given, of a model of which something was changed before or not."""
+    row = connection.execute(sa.select(base_models.c.id).where(base_models.c.name == name)).one_or_none()
+    if row is None:
+        insert(connection, name, **values)
+        return
+    values["changed_at"] = clock.database_now(connection)
+    connection.execute(sa.update(base_models).where(base_models.c.id == row.id).values(values))

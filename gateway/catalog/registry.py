@@ -1,0 +1,180 @@
+"""Which models a tenant may call: the base models that are served and the adapters of the registry.
+
+It answers from memory, reloaded when the revision moved; `adapter_rows` changes the tables. What a tenant may not see
+does not exist for it. Nothing here knows the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from adapters.files.spec import BaseShape
+from billing.database import Database
+from gateway.catalog.adapters import EVERYONE, Adapter, list_adapters, live_digests
+from gateway.catalog.base_models import BaseModel
+from gateway.errors import ModelNotFound, ModelUnavailable
+
+OWNER = "laneway"  # `owned_by` of what belongs to no tenant
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a `model` in a request means for one tenant. Whatever is promoted meanwhile, the request keeps this one."""
+
+    name: str  # as it was asked for
+    model: str
+    adapter: Adapter | None
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    parent: str | None = None  # an adapter's base model
+    max_model_len: int | None = None  # tokens of the longest context; null while the engine is away
+
+
+class ServedName(msgspec.Struct, frozen=True):
+    """A base model that is served here. `created` in Unix seconds. `refused`: why it cannot be now; None: it can."""
+
+    model: BaseModel
+    created: int
+    refused: str | None = None
+
+
+class Registry:
+    """The visible names, in memory."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._models: dict[str, ServedName] = {}
+        self._rows: Sequence[Adapter] = ()
+        self._own: dict[tuple[str, str], Adapter] = {}  # by (tenant, name)
+        self._shared: dict[tuple[str, str], Adapter] = {}  # by (tenant it is shared with, name)
+        self._everyones: dict[str, Adapter] = {}
+        self._kept: frozenset[str] = frozenset()
+
+    async def reload(self) -> None:
+        """Raises DatabaseUnavailable."""
+
+        def query(connection: sa.Connection) -> tuple[list[Adapter], frozenset[str]]:
+            return list_adapters(connection, active=True), frozenset(live_digests(connection))
+
+        rows, kept = await self._database.read(query)
+        self.replace(rows, kept)
+
+    def replace(self, rows: Sequence[Adapter], kept: frozenset[str] = frozenset()) -> None:
+        """`kept`: digests of every version that may still be promoted."""
+        self._rows = rows
+        self._kept = kept
+        self._index()
+
+    def serve(self, models: Iterable[ServedName]) -> None:
+        """These base models, and those of the adapters that are theirs."""
+        self._models = {one.model.name: one for one in models}
+        self._index()
+
+    def _index(self) -> None:
+        usable = [row for row in self._rows if row.active and row.base_model in self._models]
+        self._own = {(row.tenant_id, row.name): row for row in usable if row.tenant_id is not None}
+        self._shared = {(tenant, row.name): row for row in usable for tenant in row.shared if tenant != EVERYONE}
+        self._everyones = {row.name: row for row in usable if EVERYONE in row.shared}
+
+    def resolve(self, tenant_id: str | None, name: str) -> Target:
+        """The tenant's own adapter, a base model, an adapter that is shared with it, one that is everyone's: the first
+        of that name whose base model the tenant may call, whatever else has the name. Raises ModelNotFound, the same
+        for a name that is another tenant's and for one that is nobody's; ModelUnavailable for one that the tenant may
+        call and that cannot be loaded."""
+        target = self.find(tenant_id, name)
+        if self.is_refused(target.model):
+            raise ModelUnavailable(name)
+        return target
+
+    def is_refused(self, model: str) -> bool:
+        """Whether a base model is there in name alone: it cannot be loaded, or was removed a moment ago."""
+        served = self._models.get(model)
+        return served is None or served.refused is not None
+
+    def find(self, tenant_id: str | None, name: str) -> Target:
+        """As `resolve`, one that cannot be loaded too. Raises ModelNotFound."""
+        for model, adapter in self._meanings(tenant_id, name):
+            base = self._models.get(model)
+            if base is not None and base.model.allows(tenant_id):
+                return Target(name, model, adapter)
+        raise ModelNotFound(name)
+
+    def _meanings(self, tenant_id: str | None, name: str) -> Iterator[tuple[str, Adapter | None]]:
+        """In order: the base model, which may not be there, and the adapter of it."""
+        asked = (tenant_id or "", name)
+        if (own := self._own.get(asked)) is not None:
+            yield own.base_model, own
+        yield name, None
+        for adapter in (self._shared.get(asked), self._everyones.get(name)):
+            if adapter is not None:
+                yield adapter.base_model, adapter
+
+    def visible(self, tenant_id: str | None) -> list[ModelCard]:
+        """Base models, then the tenant's own adapters, which overrule those, then what is shared with it; of all these
+        what can be called now."""
+        own = {name for owner, name in self._own if owner == tenant_id}
+        shared = {name for tenant, name in self._shared if tenant == tenant_id} | self._everyones.keys()
+        models = [name for name, one in self._models.items() if name not in own and one.model.allows(tenant_id)]
+        cards = []
+        for name in dict.fromkeys([*models, *sorted(own), *sorted(shared)]):
+            with contextlib.suppress(ModelNotFound, ModelUnavailable):
+                cards.append(self.card(tenant_id, name))
+        return cards
+
+    def card(self, tenant_id: str | None, name: str) -> ModelCard:
+        """Raises ModelNotFound, ModelUnavailable."""
+        target = self.resolve(tenant_id, name)
+        adapter = target.adapter
+        if adapter is None:
+            return ModelCard(id=name, created=self._models[name].created, owned_by=OWNER)
+        owner = adapter.tenant_id or OWNER
+        return ModelCard(id=name, created=adapter.created_at, owned_by=owner, parent=adapter.base_model)
+
+    def base(self, name: str) -> BaseModel | None:
+        """The base model of that name, as long as it is served, to whomever."""
+        served = self._models.get(name)
+        return None if served is None else served.model
+
+    def created(self, model: str) -> int:
+        """Of a base model that is served; Unix seconds."""
+        return self._models[model].created
+
+    def active(self) -> dict[str, str]:
+        """Digest → base model of all that somebody may call."""
+        return {row.digest: row.base_model for row in self._callable()}
+
+    def names(self) -> dict[str, str]:
+        """Digest → name of all that somebody may call; where one content has several names, any of them."""
+        return {row.digest: row.name for row in self._callable()}
+
+    def open_names(self) -> dict[str, str]:
+        """Digest → name of the adapters that every tenant may call: shared with all, of a model that is open to all."""
+        bases = {name for name, one in self._models.items() if one.model.tenants is None}
+        return {row.digest: row.name for row in self._everyones.values() if row.base_model in bases}
+
+    def pinned(self) -> set[str]:
+        """Digests that are to stay in the engine's memory."""
+        return {row.digest for row in self._callable() if row.pinned}
+
+    def _callable(self) -> list[Adapter]:
+        return [*self._own.values(), *self._shared.values(), *self._everyones.values()]
+
+    def kept(self) -> frozenset[str]:
+        """Digests of all versions that are served, or may be promoted."""
+        return self._kept
+
+
+def base_shape(model_dir: Path) -> BaseShape:
+    """The shape that adapters of this base model must fit. Raises OSError or ValueError."""
+    return BaseShape.from_config(json.loads((model_dir / "config.json").read_bytes()))

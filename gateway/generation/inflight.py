@@ -1,0 +1,109 @@
+"""One request after it was admitted: all that its owner and its writer need to know of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.protocol.frames import Sampling
+from gateway.access.callers import Caller
+from gateway.api.generation_request import Asked
+from gateway.api.sampling import TextRules
+from gateway.catalog.registry import Target
+from gateway.catalog.served_models import ServedModel
+from gateway.generation.answer import Answer
+from gateway.generation.prompts import Counted
+from gateway.generation.replays import First
+from gateway.limits.limiter import Admission
+from gateway.log import RequestLine
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A request as one model would serve it."""
+
+    target: Target
+    model: ServedModel
+    fingerprint: str
+    prompts: list[Counted]
+    texts: int
+    max_tokens: int  # of each text, as asked; the hold may grant less
+    stop_ids: list[int]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Each prompt once, however many texts it gets."""
+        return sum([len(prompt.ids) for prompt in self.prompts])
+
+    @property
+    def tokens_max(self) -> int:
+        return self.prompt_tokens + self.texts * self.max_tokens
+
+
+class InFlight(msgspec.Struct):
+    """One request that was admitted under the limits, and the answer that its owner writes. Until it has a token, its
+    `plan` may become another model's, of the next of `fallbacks`; nothing else of it changes."""
+
+    request_id: str
+    caller: Caller
+    asked: Asked
+    plan: Plan
+    fallbacks: list[Target]
+    tier: str
+    service_tier: str
+    admission: Admission
+    line: RequestLine
+    answer: Answer
+    first: First | None  # of the calls with its Idempotency-Key
+    before_hold_s: float = 0.0  # from the request's arrival until its hold was asked for
+
+    @property
+    def target(self) -> Target:
+        return self.plan.target
+
+    @property
+    def model(self) -> ServedModel:
+        return self.plan.model
+
+    @property
+    def fingerprint(self) -> str:
+        return self.plan.fingerprint
+
+    @property
+    def prompts(self) -> list[Counted]:
+        return self.plan.prompts
+
+    @property
+    def max_tokens(self) -> int:
+        return self.plan.max_tokens
+
+    @property
+    def stop_ids(self) -> list[int]:
+        return self.plan.stop_ids
+
+    @property
+    def texts(self) -> int:
+        return self.plan.texts
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.plan.prompt_tokens
+
+    @property
+    def n(self) -> int:
+        """Texts of each prompt."""
+        return self.asked.n
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.asked.sampling
+
+    @property
+    def rules(self) -> TextRules:
+        return self.asked.rules
+
+    @property
+    def stream(self) -> bool:
+        return self.asked.stream
+
+    @property
+    def echo(self) -> bool:
+        return self.asked.echo

@@ -1,0 +1,192 @@
+"""What a request would be if one model served it: its ids, its bound, its stop ids. Nothing is taken yet.
+
+It asks whether the engine serves the model now. It must never know limits, budgets or which model is to be tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from billing.accounts.prices import REQUEST_TOKENS_MAX
+from engine.protocol import frames
+from engine.protocol.client import EngineClient
+from gateway import errors
+from gateway.access.callers import Caller
+from gateway.api.bodies import (
+    PARSE_IN_LOOP_BYTES_MAX,
+    Read,
+    check_id_count,
+    check_message_count,
+    has_few_values,
+    read_request,
+)
+from gateway.api.generation_request import Asked, LargeBody
+from gateway.api.sampling import MAX_TOKENS_MAX, check_ids
+from gateway.catalog.registry import Registry, Target
+from gateway.catalog.served_models import ServedModel
+from gateway.config.file import Config
+from gateway.generation.inflight import Plan
+from gateway.generation.prompts import Counted, PromptCounter
+from gateway.large_work.jobs import HasRead, ReadJob, Window, check_window
+from gateway.large_work.pool import LargeWork
+from gateway.limits.turn_pace import Pace
+
+# Most log probabilities of one answer: per token 1 + `top_logprobs`. Each takes 12 bytes in memory and about 90 bytes
+# on the wire.
+ALTERNATIVES_MAX = 2**17
+# Of one request, what its prompts are, by a model's encoding and the number of its ids.
+Known = dict[tuple[str, int], list[Counted]]
+
+
+class Planner:
+    """Of one gateway process."""
+
+    def __init__(
+        self,
+        config: Config,
+        models: Mapping[str, ServedModel],
+        registry: Registry,
+        engine: EngineClient,
+        large_work: LargeWork,
+    ) -> None:
+        self._models = models
+        self._registry = registry
+        self._engine = engine
+        self._large_work = large_work
+        self._ignore_unknown = config.gateway.unknown_fields == "ignore"
+        self._counter = PromptCounter(large_work)
+        self._text_pace = Pace(at_once=1)  # one large text per turn of the event loop; further ones go to processes
+
+    def served(self) -> frozenset[str]:
+        """Names of the base models that could be served now."""
+        if not self._engine.ready:
+            return frozenset()
+        known = self._models.keys() & self._engine.models.keys()
+        return frozenset([name for name in known if not self._registry.is_refused(name)])
+
+    def context_tokens(self, model: str) -> int | None:
+        """The longest context of a base model; None while the engine does not have the model."""
+        info = self._engine.models.get(model)
+        return None if info is None else info.context_tokens
+
+    def one_vocabulary(self, targets: Sequence[Target]) -> bool:
+        """Whether an id is the same word to all of them. Of one whose files could not be read nobody knows."""
+        found = [self._models.get(target.model) for target in targets]
+        vocabularies = {None if model is None else model.vocabulary for model in found}
+        return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
+
+    async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
+        """Parse a body; `kind` is that of `bodies.read_request`. Unless it has few values, a large body is parsed by a
+        process, and its prompts stay in the body (LargeBody). Raises InvalidRequest, ContextLengthExceeded,
+        RateLimited, Overloaded."""
+        small = len(body) <= PARSE_IN_LOOP_BYTES_MAX
+        if small or (has_few_values(body) and self._text_pace.try_turn()):
+            return read_request(kind, body, ignore_unknown=self._ignore_unknown)
+        if self._engine.models:
+            longest = max([info.context_tokens for info in self._engine.models.values()])
+            check = check_id_count if kind == "completions" else check_message_count
+            check(body, longest)
+        reply = await self._large_work.do(_tenant(caller), ReadJob(kind, body, self._ignore_unknown))
+        assert isinstance(reply, HasRead)
+        asked = reply.read.asked
+        assert isinstance(asked.prompts, LargeBody)
+        prompts = msgspec.structs.replace(asked.prompts, body=body)
+        return msgspec.structs.replace(reply.read, asked=msgspec.structs.replace(asked, prompts=prompts))
+
+    async def plan(self, caller: Caller, asked: Asked, target: Target, known: Known | None = None) -> Plan:
+        """Counted with the model's own tokenizer, or as one of the same encoding did, and bound by its context. Raises
+        ApiError: ModelUnavailable or EngineAway when it is not there now, InvalidRequest and ContextLengthExceeded when
+        it cannot do what is asked."""
+        model, info = self._served(target)
+        _check_alternatives(asked, asked.max_tokens or 1)
+        check_ids(asked.rules, asked.sampling, info.vocab_size)
+        known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
+        if encoding not in known:
+            known[encoding] = await self._count(caller, model, info, asked)
+        prompts = known[encoding]
+        return Plan(
+            target=target,
+            model=model,
+            fingerprint=f"fp_{info.digest[:12]}",
+            prompts=prompts,
+            texts=asked.texts,
+            max_tokens=_bound(caller, model, info, asked, prompts),
+            stop_ids=asked.rules.all_stop_ids(model.tokenizer.eos_ids),
+        )
+
+    async def count(self, caller: Caller, target: Target, asked: Asked) -> int:
+        """The tokens of one prompt. Raises ApiError."""
+        model, info = self._served(target)
+        [counted] = await self._count(caller, model, info, asked, least=0)
+        return len(counted.ids)
+
+    async def _count(
+        self, caller: Caller, model: ServedModel, info: frames.ModelInfo, asked: Asked, least: int | None = None
+    ) -> list[Counted]:
+        """`least`: tokens that the answer needs; None: `max_tokens` of the request, or 1. Raises ApiError."""
+        least = (asked.max_tokens or 1) if least is None else least
+        window = Window(info.context_tokens, info.vocab_size, least, asked.param)
+        return await self._counter.count(
+            model.tokenizer, model.encoding, window, asked.prompts, tenant=_tenant(caller), echo=asked.echo
+        )
+
+    def check(self, target: Target) -> None:
+        """Raises ModelUnavailable, EngineAway."""
+        self._served(target)
+
+    def _served(self, target: Target) -> tuple[ServedModel, frames.ModelInfo]:
+        """Raises ModelUnavailable, EngineAway."""
+        model, info = self._models.get(target.model), self._engine.models.get(target.model)
+        if self._registry.is_refused(target.model):
+            raise errors.ModelUnavailable(target.name)
+        if not self._engine.ready or model is None or info is None:
+            raise errors.EngineAway("The engine that serves this model is away. Try again in a moment.")
+        return model, info
+
+
+def _check_alternatives(asked: Asked, max_tokens: int) -> None:
+    """Raises InvalidRequest when the answer could have more than ALTERNATIVES_MAX log probabilities."""
+    if max_tokens > (room := _alternatives_room(asked)):
+        field = "top_logprobs" if asked.param == "messages" else "logprobs"
+        raise errors.InvalidRequest(
+            f"{field!r} asks for {1 + asked.sampling.logprobs} log probabilities a token, of {asked.texts} texts of up "
+            f"to {max_tokens} tokens; the limit is {ALTERNATIVES_MAX} a request, here {room} tokens a text.",
+            param=field,
+        )
+
+
+def _alternatives_room(asked: Asked) -> int:
+    """The most tokens that each text may have with the requested log probabilities."""
+    return (
+        ALTERNATIVES_MAX // (asked.texts * max(1, 1 + asked.sampling.logprobs))
+        if asked.sampling.logprobs >= 0
+        else MAX_TOKENS_MAX
+    )
+
+
+def _tenant(caller: Caller) -> str:
+    """The name under which large work is queued: the tenant, or an operator's key."""
+    return caller.tenant_id or caller.key_id
+
+
+def _bound(caller: Caller, model: ServedModel, info: frames.ModelInfo, request: Asked, prompts: list[Counted]) -> int:
+    """The most tokens that each text may have. What was asked must fit the window; a default is cut to fit.
+    Raises ContextLengthExceeded, InvalidRequest."""
+    asked = request.max_tokens
+    longest = max([len(prompt.ids) for prompt in prompts])
+    # Checked again: the count may stem from another model with the same encoding and another context.
+    check_window(longest, Window(info.context_tokens, info.vocab_size, asked or 1, request.param))
+    room = info.context_tokens - longest
+    default = caller.default_max_tokens or request.max_tokens_default or model.default_max_tokens
+    bound = asked or min(room, default, _alternatives_room(request))
+    if request.rules.min_tokens > bound:
+        message = f"'min_tokens' is {request.rules.min_tokens}, and the answer may have {bound} tokens at most."
+        raise errors.InvalidRequest(message, param="min_tokens")
+    total = sum([len(prompt.ids) for prompt in prompts]) + bound * len(prompts) * request.n
+    if total > REQUEST_TOKENS_MAX:
+        param = "n" if request.n > 1 else request.param
+        message = f"With this {param!r} the request may take {total} tokens; the limit is {REQUEST_TOKENS_MAX}."
+        raise errors.InvalidRequest(message, param=param)
+    return bound

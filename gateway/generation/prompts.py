@@ -1,0 +1,80 @@
+"""Turns prompts into ids with the model's own tokenizer: short ones in the event loop, larger ones in processes.
+
+It must never know what a token costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from engine.text.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
+from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
+from gateway.large_work.jobs import CountJob, Counts, Window, chars_of, check_sizes, check_words, count
+from gateway.large_work.pool import LargeWork
+
+# Rendering one message takes about as long as encoding MESSAGE_CHARS characters.
+MESSAGE_CHARS = 128
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """A prompt as the model reads it. `text`: as the caller sent it; "" for a conversation and for ids."""
+
+    ids: list[int]
+    text: str = ""
+
+
+class PromptCounter:
+    """The counter of one gateway process."""
+
+    def __init__(self, large_work: LargeWork) -> None:
+        self._large_work = large_work
+
+    async def count(
+        self,
+        tokenizer: Tokenizer,
+        encoding: str,
+        window: Window,
+        prompts: Sequence[Prompt] | LargeBody,
+        *,
+        tenant: str,
+        echo: bool = False,
+    ) -> list[Counted]:
+        """The prompts in order. `echo`: also return the texts of a LargeBody. Raises ContextLengthExceeded,
+        InvalidRequest, RateLimited, Overloaded."""
+        if isinstance(prompts, LargeBody):
+            check_words(tokenizer, prompts.words, window)
+            return await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=echo)
+        check_sizes(tokenizer, prompts, window)
+        if sum([_work_of(prompt) for prompt in prompts]) > ENCODE_IN_LOOP_CHARS_MAX:
+            counted = await self._in_process(tokenizer, encoding, window, prompts, tenant, texts=False)
+            ids = [one.ids for one in counted]
+        else:
+            ids = count(tokenizer, prompts, window)
+        return [
+            Counted(one, prompt if isinstance(prompt, str) else "") for one, prompt in zip(ids, prompts, strict=True)
+        ]
+
+    async def _in_process(
+        self,
+        tokenizer: Tokenizer,
+        encoding: str,
+        window: Window,
+        prompts: Sequence[Prompt] | LargeBody,
+        tenant: str,
+        *,
+        texts: bool,
+    ) -> list[Counted]:
+        prompts = prompts if isinstance(prompts, LargeBody) else list(prompts)
+        job = CountJob(prompts, str(tokenizer.directory), encoding, window, texts)
+        counts = await self._large_work.do(tenant, job)
+        assert isinstance(counts, Counts)
+        ids = counts.all_ids()
+        return [Counted(one, text) for one, text in zip(ids, counts.texts or [""] * len(ids), strict=True)]
+
+
+def _work_of(prompt: Prompt) -> int:
+    """The cost of rendering and encoding the prompt, in characters."""
+    messages = len(prompt.messages) if isinstance(prompt, ChatPrompt) else 0
+    return chars_of(prompt) + messages * MESSAGE_CHARS

@@ -1,0 +1,31 @@
+"""Brings the database's schema to the newest version, before anything starts on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from gateway.config.file import Config
+from gateway.config.private_files import close_to_others
+from gateway.config.settings import safe_url
+from gateway.host.supervisor import CannotStart
+
+
+def upgrade(config: Config) -> None:
+    """Run the migrations in their own room, as a process. Raises CannotStart with their last words when they fail."""
+    close_to_others(config.data_dir, config.database_url)
+    done = subprocess.run(
+        [sys.executable, "-m", "migrations"],
+        env={**os.environ, "LANEWAY_DATABASE_URL": config.database_url},  # not on argv: it may hold a password
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = _last_words(done.stderr or done.stdout)
+        raise CannotStart(f"the migrations of {safe_url(config.database_url)} failed: {last}")
+
+
+def _last_words(output: str) -> str:
+    return next((line for line in reversed(output.splitlines()) if line.strip()), "no output")

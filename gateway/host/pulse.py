@@ -1,0 +1,63 @@
+"""Whether an engine or a gateway's worker that is alive still moves: asked over its own socket, by whoever keeps its
+process.
+
+It knows heartbeats and silence. It must never know what an engine computes, or who asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.protocol.client import EngineClient
+from gateway.host.workers import ANSWER_S_MAX, PULSE, asked
+
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePulse:
+    """Of the engine at `socket_path`; it may stand still for `still_s`."""
+
+    socket_path: Path
+    still_s: float
+
+    async def lost(self) -> str:
+        """Wait until it stands still for too long: busy in one step, or without an answer. Says which."""
+        client = EngineClient(self.socket_path, stuck_s=self.still_s)
+        await client.start()
+        heard_at = time.monotonic()
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                if client.stuck:
+                    return f"was busy with one step for {self.still_s:g} s"
+                now = time.monotonic()
+                if client.ready:
+                    heard_at = now
+                elif now - heard_at > self.still_s:
+                    return f"did not answer for {self.still_s:g} s"
+        finally:
+            await client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPulse:
+    """Of the gateway's worker that answers at `socket_path`; its event loop may stand still for `still_s`."""
+
+    socket_path: Path
+    still_s: float
+
+    async def lost(self) -> str:
+        """Wait until it has not answered for so long. Time in which whoever asks stood still itself counts for one
+        look: a host that slept kills nobody."""
+        silent_s = 0.0
+        while silent_s <= self.still_s:
+            began = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+            answered = await asked(self.socket_path, PULSE) == PULSE
+            looked_s = min(time.monotonic() - began, LOOK_S + ANSWER_S_MAX)
+            silent_s = 0.0 if answered else silent_s + looked_s
+        return f"did not answer for {self.still_s:g} s"

@@ -1,0 +1,173 @@
+"""What surrounds every HTTP exchange: its id, its log line, its errors in one shape, its body within a limit.
+
+Plain ASGI, outside the web framework, so that the framework's own refusals come out in the same shape. It must never
+know what a route does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from litestar import Request
+from litestar.enums import ScopeType
+from litestar.exceptions import HTTPException
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from billing.database import DatabaseUnavailable
+from billing.ids import new_id
+from gateway import errors
+from gateway.api.dialects import anthropic_error, speaks_anthropic
+from gateway.api.endpoints import method_not_allowed, not_found
+from gateway.api.unknown_fields import header_value
+from gateway.limits.client_pace import ClientPace
+from gateway.limits.turn_pace import Pace
+from gateway.log import RequestLine, RequestRecord
+from gateway.metrics import Metrics
+
+BODY_S_MAX = 60.0
+# Browsers must not guess a content type, and so show an error's text as a page.
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+IGNORED_HEADER = b"laneway-ignored"  # names the unknown fields of the body that changed nothing
+LINE = "laneway.line"  # in the ASGI scope: this exchange's RequestLine
+SERVER_SEND = "laneway.send"  # in the ASGI scope: the server's own `send`, which bypasses all middleware
+
+_log = logging.getLogger(__name__)
+
+
+class Front:
+    """The outermost ASGI application."""
+
+    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: Pace, refusal_pace: ClientPace) -> None:
+        self._inner = inner
+        self._metrics = metrics
+        self._pace = pace
+        self._refusal_pace = refusal_pace
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self._inner(scope, receive, send)
+            return
+        line = RequestLine(RequestRecord(request_id=new_id("req"), method=scope["method"]))
+        scope[LINE] = line  # type: ignore[literal-required]  # ASGI lets a server add keys
+        scope[SERVER_SEND] = send  # type: ignore[literal-required]
+        record = line.record
+        request_id = [NO_SNIFFING, (b"x-request-id", record.request_id.encode())]
+        if speaks_anthropic(scope["path"]):
+            request_id.append((b"request-id", record.request_id.encode()))
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                elapsed = (b"openai-processing-ms", b"%d" % round(line.age_s() * 1000))
+                ignored = [(IGNORED_HEADER, header_value(record.ignored))] if record.ignored else []
+                message["headers"] = [*message["headers"], *request_id, elapsed, *ignored]
+            await send(message)
+
+        try:
+            await self._pace.turn()
+            await self._answer(scope, receive, send_named, line)
+        finally:
+            del scope[SERVER_SEND]  # type: ignore[misc]  # the server's exchange has the scope: a cycle for the collector
+            record.route = _route(scope)
+            if not record.status:
+                record.status = errors.STATUS_CLIENT_LEFT
+            self._metrics.responses.labels(record.route, str(record.status)).inc()
+            line.release()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, line: RequestLine) -> None:
+        try:
+            await self._inner(scope, receive, send)
+        except Exception as error:  # the process's edge: counted, logged and said as a 500
+            refusal = self._as_api_error(error, line, scope["path"])
+            if line.record.status:  # the answer has begun: it can only be cut
+                raise
+            if refusal.status < 500 and await self._refusal_pace.wait(_client(scope, line.record)):
+                self._metrics.refusals_delayed.inc()
+            await self._refuse(send, refusal, line, scope["path"])
+            # The traceback has this frame, and this frame has the error. Such cycles, 80 objects each, are left to the
+            # collector, which stops the loop for 100 ms after some hundreds of refusals.
+            error.__traceback__ = refusal.__traceback__ = None
+
+    def _as_api_error(self, error: Exception, line: RequestLine, path: str) -> errors.ApiError:
+        match error:
+            case errors.ApiError():
+                return error
+            case DatabaseUnavailable():
+                return errors.LedgerAway("The database is away. Try again in a moment.")
+            case HTTPException():
+                return _of_framework(error, path)
+        self._metrics.errors.inc()
+        _log.error("http.failed", exc_info=error, extra={"fields": {"request_id": line.record.request_id}})
+        return errors.InternalError()
+
+    async def _refuse(self, send: Send, error: errors.ApiError, line: RequestLine, path: str) -> None:
+        line.record.code = error.code or error.type
+        line.record.message = error.message[:200] if error.status >= 500 else None
+        self._metrics.refusals.labels(error.code or error.type).inc()
+        body = anthropic_error(error, line.record.request_id) if speaks_anthropic(path) else error.body()
+        headers = [*error.headers(), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _client(scope: Scope, record: RequestRecord) -> str:
+    """Whose refusals are counted together: a tenant's or an operator's key's, else those of an address."""
+    address = scope.get("client")
+    return record.tenant or record.key or (address[0] if address else "")
+
+
+def _route(scope: Scope) -> str:
+    """The route that took it, of the known ones: a path that somebody made up is no label."""
+    handler = scope.get("route_handler")
+    return "unknown" if handler is None else str(handler.opt.get("route") or min(handler.paths))
+
+
+def _of_framework(error: HTTPException, path: str) -> errors.ApiError:
+    if error.status_code == 404:
+        return not_found(path)
+    if error.status_code == 405:
+        return method_not_allowed((error.headers or {}).get("allow"))
+    if error.status_code == 413:
+        return errors.RequestTooLarge("The body is too large.")
+    return errors.OtherStatus(error.status_code, error.detail)
+
+
+def line_of(request: Request[Any, Any, Any]) -> RequestLine:
+    line: RequestLine = request.scope[LINE]  # type: ignore[literal-required]
+    return line
+
+
+def check_encoding(request: Request[Any, Any, Any]) -> None:
+    """Refuse a compressed body. Raises UnsupportedEncoding."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("identity", ""):
+        raise errors.UnsupportedEncoding(encoding)
+
+
+async def read_body(request: Request[Any, Any, Any], limit: int) -> bytes:
+    """The whole body, at most `limit` bytes of it in memory. Raises RequestTooLarge, UnsupportedEncoding,
+    OtherStatus."""
+    check_encoding(request)
+    too_large = errors.RequestTooLarge(f"The body is over the limit of {limit} bytes.")
+    length = request.headers.get("content-length", "0")
+    if length.isascii() and length.isdigit() and int(length) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S_MAX):
+            while True:
+                message = await request.receive()
+                if message["type"] != "http.request":
+                    raise errors.OtherStatus(errors.STATUS_CLIENT_LEFT, "The client left.")
+                part = message["body"]
+                size += len(part)
+                if size > limit:
+                    raise too_large
+                parts.append(part)
+                if not message["more_body"]:
+                    return b"".join(parts)
+    except TimeoutError:
+        raise errors.OtherStatus(408, f"The body took over {BODY_S_MAX:g} s to arrive.") from None

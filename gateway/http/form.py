@@ -1,0 +1,209 @@
+"""A multipart form whose files go to disk as they arrive: bounded in bytes, in time and in memory.
+
+It must never know what the files are for: who asks says which names it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from litestar import Request
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+
+from gateway import errors
+from gateway.http.exchange import check_encoding
+
+PARTS_MAX = 64
+FIELD_BYTES_MAX = 16 * 1024
+BOUNDARY_CHARS_MAX = 200
+# The minimum mean rate, counted after the first `idle_s`: a slower client would occupy an upload place.
+BYTES_PER_S_MIN = 64 * 1024
+# What lies in memory of a file before a thread writes it.
+BLOCK_BYTES = 1024 * 1024
+
+Fields = Mapping[str, tuple[str, ...]]
+
+
+class Form:
+    """One form that is read once. `limits`: names of the files it must have, each with its most bytes; `fields`: names
+    of texts it may have. A file is known by its file name, or by its field's."""
+
+    def __init__(self, directory: Path, limits: Mapping[str, int], fields: Collection[str]) -> None:
+        self._directory = directory
+        self._limits = limits
+        self._names = fields
+        self._files: set[str] = set()
+        self._fields: dict[str, list[bytes]] = {}
+        self._parts = 0
+        self._file: _File | None = None
+        self._text: list[bytes] | None = None
+        self._text_bytes = 0
+        self._name = ""
+
+    async def read(
+        self, request: Request[Any, Any, Any], bytes_max: int, idle_s: float, on_bytes: Callable[[int], Awaitable[None]]
+    ) -> Fields:
+        """Write the files into the directory and return the texts. `on_bytes` gets the number of bytes received, before
+        they are written. Raises InvalidRequest, RequestTooLarge, OtherStatus, OSError."""
+        parser = _parser(request, bytes_max)
+        came, began = 0, time.monotonic()
+        try:
+            while True:
+                body, more = await _next(request, idle_s)
+                came += len(body)
+                if came > bytes_max:
+                    raise errors.RequestTooLarge(f"The upload is over the limit of {bytes_max} bytes.")
+                if more:
+                    _check_rate(came, time.monotonic() - began - idle_s)
+                await on_bytes(len(body))
+                if body:
+                    await self._take(parser, body)
+                if not more:
+                    parser.close()
+                    return self._whole()
+        except (MultipartError, UnicodeDecodeError) as error:
+            raise errors.InvalidRequest(f"The body is not a multipart form: {error}") from error
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    async def _take(self, parser: PushMultipartParser, body: bytes) -> None:
+        for event in parser.parse(body):
+            if isinstance(event, MultipartSegment):
+                await asyncio.to_thread(self._begin, event)
+            elif event:
+                await self._data(bytes(event))
+            else:
+                await self._end()
+
+    def _begin(self, segment: MultipartSegment) -> None:
+        self._parts += 1
+        if self._parts > PARTS_MAX:
+            raise errors.InvalidRequest(f"The form has more than {PARTS_MAX} parts.")
+        name = self._file_name(segment)
+        if name is None:
+            self._name = segment.name or ""
+            if self._name not in self._names:
+                raise errors.InvalidRequest(
+                    f"The form has no field {self._name[:64]!r}; it takes {', '.join(sorted(self._names))}.",
+                    param=self._name[:64],
+                )
+            self._text, self._text_bytes = [], 0
+            return
+        if name in self._files:
+            raise errors.InvalidRequest(f"{name} came twice.", param=name)
+        self._files.add(name)
+        self._file = _File(self._directory / name, self._limits[name])
+
+    def _file_name(self, segment: MultipartSegment) -> str | None:
+        """Which of the files this is; None: a text. The name is compared and never used as a path."""
+        filename, name = segment.filename, segment.name or ""
+        if filename is None:
+            return name if name in self._limits else None
+        shown = filename[:64]
+        if any(mark in filename for mark in ("/", "\\", "\0")) or filename in ("..", "."):
+            raise errors.InvalidRequest(f"The file name {shown!r} is a path; send a plain name.", param=name[:64])
+        for one in (filename, name):
+            if one in self._limits:
+                return one
+        raise errors.InvalidRequest(
+            f"The file {shown!r} is not taken; the form has exactly {' and '.join(self._limits)}.", param=name[:64]
+        )
+
+    async def _data(self, data: bytes) -> None:
+        if self._file is not None:
+            await self._file.write(data)
+            return
+        assert self._text is not None, "data belongs to a part"
+        self._text_bytes += len(data)
+        if self._text_bytes > FIELD_BYTES_MAX:
+            raise errors.InvalidRequest(f"{self._name!r} is over {FIELD_BYTES_MAX} bytes.", param=self._name)
+        self._text.append(data)
+
+    async def _end(self) -> None:
+        if self._file is not None:
+            await self._file.finish()
+            self._file = None
+        elif self._text is not None:
+            self._fields.setdefault(self._name, []).append(b"".join(self._text))
+            self._text = None
+
+    def _whole(self) -> Fields:
+        for name in self._limits:
+            if name not in self._files:
+                raise errors.InvalidRequest(f"The form lacks the file {name}.", param=name)
+        return {name: tuple(value.decode() for value in values) for name, values in self._fields.items()}
+
+
+class _File:
+    """One file being written, block by block, on threads."""
+
+    def __init__(self, path: Path, bytes_max: int) -> None:
+        self._name = path.name
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._out: BinaryIO = path.open("xb", buffering=0)
+
+    async def write(self, data: bytes) -> None:
+        self._bytes += len(data)
+        if self._bytes > self._bytes_max:
+            raise errors.RequestTooLarge(f"{self._name} is over the limit of {self._bytes_max} bytes.")
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes >= BLOCK_BYTES:
+            await asyncio.to_thread(self._flush)
+
+    async def finish(self) -> None:
+        await asyncio.to_thread(self._flush)
+        self.close()
+
+    def close(self) -> None:
+        self._out.close()
+
+    def _flush(self) -> None:
+        rest = memoryview(b"".join(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+        while rest:
+            rest = rest[self._out.write(rest) :]
+
+
+def _parser(request: Request[Any, Any, Any], bytes_max: int) -> PushMultipartParser:
+    """Raises InvalidRequest, RequestTooLarge, UnsupportedEncoding."""
+    check_encoding(request)
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    boundary = options.get("boundary", "")
+    if kind != "multipart/form-data" or not 1 <= len(boundary) <= BOUNDARY_CHARS_MAX:
+        raise errors.InvalidRequest("Send multipart/form-data, with its boundary in the Content-Type header.")
+    length = request.headers.get("content-length", "0")
+    if length.isascii() and length.isdigit() and int(length) > bytes_max:
+        raise errors.RequestTooLarge(f"The upload is over the limit of {bytes_max} bytes.")
+    try:
+        return PushMultipartParser(boundary, strict=True)
+    except (MultipartError, UnicodeError) as error:
+        raise errors.InvalidRequest(f"The boundary cannot be used: {error}") from error
+
+
+def _check_rate(came: int, for_s: float) -> None:
+    """Raises OtherStatus (408) if fewer than BYTES_PER_S_MIN bytes a second arrived."""
+    if came < for_s * BYTES_PER_S_MIN:
+        raise errors.OtherStatus(
+            408, f"The upload is slower than the limit of {BYTES_PER_S_MIN} bytes a second: {came} bytes came."
+        )
+
+
+async def _next(request: Request[Any, Any, Any], idle_s: float) -> tuple[bytes, bool]:
+    """The next bytes of the body, and whether more will come. Raises OtherStatus."""
+    try:
+        async with asyncio.timeout(idle_s):
+            message = await request.receive()
+    except TimeoutError:
+        raise errors.OtherStatus(408, f"Nothing of the upload came for {idle_s:g} s.") from None
+    if message["type"] != "http.request":
+        raise errors.OtherStatus(errors.STATUS_CLIENT_LEFT, "The client left.")
+    return message["body"], message["more_body"]

@@ -1,0 +1,290 @@
+"""Parses large bodies, and renders and counts large prompts, in processes beside the event loop: rendering a template
+in a thread would hold the interpreter's lock.
+
+Processes start on demand, up to PROCESSES. A tenant uses at most TENANT_PROCESSES at once and has a bounded queue;
+tenants with waiting jobs take turns. A process that exceeds JOB_S_MAX is killed and replaced. This module must never
+know what a job means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway import errors
+from gateway.large_work.jobs import Job, Refusal, Reply, refuse
+from gateway.large_work.process import HEADER
+
+PROCESSES = 4
+TENANT_PROCESSES = PROCESSES // 4  # used by one tenant at once
+TENANT_WAITING_MAX = 16
+WAITING_MAX = 256
+JOB_S_MAX = 20.0
+START_S_MAX = 60.0  # on a busy machine: the processes are niced
+REPLY_BYTES_MAX = 256 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.msgpack.Encoder().encode
+_decode_pid = msgspec.msgpack.Decoder(int).decode
+_decode = msgspec.msgpack.Decoder(Reply | str).decode
+
+
+class Lost(Exception):
+    """The process reported that it could not do the job."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    tenant: str
+    job: Job
+    answer: asyncio.Future[Reply]
+
+
+@dataclass(slots=True, eq=False)
+class _Peer:
+    """A process that does jobs."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    pid: int
+
+    async def ask(self, data: bytes) -> bytes:
+        """Raises OSError, EOFError, TimeoutError."""
+        async with asyncio.timeout(JOB_S_MAX):
+            self.writer.writelines([HEADER.pack(len(data)), data])
+            await self.writer.drain()
+            return await _frame(self.reader)
+
+    def kill(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class LargeWork:
+    """The processes of one gateway process and event loop."""
+
+    def __init__(self, tokenizers: Callable[[], Sequence[tuple[str, str]]] = tuple) -> None:
+        """`tokenizers`: directories and encodings that the processes load before the first job."""
+        self._tokenizers = tokenizers
+        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant, in the order of turns
+        self._waiting_count = 0
+        self._running: dict[str, int] = {}
+        self._idle: list[_Peer] = []
+        self._peers = 0  # processes that run or are being started
+        self._adding = False
+        self._forker: tuple[Process, socket.socket] | None = None
+        self._starting = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def do(self, tenant: str, job: Job) -> Reply:
+        """Run the job. Raises the error of a Refusal; RateLimited for a tenant with too many jobs; Overloaded when too
+        many jobs wait or the process fails."""
+        queue = self._waiting.get(tenant)
+        if queue is not None and len(queue) >= TENANT_WAITING_MAX:
+            raise errors.RateLimited(
+                f"Rate limit reached for the tenant's large prompts at once: limit "
+                f"{TENANT_PROCESSES + TENANT_WAITING_MAX}. Try again in a moment.",
+                retry_after_s=1.0,
+            )
+        if self._waiting_count >= WAITING_MAX or self._closed:
+            raise errors.Overloaded("Too many large prompts of all tenants are being counted. Try again in a moment.")
+        waiting = _Waiting(tenant, job, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(tenant, deque()).append(waiting)
+        self._waiting_count += 1
+        self._next()
+        try:
+            reply = await waiting.answer
+        except asyncio.CancelledError:
+            self._leave(waiting)
+            raise
+        if isinstance(reply, Refusal):
+            raise refuse(reply)
+        return reply
+
+    def start(self) -> None:
+        """Start one process now, so that the first job does not wait for it."""
+        self._grow()
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for peer in self._idle:
+            peer.writer.close()
+            with contextlib.suppress(OSError):
+                await peer.writer.wait_closed()
+        for queue in self._waiting.values():
+            for waiting in queue:
+                waiting.answer.cancel()
+        self._waiting.clear()
+        if self._forker is not None:
+            process, control = self._forker
+            control.close()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    def _leave(self, waiting: _Waiting) -> None:
+        """Remove a job whose caller has left from its queue."""
+        queue = self._waiting.get(waiting.tenant)
+        if queue is not None and waiting in queue:
+            queue.remove(waiting)
+            self._waiting_count -= 1
+            if not queue:
+                del self._waiting[waiting.tenant]
+
+    # ---- turns
+
+    def _next(self) -> None:
+        """Assign idle processes to the tenants whose turn it is."""
+        while not self._closed and (tenant := self._turn()) is not None:
+            if not self._idle:
+                break
+            queue = self._waiting.pop(tenant)
+            waiting = queue.popleft()
+            self._waiting_count -= 1
+            if queue:
+                self._waiting[tenant] = queue  # now last in the order of turns
+            if waiting.answer.done():  # its caller has left
+                continue
+            self._running[tenant] = self._running.get(tenant, 0) + 1
+            self._spawn(self._work(self._idle.pop(), waiting))
+        self._grow()
+
+    def _grow(self) -> None:
+        """Start a process if none is idle or being started, so that the next tenant finds one."""
+        if not (self._idle or self._adding or self._closed) and self._peers < PROCESSES:
+            self._adding, self._peers = True, self._peers + 1
+            self._spawn(self._add_peer())
+
+    def _turn(self) -> str | None:
+        """The next tenant that has a waiting job and may use another process."""
+        return next((one for one in self._waiting if self._running.get(one, 0) < TENANT_PROCESSES), None)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="large-work")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, peer: _Peer, waiting: _Waiting) -> None:
+        try:
+            data = await peer.ask(_encode(waiting.job))
+            reply = _decode(data)
+            if isinstance(reply, str):
+                raise Lost(reply)
+            if not waiting.answer.done():
+                waiting.answer.set_result(reply)
+            self._idle.append(peer)
+        except (OSError, EOFError, TimeoutError, MemoryError, Lost, msgspec.DecodeError) as error:
+            self._lose(peer, error)
+            if not waiting.answer.done():
+                waiting.answer.set_exception(errors.Overloaded("The prompt could not be counted. Try again."))
+        except asyncio.CancelledError:
+            peer.kill()
+            waiting.answer.cancel()
+            raise
+        finally:
+            self._running[waiting.tenant] -= 1
+            if not self._running[waiting.tenant]:
+                del self._running[waiting.tenant]
+            self._next()
+
+    def _lose(self, peer: _Peer, error: Exception) -> None:
+        _log.error("large_work.lost", extra={"fields": {"pid": peer.pid, "reason": str(error) or repr(error)}})
+        peer.kill()
+        self._peers -= 1
+
+    # ---- processes
+
+    async def _add_peer(self) -> None:
+        ours, theirs = socket.socketpair()
+        peer: _Peer | None = None
+        try:
+            async with asyncio.timeout(START_S_MAX):
+                control = await self._control()
+                socket.send_fds(control, [b"+"], [theirs.fileno()])
+                theirs.close()
+                ours.setblocking(False)
+                peer = _Peer(*await asyncio.open_unix_connection(sock=ours), pid=0)
+                peer.pid = _decode_pid(await _frame(peer.reader))
+        except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
+            _log.error("large_work.not_started", extra={"fields": {"reason": str(error) or repr(error)}})
+            self._peers -= 1
+            if peer is not None:
+                peer.writer.close()
+            self._forget_forker()
+            self._fail_waiting()
+            return
+        except asyncio.CancelledError:
+            if peer is not None:
+                peer.writer.close()
+            raise
+        finally:
+            theirs.close()
+            if peer is None:
+                ours.close()
+            self._adding = False
+        self._idle.append(peer)
+        self._next()
+
+    async def _control(self) -> socket.socket:
+        """The socket to the process that forks the workers; starts that process if needed. Raises OSError."""
+        async with self._starting:
+            if self._forker is None:
+                ours, theirs = socket.socketpair()
+                arguments = [f"{directory}={encoding}" for directory, encoding in self._tokenizers()]
+                with theirs:
+                    process = await asyncio.create_subprocess_exec(
+                        sys.executable,
+                        "-m",
+                        "gateway.large_work.process",
+                        str(theirs.fileno()),
+                        *arguments,
+                        stdin=DEVNULL,
+                        stdout=DEVNULL,
+                        pass_fds=[theirs.fileno()],
+                    )
+                self._forker = process, ours
+            return self._forker[1]
+
+    def _forget_forker(self) -> None:
+        """The forking process may be dead: kill it, and start another for the next worker."""
+        if self._forker is not None:
+            process, control = self._forker
+            self._forker = None
+            control.close()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+    def _fail_waiting(self) -> None:
+        """Without any process, fail all waiting jobs."""
+        if self._peers:
+            return
+        for queue in self._waiting.values():
+            for waiting in queue:
+                if not waiting.answer.done():
+                    waiting.answer.set_exception(errors.Overloaded("Large prompts cannot be counted now."))
+        self._waiting.clear()
+        self._waiting_count = 0
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes:
+    """Raises OSError, EOFError."""
+    (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
+    if size > REPLY_BYTES_MAX:
+        raise OSError(f"a reply of {size} bytes")
+    return await reader.readexactly(size)

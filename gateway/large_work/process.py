@@ -1,0 +1,97 @@
+"""The processes of `large_work`: one that loads the tokenizers and forks the others, which do the jobs.
+
+`python -m gateway.large_work.process FD DIRECTORY=ENCODING …`. For each socket received over FD it forks a process that
+serves the socket. A process ends when the gateway closes its end of the socket. It must never know a tenant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+
+import msgspec
+
+from gateway.large_work.jobs import Job, Reply, Worker
+
+NICE = 19  # the event loop, and an engine on the same host, come first
+# A longer job ends its process, even without the gateway, which itself waits for large_work.JOB_S_MAX only.
+ALARM_S = 60
+MEMORY_BYTES_MAX = 4 * 1024**3
+HEADER = struct.Struct("<I")
+
+_decode = msgspec.msgpack.Decoder(Job).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def main() -> None:
+    """Fork workers until FD is closed at the other end."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads do not survive a fork
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the gateway
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    worker = Worker()
+    for argument in sys.argv[2:]:
+        directory, _, encoding = argument.rpartition("=")
+        with contextlib.suppress(OSError, ValueError):  # a job that needs this tokenizer reports the error
+            worker.load(directory, encoding)
+    gc.collect()
+    gc.freeze()  # else the collector would write to, and so copy, shared pages
+    while True:
+        told, descriptors, _flags, _address = socket.recv_fds(control, 1, 1)
+        if not told:
+            return
+        for descriptor in descriptors:
+            if os.fork() == 0:
+                control.close()
+                _serve(socket.socket(fileno=descriptor), worker)
+                os._exit(0)
+            os.close(descriptor)
+
+
+def _serve(connection: socket.socket, worker: Worker) -> None:
+    """Answer jobs. A frame is a length (HEADER) and msgpack; the first frame sent is the process id."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    _send(connection, os.getpid())
+    while (frame := _receive(connection)) is not None:
+        signal.alarm(ALARM_S)
+        reply: Reply | str
+        try:
+            reply = worker.do(_decode(frame))
+        except (OSError, ValueError, MemoryError, RecursionError) as error:
+            reply = f"{type(error).__name__}: {error}"
+        _send(connection, reply)
+        signal.alarm(0)
+
+
+def _send(connection: socket.socket, said: Reply | str | int) -> None:
+    data = _encode(said)
+    connection.sendall(HEADER.pack(len(data)) + data)
+
+
+def _receive(connection: socket.socket) -> bytes | None:
+    """The next frame; None at the end of the stream."""
+    header = _exactly(connection, HEADER.size)
+    return None if header is None else _exactly(connection, HEADER.unpack(header)[0])
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    data = bytearray(size)
+    view, got = memoryview(data), 0
+    while got < size:
+        received = connection.recv_into(view[got:])
+        if not received:
+            return None
+        got += received
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    main()

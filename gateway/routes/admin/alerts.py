@@ -1,0 +1,87 @@
+"""/v1/admin/webhooks and /v1/admin/alerts: who is told when a budget reaches a threshold, and how the telling goes."""
+
+from __future__ import annotations
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, delete, get, post
+
+from billing.accounts import alerts, webhooks
+from gateway.access import roles
+from gateway.admin.administration import Actor, Administration, narrowed
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, sequence
+from gateway.services import Services
+from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, page
+
+
+class NewWebhook(msgspec.Struct, forbid_unknown_fields=True):
+    """`url`: http or https. `tenant`: an id or a slug; without it, alerts of all tenants."""
+
+    url: str
+    tenant: str | None = None
+
+
+class WebhookController(Controller):
+    path = "/webhooks"
+    opt = {"area": "alerts"}  # noqa: RUF012
+
+    @post("/", opt={"route": "/v1/admin/webhooks"})
+    async def create_webhook(
+        self, services: Services, administration: Administration, data: NewWebhook
+    ) -> NewWebhookView:
+        """Name a place that is told of alerts. The answer has the secret that deliveries are signed with, this once."""
+        made = await services.database.administer(
+            lambda c: administration.create_webhook(c, url=data.url, tenant_id=data.tenant)
+        )
+        return NewWebhookView.made(made)
+
+    @get("/", opt={"route": "/v1/admin/webhooks"})
+    async def list_webhooks(
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[WebhookView]:
+        """Webhooks without their secrets, oldest first; of a tenant: those for its alerts alone."""
+
+        def query(connection: sa.Connection) -> list[webhooks.Webhook]:
+            return webhooks.listing(connection, narrowed(connection, by, tenant))
+
+        def view(webhook: webhooks.Webhook) -> WebhookView:
+            return WebhookView.of(webhook if roles.may(by.role, "alerts", "write") else webhook.redacted())
+
+        found = await services.database.read(query)
+        return page(after_id(found, after), limit, view, lambda webhook: webhook.id)
+
+    @delete("/{webhook_id:str}", opt={"route": "/v1/admin/webhooks/{webhook_id}"})
+    async def remove_webhook(self, services: Services, administration: Administration, webhook_id: str) -> None:
+        """Tell it nothing more."""
+        await services.database.administer(lambda c: administration.remove_webhook(c, webhook_id))
+
+
+@get("/alerts", opt={"route": "/v1/admin/alerts", "area": "alerts"})
+async def list_alerts(
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[ListedAlertView]:
+    """Thresholds that were reached, the newest first, each with its deliveries; for somebody who has a tenant, those
+    to its own webhooks."""
+    before = sequence(after)
+
+    def query(connection: sa.Connection) -> Page[ListedAlertView]:
+        tenant_id = narrowed(connection, by, tenant)
+        found = alerts.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
+        told = alerts.deliveries(connection, [alert.id for alert in found], seen_by=by.tenant_id)
+        return page(
+            found,
+            limit,
+            lambda alert: ListedAlertView.told(alert, told[alert.id]),
+            lambda alert: str(alert.sequence),
+        )
+
+    return await services.database.read(query)

@@ -1,0 +1,105 @@
+"""/v1/admin/exports: files of a month for finance, made in the background and downloaded when they are done."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, delete, get, post
+from litestar.response import File
+
+from billing.exports import jobs
+from billing.exports.export import Spec
+from billing.exports.jobs import Job
+from billing.focus import manifest
+from gateway.admin.administration import Actor, Administration, export_of, narrowed
+from gateway.errors import Conflict
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
+from gateway.services import Services
+from gateway.upkeep.exports import NotHere
+from gateway.views.accounts import ExportView, Page
+
+ExportSort = Literal["created_at", "-created_at", "month", "-month", "kind", "-kind", "state", "-state"]
+MEDIA_TYPES = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/jsonl",
+    "parquet": "application/vnd.apache.parquet",
+}
+
+
+class NewExport(msgspec.Struct, forbid_unknown_fields=True):
+    """The month (2026-01) of a tenant, by id or slug, or without one of all tenants, each by its own time zone.
+    `events` are CloudEvents, and jsonl alone."""
+
+    month: str
+    kind: Literal["focus", "events"] = "focus"
+    format: Literal["csv", "parquet", "jsonl"] = "csv"
+    tenant: str | None = None
+
+
+class ExportController(Controller):
+    path = "/exports"
+    opt = {"area": "exports"}  # noqa: RUF012
+
+    @post("/", opt={"route": "/v1/admin/exports"})
+    async def create_export(
+        self, services: Services, by: Actor, administration: Administration, data: NewExport
+    ) -> ExportView:
+        """Ask for a file. Of a closed month it is the same file each time; of an open one, what is there now."""
+
+        def change(connection: sa.Connection) -> Job:
+            tenant_id = narrowed(connection, by, data.tenant)
+            spec = Spec(kind=data.kind, format=data.format, month=data.month, tenant_id=tenant_id)
+            return administration.create_export(connection, spec)
+
+        return ExportView.of(await services.database.administer(change))
+
+    @get("/", opt={"route": "/v1/admin/exports"})
+    async def list_exports(
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        search: Search = None,
+        sort: ExportSort = "-created_at",
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[ExportView]:
+        """Exports with how far they are."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(lambda c: jobs.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
+        return listed(found, ExportView.of)
+
+    @get("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
+    async def get_export(self, services: Services, by: Actor, export_id: str) -> ExportView:
+        """One of them."""
+        return ExportView.of(await services.database.read(lambda c: export_of(c, export_id, by)))
+
+    @delete("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
+    async def end_export(self, services: Services, administration: Administration, export_id: str) -> None:
+        """Cancel it, or give up its file when it is done."""
+        job = await services.database.administer(lambda c: administration.end_export(c, export_id))
+        if job.state == "removed":  # on another host its next export sees to it
+            await services.exporter.drop(job.id)
+
+    @get("/{export_id:str}/file", opt={"route": "/v1/admin/exports/{export_id}/file"}, status_code=200)
+    async def download(self, services: Services, by: Actor, export_id: str) -> File:
+        """The file of an export that is done."""
+        return await self._file(services, by, export_id, "")
+
+    @get("/{export_id:str}/manifest", opt={"route": "/v1/admin/exports/{export_id}/manifest"}, status_code=200)
+    async def download_manifest(self, services: Services, by: Actor, export_id: str) -> File:
+        """Its manifest: hash, rows, control totals, and what of the ledger it covers."""
+        return await self._file(services, by, export_id, manifest.SUFFIX)
+
+    async def _file(self, services: Services, by: Actor, export_id: str, suffix: str) -> File:
+        job = await services.database.read(lambda c: export_of(c, export_id, by))
+        if job.state != "done" or job.file is None:
+            raise Conflict(f"The export is {job.state}, so it has no file.")
+        try:
+            path = services.exporter.path(job, suffix)
+        except NotHere as error:
+            raise Conflict(str(error)) from None
+        media_type = MEDIA_TYPES[job.format] if not suffix else "application/json"
+        return File(path, filename=path.name, media_type=media_type)

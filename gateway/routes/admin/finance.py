@@ -1,0 +1,239 @@
+"""/v1/admin/periods, invoices, corrections, margins and reconciliations. Money is integer picos: 10⁻¹² of a currency
+unit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import sqlalchemy as sa
+from litestar import get, post
+from litestar.params import Parameter
+from msgspec import Meta, Struct
+
+from billing.accounts.prices import PICOS_MAX, REQUEST_TOKENS_MAX
+from billing.books import corrections, invoices, periods
+from billing.books.corrections import REASON_CHARS_MAX
+from billing.books.margins import Margins
+from billing.clock import database_now
+from billing.errors import InvalidValue, NotFound
+from billing.proofs import reconcile
+from billing.proofs.reconcile import Result
+from gateway.admin.administration import Actor, narrowed
+from gateway.admin.finance import Finance, adapter_names
+from gateway.errors import InvalidRequest
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed, sequence
+from gateway.services import Services
+from gateway.views.accounts import Page, page
+from gateway.views.finance import (
+    CorrectionView,
+    InvoiceView,
+    PeriodView,
+    ReconciliationView,
+    StandingView,
+    WholeInvoiceView,
+)
+
+InvoiceSort = Literal[
+    "period", "-period", "issued_at", "-issued_at", "total_picos", "-total_picos", "tenant_id", "-tenant_id"
+]
+EVERYONES = {"area": "billing", "everyones": True}  # the books as a whole
+Month = Annotated[str | None, Parameter(max_length=7, description="for example 2026-01")]
+PeriodState = Annotated[Literal["open", "closed"] | None, Parameter(query="state")]  # the framework keeps that name
+Tokens = Annotated[int, Meta(ge=-REQUEST_TOKENS_MAX, le=REQUEST_TOKENS_MAX)]
+Picos = Annotated[int, Meta(ge=-PICOS_MAX, le=PICOS_MAX)]
+Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
+
+
+class PeriodClosing(Struct, forbid_unknown_fields=True):
+    """The tenant (an id or a slug) and its month, which must be its first open one and over."""
+
+    tenant: str
+    month: str
+
+
+class NewCorrection(Struct, forbid_unknown_fields=True):
+    """Of a request: `request_id`, `meter`, and `tokens` more or less, at the price they had. Or free: `tenant` and
+    `picos`, below 0 a credit, with whatever else it concerns."""
+
+    reason: Reason
+    request_id: str | None = None
+    tokens: Tokens | None = None
+    tenant: str | None = None
+    picos: Picos | None = None
+    project: str | None = None
+    key_id: str | None = None
+    model: str | None = None
+    adapter: str | None = None
+    tier: str | None = None
+    meter: Literal["input", "cached_input", "output"] | None = None
+
+
+@get("/periods", opt={"route": "/v1/admin/periods", "area": "billing"})
+async def list_periods(
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    month: Month = None,
+    standing: PeriodState = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[PeriodView]:
+    """Billing periods by their start. A tenant's begin with its first usage."""
+    begin = _place(after)
+
+    def query(connection: sa.Connection) -> list[periods.Period]:
+        tenant_id = narrowed(connection, by, tenant)
+        if month is not None:
+            periods.check_month(month)
+        return periods.listing(
+            connection, tenant_id=tenant_id, month=month, state=standing, after=begin, limit=limit + 1
+        )
+
+    found = await services.database.read(query)
+    return page(found, limit, PeriodView.of, lambda period: f"{period.start_at}-{period.id}")
+
+
+@post("/periods/close", opt={"route": "/v1/admin/periods/close", "area": "billing"}, status_code=200)
+async def close_period(services: Services, finance: Finance, data: PeriodClosing) -> InvoiceView:
+    """Close a month for ever and make its invoice. What comes later is in the next."""
+    made = await services.database.keep(lambda c: finance.close_period(c, tenant=data.tenant, month=data.month))
+    return InvoiceView.of(made)
+
+
+@get("/invoices", opt={"route": "/v1/admin/invoices", "area": "billing"})
+async def list_invoices(
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    month: Month = None,
+    search: Search = None,
+    sort: InvoiceSort = "period",
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[InvoiceView]:
+    """Invoices, of all tenants or of one."""
+    wanted = asked(sort, search, after, limit)
+    found = await services.database.read(
+        lambda c: invoices.found(c, wanted, tenant_id=narrowed(c, by, tenant), month=month)
+    )
+    return listed(found, InvoiceView.of)
+
+
+@get("/invoices/{invoice_id:str}", opt={"route": "/v1/admin/invoices/{invoice_id}", "area": "billing"})
+async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeInvoiceView:
+    """One invoice with its lines: usage by model or adapter, tier, meter and price, then corrections."""
+
+    def query(connection: sa.Connection) -> WholeInvoiceView:
+        found = invoices.get(connection, invoice_id)
+        if not by.sees(found.tenant_id):
+            raise NotFound(f"there is no invoice {invoice_id!r}")
+        return WholeInvoiceView.whole(found, invoices.lines(connection, invoice_id), adapter_names(connection))
+
+    return await services.database.read(query)
+
+
+@post("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
+async def make_correction(services: Services, finance: Finance, data: NewCorrection) -> CorrectionView:
+    """Add a correction to the period that is open now. Nothing that was written changes; budgets do not see it."""
+    others = ("tenant", "picos", "project", "key_id", "model", "adapter", "tier")
+    if data.request_id is not None:
+        if wrong := [name for name in others if getattr(data, name) is not None]:
+            raise InvalidValue("a correction of a request has its names from there", wrong[0])
+        meter, tokens = data.meter, data.tokens
+        for name, value in (("meter", meter), ("tokens", tokens)):
+            if value is None:
+                raise InvalidValue("a correction of a request needs it", name)
+        assert meter is not None
+        assert tokens is not None
+        request_id = data.request_id
+        made = await services.database.keep(
+            lambda c: finance.make_request_correction(
+                c, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason
+            )
+        )
+        return CorrectionView.of(made)
+    tenant, picos = data.tenant, data.picos
+    if tenant is None or picos is None:
+        raise InvalidValue(
+            "a correction of no request needs a tenant and picos", "tenant" if tenant is None else "picos"
+        )
+    if data.tokens is not None:
+        raise InvalidValue("a correction of tokens names the request_id that it is of", "tokens")
+    names = {name: getattr(data, name) for name in (*others[2:], "meter")}
+    made = await services.database.keep(
+        lambda c: finance.make_correction(c, tenant=tenant, picos=picos, reason=data.reason, **names)
+    )
+    return CorrectionView.of(made)
+
+
+@get("/corrections", opt={"route": "/v1/admin/corrections", "area": "billing"})
+async def list_corrections(
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    request_id: Name = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[CorrectionView]:
+    """Corrections in the order they were made."""
+    begin = sequence(after) or 0
+
+    def query(connection: sa.Connection) -> list[corrections.Correction]:
+        tenant_id = narrowed(connection, by, tenant)
+        return corrections.listing(connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1)
+
+    found = await services.database.read(query)
+    return page(found, limit, CorrectionView.of, lambda one: str(one.sequence))
+
+
+@get("/margins", opt={"route": "/v1/admin/margins", **EVERYONES})
+async def tier_margins(
+    services: Services, finance: Finance, month: Month = None, tenant: TenantFilter = None
+) -> Margins:
+    """What each tier earned in a month (without one, the last whole one) and what its device time cost. Time that a
+    preemption lost is the tier's that caused it."""
+    return await services.database.report(lambda c: finance.margins(c, month=month, tenant=tenant))
+
+
+@get("/reconciliations", opt={"route": "/v1/admin/reconciliations", **EVERYONES})
+async def list_reconciliations(
+    services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
+) -> Page[ReconciliationView]:
+    """What reconciling found, the newest first; the gateways reconcile each minute."""
+    before = sequence(after)
+    found = await services.database.read(lambda c: reconcile.listing(c, before=before, limit=limit + 1))
+    return page(found, limit, ReconciliationView.of, lambda result: str(result.number))
+
+
+@get(
+    "/reconciliations/standing",
+    opt={"route": "/v1/admin/reconciliations/standing", **EVERYONES},
+)
+async def reconciliation_standing(services: Services) -> StandingView:
+    """What is known to be wrong, found since the last whole reconciling, and by it: 0 in sound books."""
+    return StandingView.of(await services.database.read(reconcile.standing))
+
+
+@post(
+    "/reconciliations",
+    opt={"route": "/v1/admin/reconciliations", **EVERYONES},
+    status_code=200,
+)
+async def reconcile_now(services: Services, month: Month = None) -> ReconciliationView:
+    """Reconcile a month, or the whole ledger, now. It reads every row of it."""
+
+    def prove(connection: sa.Connection) -> Result:
+        return reconcile.whole(connection) if month is None else reconcile.month(connection, month, database_now)
+
+    result = await services.database.report(prove)
+    return ReconciliationView.of(await services.database.keep(lambda c: reconcile.record(c, result)))
+
+
+def _place(after: str | None) -> tuple[int, str] | None:
+    """`next_page` of periods and invoices: the start and the id of the last one shown."""
+    if after is None:
+        return None
+    start, dash, period_id = after.partition("-")
+    if not (dash and start.isascii() and start.isdigit() and len(start) < 19):
+        raise InvalidRequest(f"'page' is {after!r}, which is no page.", param="page")
+    return int(start), period_id

@@ -1,0 +1,69 @@
+"""/v1/admin/limits: rate limits of a key's or a tenant's own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, delete, get, post
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.admin.administration import Actor, Administration, narrowed
+from gateway.config.allowance import LIMIT_MAX
+from gateway.limits import overrides
+from gateway.limits.overrides import LimitsChange, OwnLimits
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id
+from gateway.services import Services
+from gateway.views.accounts import Page, page
+
+Count = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
+
+
+class LimitsSetting(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `tenant` (an id or a slug), or of its key `key_id`. What is given changes; null: the configuration's again."""
+
+    tenant: str
+    key_id: str | None = None
+    requests_per_minute: Count | UnsetType | None = UNSET
+    tokens_per_minute: Count | UnsetType | None = UNSET
+    concurrency: Count | UnsetType | None = UNSET
+
+
+class LimitsController(Controller):
+    path = "/limits"
+    opt = {"area": "limits"}  # noqa: RUF012
+
+    @post("/", opt={"route": "/v1/admin/limits"}, status_code=200)
+    async def set_limits(self, services: Services, administration: Administration, data: LimitsSetting) -> OwnLimits:
+        """Limit a tenant or a key; every gateway follows within a second."""
+        change = LimitsChange(
+            requests_per_minute=data.requests_per_minute,
+            tokens_per_minute=data.tokens_per_minute,
+            concurrency=data.concurrency,
+        )
+        return await services.database.administer(
+            lambda c: administration.set_limits(c, tenant_id=data.tenant, key_id=data.key_id, change=change)
+        )
+
+    @get("/", opt={"route": "/v1/admin/limits"})
+    async def list_limits(
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[OwnLimits]:
+        """Tenants and keys with limits of their own, of all or of one tenant."""
+
+        def query(connection: sa.Connection) -> list[OwnLimits]:
+            return overrides.listing(connection, narrowed(connection, by, tenant))
+
+        found = await services.database.read(query)
+        return page(after_id(found, after), limit, lambda own: own, lambda own: own.id)
+
+    @delete("/{limits_id:str}", opt={"route": "/v1/admin/limits/{limits_id}"})
+    async def remove_limits(self, services: Services, administration: Administration, limits_id: str) -> None:
+        """The configuration's hold again."""
+        await services.database.administer(lambda c: administration.remove_limits(c, limits_id))

@@ -1,0 +1,160 @@
+"""/v1/admin/prices and /v1/admin/budgets. Money is integer picos: 10⁻¹² of a currency unit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, delete, get, post
+from msgspec import Meta
+
+from billing.accounts import budgets, prices
+from billing.accounts.budgets import THRESHOLD_MAX, THRESHOLDS_MAX, BudgetState
+from billing.accounts.prices import PICOS_MAX, UNIT_PRICE_PICOS_MAX, SubjectKind
+from billing.books import projections
+from billing.books.margins import Preview
+from billing.clock import SECOND, database_now
+from gateway.access import keys
+from gateway.admin.administration import Actor, Administration, budget_state, narrowed
+from gateway.admin.finance import Finance
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, after_id, asked, listed
+from gateway.services import Services
+from gateway.views.accounts import BudgetView, ListedBudgetView, Page, PriceView, page
+
+BudgetSort = Literal[
+    "created_at", "-created_at", "limit_amount", "-limit_amount", "scope", "-scope", "unit", "-unit",
+    "period", "-period", "kind", "-kind",
+]  # fmt: skip
+Threshold = Annotated[int, Meta(ge=1, le=THRESHOLD_MAX)]
+PicosPerToken = Annotated[int, Meta(ge=0, le=UNIT_PRICE_PICOS_MAX)]
+
+
+class NewPrice(msgspec.Struct, forbid_unknown_fields=True):
+    """Picos per token of a model (by name) or an adapter (by id), times each tier's multiplier ("3", "0.5"; a tier not
+    named has 1). `effective_from` in Unix seconds; without it, at once. `ahead`: of a model that is to be added."""
+
+    subject: str
+    input: PicosPerToken
+    output: PicosPerToken
+    cached_input: PicosPerToken | None = None  # without it: as input
+    multipliers: dict[str, str] = {}
+    subject_kind: SubjectKind = "model"
+    currency: str = "USD"
+    effective_from: Annotated[int, Meta(ge=0, le=2**40)] | None = None
+    ahead: bool = False
+
+
+class PricePreview(NewPrice, forbid_unknown_fields=True):
+    """The same, and the month (2026-01; without one, the last whole one) whose usage is priced again; of one tenant,
+    or all. When it would be in force makes no difference."""
+
+    month: Annotated[str, Meta(max_length=7)] | None = None
+    tenant: str | None = None
+
+
+class BudgetSetting(msgspec.Struct, forbid_unknown_fields=True):
+    """The one budget of this unit and period that the tenant, a project of it (by id or name) or the key `key_id` has.
+    Tokens or picos. `thresholds`: percentages of the limit at which an alert is raised. Of a budget that is there,
+    what is left out stays; a new one is hard, and a new soft one has the thresholds 80 and 100."""
+
+    tenant: str
+    unit: Literal["tokens", "money"]
+    period: Literal["day", "month", "total"]
+    limit_amount: Annotated[int, Meta(ge=0, le=PICOS_MAX)]
+    project: str | None = None
+    key_id: str | None = None
+    kind: Literal["hard", "soft"] | None = None
+    thresholds: Annotated[list[Threshold], Meta(max_length=THRESHOLDS_MAX)] | None = None
+
+
+class PriceController(Controller):
+    path = "/prices"
+    opt = {"area": "prices"}  # noqa: RUF012
+
+    @post("/", opt={"route": "/v1/admin/prices", "everyones": True})
+    async def publish_price(self, services: Services, administration: Administration, data: NewPrice) -> PriceView:
+        """Publish a price version. Versions never change; the newest in force holds."""
+        fields = msgspec.structs.asdict(data)
+        if data.cached_input is None:
+            fields["cached_input"] = data.input
+        if data.effective_from is not None:
+            fields["effective_from"] = data.effective_from * SECOND
+        return PriceView.of(await services.database.administer(lambda c: administration.publish_price(c, **fields)))
+
+    @post("/preview", opt={"route": "/v1/admin/prices/preview", "everyones": True, "access": "read"}, status_code=200)
+    async def preview_price(self, services: Services, finance: Finance, data: PricePreview) -> Preview:
+        """What these prices would have made of a month's usage, by tenant and in total. Publishes nothing."""
+        fields = msgspec.structs.asdict(data)
+        del fields["effective_from"], fields["ahead"]
+        if data.cached_input is None:
+            fields["cached_input"] = data.input
+        return await services.database.report(lambda c: finance.preview_price(c, **fields))
+
+    @get("/", opt={"route": "/v1/admin/prices", "everyones": True})
+    async def list_prices(
+        self, services: Services, subject: str | None = None, limit: Limit = PAGE_DEFAULT, after: After = None
+    ) -> Page[PriceView]:
+        """Price versions, the latest to come into force first: the newest thousand."""
+        found = await services.database.read(lambda c: prices.listing(c, subject=subject))
+        return page(after_id(found, after), limit, PriceView.of, lambda version: version.id)
+
+
+class BudgetController(Controller):
+    path = "/budgets"
+    opt = {"area": "money"}  # noqa: RUF012
+
+    @post("/", opt={"route": "/v1/admin/budgets"}, status_code=200)
+    async def set_budget(self, services: Services, administration: Administration, data: BudgetSetting) -> BudgetView:
+        """Make a budget or change its limit; it counts for the very next request."""
+
+        def change(connection: sa.Connection) -> BudgetState:
+            budget = administration.set_budget(
+                connection,
+                tenant_id=data.tenant,
+                unit=data.unit,
+                period=data.period,
+                limit_amount=data.limit_amount,
+                project=data.project,
+                key_id=data.key_id,
+                kind=data.kind,
+                thresholds=data.thresholds,
+            )
+            return budget_state(connection, budget)
+
+        return BudgetView.of(await services.database.administer(change))
+
+    @get("/", opt={"route": "/v1/admin/budgets"})
+    async def list_budgets(
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        search: Search = None,
+        sort: BudgetSort = "created_at",
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[ListedBudgetView]:
+        """Budgets with what is used, held and left of them in their present windows, and where that leads."""
+        wanted = asked(sort, search, after, limit)
+
+        def query(connection: sa.Connection) -> Page[ListedBudgetView]:
+            found = budgets.found(connection, wanted, tenant_id=narrowed(connection, by, tenant))
+            now = database_now(connection)
+            shown = [state.budget for state in found.items]
+            tenant_ids = {budget.tenant_id for budget in shown}
+            paces = projections.paces(connection, shown, now, keys.first_keys(connection, tenant_ids))
+
+            def view(state: BudgetState) -> ListedBudgetView:
+                return ListedBudgetView.projecting(
+                    state, projections.project(state, paces.get(state.budget.counts_for), now)
+                )
+
+            return listed(found, view)
+
+        return await services.database.report(query)
+
+    @delete("/{budget_id:str}", opt={"route": "/v1/admin/budgets/{budget_id}"})
+    async def remove_budget(self, services: Services, administration: Administration, budget_id: str) -> None:
+        """Stop enforcing a budget."""
+        await services.database.administer(lambda c: administration.remove_budget(c, budget_id))

@@ -1,0 +1,80 @@
+"""What lists of the admin API have in common: their parameters, and where a page begins."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Annotated, Protocol, TypeVar
+
+import msgspec
+from litestar.params import Parameter
+
+from billing.lists import Asked, Listed, Place
+from gateway.errors import InvalidRequest
+from gateway.views.accounts import Item, Page, Source
+
+PAGE_DEFAULT, PAGE_MAX = 100, 500
+Limit = Annotated[int, Parameter(ge=1, le=PAGE_MAX)]
+After = Annotated[str | None, Parameter(query="page", description="`next_page` of the page before")]
+TenantFilter = Annotated[str | None, Parameter(query="tenant", description="an id or a slug")]
+Moment = Annotated[int | None, Parameter(ge=0, le=2**40, description="Unix seconds")]
+Name = Annotated[str | None, Parameter(max_length=256)]
+
+
+Search = Annotated[str | None, Parameter(max_length=200, description="part of a name or an id, in whatever case")]
+PREFIX = "page_"
+AnyPlace = TypeVar("AnyPlace", bound=msgspec.Struct)
+
+
+def asked(sort: str, search: str | None, after: str | None, limit: int) -> Asked:
+    """What a list is asked for. Raises InvalidRequest."""
+    if search and "\0" in search:
+        raise InvalidRequest("'search' has a character 0, which nothing here has.", param="search")
+    return Asked(sort=sort, search=search or None, after=None if after is None else place(after, Place), limit=limit)
+
+
+def listed(found: Listed[Source], view: Callable[[Source], Item]) -> Page[Item]:
+    following = None if found.next is None else token(found.next)
+    return Page(data=[view(one) for one in found.items], has_more=following is not None, next_page=following)
+
+
+def token(place: msgspec.Struct) -> str:
+    """Where a page begins, as one opaque word."""
+    return PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+
+
+def place(token: str, kind: type[AnyPlace]) -> AnyPlace:
+    """Raises InvalidRequest."""
+    try:
+        word = token.removeprefix(PREFIX).encode()
+        return msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=kind)
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
+        raise InvalidRequest(f"'page' is {token!r}, which is no page of this list.", param="page") from error
+
+
+class Identified(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+WithId = TypeVar("WithId", bound=Identified)
+
+
+def after_id(items: Sequence[WithId], after: str | None) -> Sequence[WithId]:
+    """Those behind the one with the id `after`. Raises InvalidRequest when it is not among them."""
+    if after is None:
+        return items
+    for index, item in enumerate(items):
+        if item.id == after:
+            return items[index + 1 :]
+    raise InvalidRequest(f"'page' is {after!r}, which is not on this list.", param="page")
+
+
+def sequence(after: str | None) -> int | None:
+    """A page that is named by a row's number. Raises InvalidRequest."""
+    if after is None:
+        return None
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise InvalidRequest(f"'page' is {after!r}, which is no page.", param="page")
+    return int(after)

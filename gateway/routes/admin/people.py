@@ -1,0 +1,253 @@
+"""/v1/admin/tenants, /v1/admin/projects and /v1/admin/keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, get, patch, post
+from msgspec import UNSET, Meta, UnsetType
+
+from billing.accounts import tenants
+from gateway.access import keys
+from gateway.access.keys import OVERLAP_S_MAX, Key, Kind
+from gateway.access.roles import Role
+from gateway.admin.administration import Actor, Administration, key_of, narrowed, tenant_of
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed
+from gateway.services import Services
+from gateway.views.accounts import NewKeyView, Page, ProjectView, TenantView
+
+TenantSort = Literal[
+    "slug", "-slug", "name", "-name", "tier", "-tier", "status", "-status", "created_at", "-created_at"
+]
+ProjectSort = Literal["name", "-name", "created_at", "-created_at", "tenant_id", "-tenant_id"]
+KeySort = Literal[
+    "created_at", "-created_at", "name", "-name", "kind", "-kind", "role", "-role", "tier", "-tier",
+    "last_used_at", "-last_used_at", "expires_at", "-expires_at", "revoked_at", "-revoked_at",
+]  # fmt: skip
+Tokens = Annotated[int, Meta(ge=1, le=2**24)]
+Weight = Annotated[float, Meta(gt=0, le=tenants.SHARE_WEIGHT_MAX)]
+
+
+class NewTenant(msgspec.Struct, forbid_unknown_fields=True):
+    """`slug` names it in /t/<slug>/v1; `tier` is the highest that its keys may have; the currency is for ever. The days
+    and months of its budgets begin at midnight of `time_zone`, an IANA name. Of two tenants that wait in a tier, one
+    with twice the `share_weight` is served twice as much."""
+
+    slug: str
+    tier: str
+    name: str | None = None
+    currency: str = "USD"
+    default_max_tokens: Tokens | None = None
+    share_weight: Weight = 1.0
+    time_zone: str = "UTC"
+
+
+class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is given changes. Keys of a suspended tenant are refused. With another `time_zone` its budgets by day and
+    month go on in windows that begin at midnight there, and begin them afresh: what was used in the windows of the old
+    zone does not count in them. `cheapest`: of an alias that allows it, the cheapest model that can serve a request
+    does, whatever the weights."""
+
+    name: str | None = None
+    tier: str | None = None
+    status: Literal["active", "suspended"] | None = None
+    default_max_tokens: Tokens | UnsetType | None = UNSET
+    share_weight: Weight | None = None
+    time_zone: str | None = None
+    cheapest: bool | None = None
+
+
+class NewProject(msgspec.Struct, forbid_unknown_fields=True):
+    """`tenant`: an id or a slug. `default_max_tokens` is for requests that name none, where their key has none."""
+
+    tenant: str
+    name: str
+    default_max_tokens: Tokens | None = None
+
+
+class ProjectChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is given changes. The default project keeps its name."""
+
+    name: str | None = None
+    default_max_tokens: Tokens | UnsetType | None = UNSET
+
+
+class NewKey(msgspec.Struct, forbid_unknown_fields=True):
+    """`tenant`: an id or a slug; an admin key is without, but for one of the role tenant_admin. `project`: an id or a
+    name; without it, the default one. `tier` may only lower the tenant's. `expires_at`: Unix s. `role`: of an admin
+    key, at most its maker's; without it, its maker's."""
+
+    tenant: str | None = None
+    project: str | None = None
+    name: str = "api"
+    kind: Kind = "live"
+    tier: str | None = None
+    scopes: list[str] | None = None
+    expires_at: Annotated[int, Meta(ge=0, le=2**40)] | None = None
+    default_max_tokens: Tokens | None = None
+    role: Role | None = None
+
+
+class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What is given changes. `project`: an id or a name; the key's requests count in its budgets from then on.
+    `default_max_tokens` null: the project's, the tenant's or the model's."""
+
+    project: str | None = None
+    default_max_tokens: Tokens | UnsetType | None = UNSET
+
+
+class Rotation(msgspec.Struct, forbid_unknown_fields=True):
+    """How long the old key still works beside the new one. Both count in the key's own budgets and rate limits until
+    the old one ends; then the new one has them alone, with what was used."""
+
+    overlap_s: Annotated[int, Meta(ge=0, le=OVERLAP_S_MAX)] = 24 * 3600
+
+
+class TenantController(Controller):
+    path = "/tenants"
+    opt = {"area": "people"}  # noqa: RUF012  # as the framework has it
+
+    @post("/", opt={"route": "/v1/admin/tenants", "everyones": True})
+    async def create_tenant(self, services: Services, administration: Administration, data: NewTenant) -> TenantView:
+        """Make a tenant."""
+        fields = msgspec.structs.asdict(data)
+        return TenantView.of(await services.database.administer(lambda c: administration.create_tenant(c, **fields)))
+
+    @get("/", opt={"route": "/v1/admin/tenants"})
+    async def list_tenants(
+        self,
+        services: Services,
+        by: Actor,
+        search: Search = None,
+        sort: TenantSort = "slug",
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[TenantView]:
+        """Tenants; of somebody who has one, that one."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id))
+        return listed(found, TenantView.of)
+
+    @get("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
+    async def get_tenant(self, services: Services, by: Actor, tenant_id: str) -> TenantView:
+        """One tenant, by id or slug."""
+        return TenantView.of(await services.database.read(lambda c: tenant_of(c, tenant_id, by)))
+
+    @patch("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
+    async def change_tenant(
+        self, services: Services, administration: Administration, tenant_id: str, data: TenantChange
+    ) -> TenantView:
+        """Change a tenant, suspend it or take it back."""
+        fields = msgspec.structs.asdict(data)
+        return TenantView.of(
+            await services.database.administer(lambda c: administration.update_tenant(c, tenant_id, **fields))
+        )
+
+
+class ProjectController(Controller):
+    path = "/projects"
+    opt = {"area": "people"}  # noqa: RUF012
+
+    @post("/", opt={"route": "/v1/admin/projects"})
+    async def create_project(self, services: Services, administration: Administration, data: NewProject) -> ProjectView:
+        """Make a project of a tenant."""
+        fields = msgspec.structs.asdict(data)
+        tenant = fields.pop("tenant")
+
+        return ProjectView.of(
+            await services.database.administer(lambda c: administration.create_project(c, tenant_id=tenant, **fields))
+        )
+
+    @get("/", opt={"route": "/v1/admin/projects"})
+    async def list_projects(
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        search: Search = None,
+        sort: ProjectSort = "name",
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[ProjectView]:
+        """Projects, of all tenants or of one."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(
+            lambda c: tenants.found_projects(c, wanted, tenant_id=narrowed(c, by, tenant))
+        )
+        return listed(found, ProjectView.of)
+
+    @patch("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
+    async def change_project(
+        self, services: Services, administration: Administration, project_id: str, data: ProjectChange
+    ) -> ProjectView:
+        """Change a project."""
+        fields = msgspec.structs.asdict(data)
+        return ProjectView.of(
+            await services.database.administer(lambda c: administration.update_project(c, project_id, **fields))
+        )
+
+
+class KeyController(Controller):
+    path = "/keys"
+    opt = {"area": "keys"}  # noqa: RUF012
+
+    @post("/", opt={"route": "/v1/admin/keys"})
+    async def create_key(self, services: Services, administration: Administration, data: NewKey) -> NewKeyView:
+        """Make a key. The answer has its secret, this once."""
+        fields: dict[str, Any] = msgspec.structs.asdict(data)
+        tenant = fields.pop("tenant")
+        made = await services.database.administer(lambda c: administration.create_key(c, tenant_id=tenant, **fields))
+        return NewKeyView.of(made)
+
+    @get("/", opt={"route": "/v1/admin/keys"})
+    async def list_keys(
+        self,
+        services: Services,
+        by: Actor,
+        tenant: TenantFilter = None,
+        project: Name = None,
+        kind: Kind | None = None,
+        role: Role | None = None,
+        status: keys.Status | None = None,
+        search: Search = None,
+        sort: KeySort = "created_at",
+        limit: Limit = PAGE_DEFAULT,
+        after: After = None,
+    ) -> Page[Key]:
+        """Keys without their secrets, the revoked ones too; every given value must match. `project` is an id. An
+        expiring key is active, and ends within 14 days."""
+        wanted = asked(sort, search, after, limit)
+        found = await services.database.read(
+            lambda c: keys.found(
+                c, wanted, tenant_id=narrowed(c, by, tenant), project_id=project, kind=kind, role=role, status=status
+            )
+        )
+        return listed(found, lambda key: key)
+
+    @get("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
+    async def get_key(self, services: Services, by: Actor, key_id: str) -> Key:
+        """One key, without its secret."""
+        return await services.database.read(lambda c: key_of(c, key_id, by))
+
+    @patch("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
+    async def change_key(self, services: Services, administration: Administration, key_id: str, data: KeyChange) -> Key:
+        """Change a key; every gateway goes by it within a second."""
+        fields = msgspec.structs.asdict(data)
+        return await services.database.administer(lambda c: administration.update_key(c, key_id, **fields))
+
+    @post("/{key_id:str}/rotate", opt={"route": "/v1/admin/keys/{key_id}/rotate"})
+    async def rotate_key(
+        self, services: Services, administration: Administration, key_id: str, data: Rotation
+    ) -> NewKeyView:
+        """Make a key like this one; the old one expires after `overlap_s`. Both share the key's own budgets and rate
+        limits."""
+        made = await services.database.administer(
+            lambda c: administration.rotate_key(c, key_id, overlap_s=data.overlap_s)
+        )
+        return NewKeyView.of(made)
+
+    @post("/{key_id:str}/revoke", opt={"route": "/v1/admin/keys/{key_id}/revoke"}, status_code=200)
+    async def revoke_key(self, services: Services, administration: Administration, key_id: str) -> Key:
+        """End a key now; every gateway refuses it within a second."""
+        return await services.database.administer(lambda c: administration.revoke_key(c, key_id))

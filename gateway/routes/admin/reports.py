@@ -1,0 +1,152 @@
+"""/v1/admin/usage, audit, audit_log and engine: what was used, whether the books add up, who changed what, and what the
+engine is doing."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import sqlalchemy as sa
+from litestar import get
+
+from billing.books import usage
+from billing.books.usage import Filter, Totals, UsageRow
+from billing.clock import SECOND
+from billing.ledger import expiry
+from billing.lists import Listed
+from engine.protocol.client import EngineUnavailable
+from gateway.access import audit_log
+from gateway.access.audit_log import AuditLine
+from gateway.admin.administration import Actor, narrowed
+from gateway.errors import EngineAway
+from gateway.routes.admin.paging import (
+    PAGE_DEFAULT,
+    After,
+    Limit,
+    Moment,
+    Name,
+    Search,
+    TenantFilter,
+    asked,
+    listed,
+    sequence,
+)
+from gateway.services import Services
+from gateway.views.accounts import AuditLineView, AuditView, EngineView, Page, UsageView, page
+
+
+@get("/usage", opt={"route": "/v1/admin/usage", "area": "usage"})
+async def usage_totals(
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    project_id: Name = None,
+    key_id: Name = None,
+    model: Name = None,
+    adapter: Name = None,
+    tier: Name = None,
+    start_time: Moment = None,
+    end_time: Moment = None,
+) -> Totals:
+    """Sums over settled requests; every given value must match; start_time ≤ finished < end_time. Cost in picos."""
+    which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
+    return await services.database.report(lambda c: usage.totals(c, _of_tenant(c, which, by, tenant)))
+
+
+@get("/usage/requests", opt={"route": "/v1/admin/usage/requests", "area": "usage"})
+async def usage_requests(
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    project_id: Name = None,
+    key_id: Name = None,
+    model: Name = None,
+    adapter: Name = None,
+    tier: Name = None,
+    start_time: Moment = None,
+    end_time: Moment = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[UsageView]:
+    """Settled requests, one by one, in the ledger's order."""
+    begin = sequence(after) or 0
+    which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
+
+    def query(connection: sa.Connection) -> list[UsageRow]:
+        narrowed = _of_tenant(connection, which, by, tenant)
+        return usage.page(connection, narrowed, after=begin, limit=limit + 1)
+
+    found = await services.database.report(query)
+    return page(found, limit, UsageView.of, lambda row: str(row.sequence))
+
+
+@get("/audit", opt={"route": "/v1/admin/audit", "area": "billing", "everyones": True})
+async def audit_findings(services: Services) -> AuditView:
+    """Compute every sum of the ledger again and say what differs."""
+    return AuditView.of(await services.database.report(expiry.reconcile))
+
+
+@get("/audit_log", opt={"route": "/v1/admin/audit_log", "area": "audit"})
+async def list_audit_log(
+    services: Services,
+    by: Actor,
+    tenant: TenantFilter = None,
+    actor: Name = None,
+    action: Name = None,
+    object_id: Name = None,
+    start_time: Moment = None,
+    end_time: Moment = None,
+    search: Search = None,
+    sort: Literal["at", "-at"] = "-at",
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[AuditLineView]:
+    """Administrative writes; every given value must match; start_time ≤ at < end_time."""
+    wanted = asked(sort, search, after, limit)
+
+    def query(connection: sa.Connection) -> Listed[AuditLine]:
+        which = audit_log.Filter(
+            tenant_id=narrowed(connection, by, tenant),
+            actor=actor,
+            action=action,
+            object_id=object_id,
+            start=None if start_time is None else start_time * SECOND,
+            end=None if end_time is None else end_time * SECOND,
+        )
+        return audit_log.found(connection, which, wanted)
+
+    return listed(await services.database.report(query), AuditLineView.of)
+
+
+@get("/engine", opt={"route": "/v1/admin/engine", "area": "engine"})
+async def engine_status(services: Services) -> EngineView:
+    """What the engine is doing now."""
+    try:
+        return EngineView.of(await services.engine.status())
+    except EngineUnavailable as error:
+        raise EngineAway("No engine is connected.") from error
+
+
+def _filter(
+    project_id: str | None,
+    key_id: str | None,
+    model: str | None,
+    adapter: str | None,
+    tier: str | None,
+    start_time: int | None,
+    end_time: int | None,
+) -> Filter:
+    return Filter(
+        project_id=project_id,
+        key_id=key_id,
+        model=model,
+        adapter=adapter,
+        tier=tier,
+        start=None if start_time is None else start_time * SECOND,
+        end=None if end_time is None else end_time * SECOND,
+    )
+
+
+def _of_tenant(connection: sa.Connection, which: Filter, by: Actor, tenant: str | None) -> Filter:
+    """Narrowed to a tenant given by id or slug, or to the asker's own. Raises NotFound."""
+    return msgspec.structs.replace(which, tenant_id=narrowed(connection, by, tenant))

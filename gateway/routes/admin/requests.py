@@ -1,0 +1,86 @@
+"""/v1/admin/requests: what ran and what runs, one by one. No text of a prompt or an answer is here.
+
+The database has none but this: the answer to a call with an Idempotency-Key, for ten minutes, encrypted (sealing.py).
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from litestar import get
+
+from billing.books import history
+from billing.books.history import Filter, Place, RequestRow, Status
+from billing.clock import SECOND
+from billing.errors import NotFound
+from gateway.admin.administration import Actor, narrowed
+from gateway.errors import InvalidRequest
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Moment, Name, TenantFilter, place, token
+from gateway.services import Services
+from gateway.views.accounts import Page
+from gateway.views.requests import RequestView, WholeRequestView
+
+INTEGER_MAX = 2**63 - 1
+
+
+@get("/requests", opt={"route": "/v1/admin/requests", "area": "requests"})
+async def list_requests(
+    services: Services,
+    by: Actor,
+    status: Status | None = None,
+    ending: Name = None,
+    tenant: TenantFilter = None,
+    project_id: Name = None,
+    key_id: Name = None,
+    model: Name = None,
+    adapter: Name = None,
+    tier: Name = None,
+    start_time: Moment = None,
+    end_time: Moment = None,
+    search: Name = None,
+    limit: Limit = PAGE_DEFAULT,
+    after: After = None,
+) -> Page[RequestView]:
+    """Requests: those that run, then those that ended, the newest first. Every given value must match; `search` is a
+    whole request id, `ending` a word as rows have it (stop, length, client_left, …), `adapter` an id; start_time ≤
+    when it ended < end_time. What was asked and answered is not kept anywhere."""
+    begin = None if after is None else _place(after)
+
+    def query(connection: sa.Connection) -> tuple[list[RequestRow], Place | None]:
+        which = Filter(
+            status=status,
+            ending=ending,
+            request_id=search or None,
+            tenant_id=narrowed(connection, by, tenant),
+            project_id=project_id,
+            key_id=key_id,
+            model=model,
+            adapter=adapter,
+            tier=tier,
+            start=None if start_time is None else start_time * SECOND,
+            end=None if end_time is None else end_time * SECOND,
+        )
+        return history.page(connection, which, after=begin, limit=limit)
+
+    found, following = await services.database.report(query)
+    next_page = None if following is None else token(following)
+    return Page(data=[RequestView.of(row) for row in found], has_more=next_page is not None, next_page=next_page)
+
+
+@get("/requests/{request_id:str}", opt={"route": "/v1/admin/requests/{request_id}", "area": "requests"})
+async def get_request(services: Services, by: Actor, request_id: str) -> WholeRequestView:
+    """One request with its hold, its lines in the ledger and its corrections."""
+
+    def query(connection: sa.Connection) -> WholeRequestView:
+        found = history.get(connection, request_id)
+        if not by.sees(found.request.tenant_id):
+            raise NotFound(f"there is no request {request_id!r}")
+        return WholeRequestView.whole(found)
+
+    return await services.database.read(query)
+
+
+def _place(after: str) -> Place:
+    found = place(after, Place)
+    if abs(found.at) > INTEGER_MAX or "\0" in found.request_id:
+        raise InvalidRequest(f"'page' is {after!r}, which is no page of this list.", param="page")
+    return found

@@ -1,0 +1,145 @@
+"""/v1/admin/session: signing in to the console with an admin key, and out of it.
+
+The one admin route that no role guards: who has a key may ask what it may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+import msgspec
+import sqlalchemy as sa
+from litestar import Controller, Request, Response, delete, get, post
+from litestar.datastructures import Cookie
+from msgspec import Meta
+
+from billing.accounts import tenants
+from billing.clock import SECOND
+from gateway.access import keys, roles
+from gateway.access.callers import Caller
+from gateway.access.roles import Role
+from gateway.access.sessions import REFUSED_S, SESSION_S_MAX, Attempt, Session, csrf_token
+from gateway.errors import InvalidApiKey, RateLimited, SessionExpired
+from gateway.http.exchange import line_of
+from gateway.routes.guard import admit_session, check_fresh, check_own_page, cookie_name, is_secure, session_cookie
+from gateway.services import Services
+
+OWN = {"route": "/v1/admin/session", "area": None}  # whoever has a session
+
+
+class SignIn(msgspec.Struct, forbid_unknown_fields=True):
+    """`key`: an admin key's secret."""
+
+    key: Annotated[str, Meta(max_length=200)]
+
+
+class SessionTenant(msgspec.Struct, frozen=True):
+    id: str
+    slug: str
+    name: str
+
+
+class SessionKey(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    last_four: str
+
+
+class SessionView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is signed in, and what he may do: `area:read` and `area:write`. `tenant`: the one whose things are there for
+    him; null: all. Writes carry `csrf_token` as x-csrf-token. It is over at `expires_at` (Unix seconds), or earlier
+    when it is not used for an hour."""
+
+    role: Role
+    tenant: SessionTenant | None
+    key: SessionKey
+    permissions: list[str]
+    csrf_token: str
+    expires_at: int
+
+
+class SessionController(Controller):
+    path = "/admin/session"
+
+    @post("/", opt=OWN, status_code=200)
+    async def sign_in(self, request: Request[Any, Any, Any], services: Services, data: SignIn) -> Response[SessionView]:
+        """Begin a session with an admin key, and end that of the request's cookie. The answer sets the cookie."""
+        await check_fresh(services)
+        check_own_page(request)
+        address = request.client.host if request.client else ""
+        began = time.monotonic()
+        with services.sign_ins.attempt(address) as attempt:
+            try:
+                caller = await services.callers.identify(f"Bearer {data.key}")
+                await _take_write(services, caller, attempt)
+                request_id, replaced = line_of(request).record.request_id, session_cookie(request)
+                cookie, session = await services.sessions.sign_in(caller, request_id, replaced=replaced)
+            except InvalidApiKey:
+                if attempt.refusal is not None:
+                    raise attempt.refusal from None
+                await asyncio.sleep(began + REFUSED_S - time.monotonic())
+                raise
+            attempt.succeeded()
+        record = line_of(request).record
+        record.tenant, record.key = caller.tenant_id, caller.key_id
+        view = await services.database.read(lambda c: _view(c, caller, session, cookie))
+        return Response(view, cookies=[_cookie(request, cookie, SESSION_S_MAX)])
+
+    @get("/", opt=OWN)
+    async def get_session(self, request: Request[Any, Any, Any], services: Services) -> SessionView:
+        """The session of the cookie."""
+        caller, session = await admit_session(services, request, cookie := _sent(request))
+        return await services.database.read(lambda c: _view(c, caller, session, cookie))
+
+    @delete("/", opt=OWN)
+    async def sign_out(self, request: Request[Any, Any, Any], services: Services) -> Response[None]:
+        """End it, and take the cookie away."""
+        caller, session = await admit_session(services, request, _sent(request))
+        await services.sessions.sign_out(caller, session, line_of(request).record.request_id)
+        return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
+
+
+async def _take_write(services: Services, caller: Caller, attempt: Attempt) -> None:
+    """A sign-in counts as a write of its key. A refusal here does not count as a wrong key. Raises RateLimited."""
+    try:
+        await services.write_limits.take(caller)
+    except RateLimited:
+        attempt.succeeded()
+        raise
+
+
+def _sent(request: Request[Any, Any, Any]) -> str:
+    cookie = session_cookie(request)
+    if cookie is None:
+        raise SessionExpired()
+    return cookie
+
+
+def _view(connection: sa.Connection, caller: Caller, session: Session, cookie: str) -> SessionView:
+    key = keys.get(connection, caller.key_id)
+    tenant = None if caller.tenant_id is None else tenants.get(connection, caller.tenant_id)
+    assert key is not None
+    assert caller.role is not None
+    return SessionView(
+        role=caller.role,
+        tenant=None if tenant is None else SessionTenant(tenant.id, tenant.slug, tenant.name),
+        key=SessionKey(key.id, key.name, key.last4),
+        permissions=roles.permissions(caller.role),
+        csrf_token=csrf_token(cookie),
+        expires_at=session.expires_at // SECOND,
+    )
+
+
+def _cookie(request: Request[Any, Any, Any], value: str, age_s: int) -> Cookie:
+    """The session cookie, which scripts cannot read and other sites do not send."""
+    return Cookie(
+        key=cookie_name(request),
+        value=value,
+        max_age=age_s,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=is_secure(request),
+    )

@@ -1,0 +1,118 @@
+"""Turns an HTTP request into the ASGI application that answers it, for every endpoint that generates tokens.
+
+The order of the steps bounds the cost of a refused request: limits are checked before the body is read, and the body is
+read before it is parsed. A 4xx after the limits still counts as a request under them (decision 0018).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Request
+from litestar.types import ASGIApp
+
+from gateway.access.callers import Caller
+from gateway.answers.sse import ReplayedAnswer, Shape, StreamedAnswer, Waits, WholeAnswer
+from gateway.errors import BudgetExceeded, InvalidRequest, RateLimited
+from gateway.generation.inflight import InFlight
+from gateway.generation.replays import HEADER, Call, Replayed
+from gateway.http.exchange import line_of, read_body
+from gateway.limits.limiter import Admission, end_refused
+from gateway.routes.guard import admit
+from gateway.services import Services
+
+
+@dataclass(slots=True, frozen=True)
+class Endpoint:
+    """What differs among endpoints. `kind`: that of `bodies.read_request`. `shape_of`: makes the answer's Shape; its
+    second argument says whether a stream ends with the usage."""
+
+    kind: str
+    shape_of: Callable[[InFlight, bool], Shape]
+
+
+async def answer(services: Services, request: Request[Any, Any, Any], endpoint: Endpoint) -> ASGIApp:
+    """Raises ApiError for refusals before the hold; later errors are raised by the returned application."""
+    caller = await admit(services, request)
+    try:
+        admission = await services.generator.admit(caller)
+    except (RateLimited, BudgetExceeded):
+        # A replay takes nothing from any limit, so an exhausted key may still fetch an answer that was paid for.
+        replayed = await _replay(services, request, caller)
+        if replayed is None:
+            raise
+        return replayed
+    async with refunded(admission):
+        return await _answer(services, request, endpoint, caller, admission)
+
+
+@contextlib.asynccontextmanager
+async def refunded(admission: Admission) -> AsyncIterator[None]:
+    """An exception in the block ends the admission with `end_refused`, and is raised again."""
+    try:
+        yield
+    except BaseException as error:
+        await end_refused(admission, error)
+        raise
+
+
+async def _answer(
+    services: Services, request: Request[Any, Any, Any], endpoint: Endpoint, caller: Caller, admission: Admission
+) -> ASGIApp:
+    """Raises as `answer`, and leaves the admission open then."""
+    line = line_of(request)
+    body = await read_body(request, services.config.gateway.body_bytes_max)
+    read = await services.generator.read(caller, endpoint.kind, body)
+    line.record.ignored = read.ignored
+    asked = read.asked
+    call = _call(services, request, caller, body, streams=asked.stream)
+    begun: InFlight | Replayed | None = None if call is None else await call.look()
+    if begun is None:
+        begun = await services.generator.begin(caller, asked, line, admission, call)
+    if isinstance(begun, Replayed):
+        await admission.give_back()
+        line.record.replay_of = begun.request_id
+        return ReplayedAnswer(begun.body)
+    work = begun
+    shape = endpoint.shape_of(work, read.wants_usage)
+    if not asked.stream:
+        if call is not None:
+            work.answer.whole = shape.whole_parts
+        return WholeAnswer(work.answer, work.admission, shape, kept=call is not None)
+    settings = services.config.gateway
+    waits = Waits(settings.first_token_wait_s, settings.keep_alive_s)
+    return StreamedAnswer(work.answer, work.admission, shape, waits)
+
+
+async def _replay(services: Services, request: Request[Any, Any, Any], caller: Caller) -> ASGIApp | None:
+    """The stored answer for a call that the limits refused; None: there is none. The body is read, but not parsed, and
+    only if a call with this Idempotency-Key exists. Raises as `Call.look`."""
+    name = request.headers.get(HEADER)
+    if name is None or not await services.replays.came_before(caller.key_id, name):
+        return None
+    body = await read_body(request, services.config.gateway.body_bytes_max)
+    call = _call(services, request, caller, body, streams=False)
+    replayed = None if call is None else await call.look()
+    if replayed is None:
+        return None
+    line_of(request).record.replay_of = replayed.request_id
+    return ReplayedAnswer(replayed.body)
+
+
+def _call(
+    services: Services, request: Request[Any, Any, Any], caller: Caller, body: bytes, *, streams: bool
+) -> Call | None:
+    """None without an Idempotency-Key. Raises InvalidRequest when it cannot be kept."""
+    name = request.headers.get(HEADER)
+    if name is None:
+        return None
+    if streams:
+        raise InvalidRequest(f"{HEADER!r} is not supported for a call that streams.", param=HEADER)
+    route = str(request.scope["route_handler"].opt["route"])
+    request_id = line_of(request).record.request_id
+    return services.replays.call(
+        tenant_id=caller.tenant_id, key_id=caller.key_id, name=name, route=route, body=body, request_id=request_id
+    )

@@ -1,0 +1,130 @@
+"""The door: whether this request may come in at all, and as whom. Routes ask here before they read anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from litestar import Request
+
+from gateway import errors
+from gateway.access import roles
+from gateway.access.callers import Caller
+from gateway.access.keys import ADMIN, INFERENCE
+from gateway.access.roles import Access
+from gateway.access.sessions import Session, is_csrf_token
+from gateway.admin.writes import Actor
+from gateway.api.dialects import speaks_anthropic
+from gateway.api.endpoints import not_found
+from gateway.http.exchange import line_of
+from gateway.services import Services
+
+COOKIE = "laneway_session"  # plus the port that the browser sees; over https HOST_PREFIX goes before it
+HOST_PREFIX = "__Host-"  # browsers accept such a cookie only over https and only from the host itself
+CSRF_HEADER = "x-csrf-token"
+PORT_CHARS_MAX = 5
+READING = ("GET", "HEAD")
+
+
+async def admit(services: Services, request: Request[Any, Any, Any], scope: str = INFERENCE) -> Caller:
+    """The caller, with `scope`. On a path below /t/<tenant>/ the key must be that tenant's, else the path does not
+    exist. Raises LedgerAway while revocations cannot be seen, InvalidApiKey, InsufficientScope, NotFound."""
+    line = line_of(request)
+    await check_fresh(services)
+    caller = await services.callers.identify(_authorization(request))
+    line.record.tenant, line.record.key = caller.tenant_id, caller.key_id
+    tenant = request.path_params.get("tenant")
+    if tenant is not None and (caller.tenant_id is None or tenant not in (caller.tenant_id, caller.tenant_slug)):
+        raise not_found(request.url.path)
+    if scope not in caller.scopes or (scope == INFERENCE and caller.tenant_id is None):
+        raise errors.InsufficientScope(f"This key lacks the scope {scope!r}.")
+    return caller
+
+
+def _authorization(request: Request[Any, Any, Any]) -> str | None:
+    """The field Authorization, or `x-api-key` as a bearer: without Authorization, and on Anthropic's paths always."""
+    authorization, api_key = request.headers.get("authorization"), request.headers.get("x-api-key")
+    if api_key is not None and (authorization is None or speaks_anthropic(request.scope["path"])):
+        return f"Bearer {api_key}"
+    return authorization
+
+
+async def admit_operator(services: Services, request: Request[Any, Any, Any], opt: Mapping[str, Any]) -> Actor:
+    """The actor of an admin request: by its key, or without a key by its session cookie. `opt` of the route: its
+    `area`, its `access` if the method does not imply it, and `everyones` if the route concerns all tenants. A write is
+    counted in the write limits. Raises as `admit`; SessionExpired, CsrfTokenInvalid, InsufficientRole, RateLimited."""
+    cookie = session_cookie(request)
+    if cookie is None or _authorization(request) is not None:
+        caller = await admit(services, request, ADMIN)
+    else:
+        caller, _ = await admit_session(services, request, cookie)
+    if caller.role is None:
+        raise errors.InsufficientScope("This key has no role: an admin key has one.")
+    access: Access = opt.get("access") or ("read" if request.method in READING else "write")
+    if not roles.may(caller.role, opt["area"], access):
+        raise errors.InsufficientRole(f"The role {caller.role} lacks the permission {opt['area']}:{access}.")
+    if opt.get("everyones") and caller.tenant_id is not None:
+        raise errors.InsufficientRole(f"The role {caller.role} lacks this: it is about all tenants.")
+    if access == "write":
+        await services.write_limits.take(caller)
+    return Actor(caller.key_id, line_of(request).record.request_id, caller.role, caller.tenant_id)
+
+
+def session_cookie(request: Request[Any, Any, Any]) -> str | None:
+    """The value of the session cookie in the request."""
+    return request.cookies.get(cookie_name(request))
+
+
+def cookie_name(request: Request[Any, Any, Any]) -> str:
+    """The session cookie's name, with the port of the Host header. Browsers share a host's cookies among its ports, so
+    two Laneways on one host would otherwise sign each other out. All gateways behind one address use one name."""
+    _, colon, port = request.headers.get("host", "").rpartition(":")
+    name = f"{COOKIE}_{port}" if colon and port.isascii() and port.isdigit() and len(port) <= PORT_CHARS_MAX else COOKIE
+    return HOST_PREFIX + name if is_secure(request) else name
+
+
+def is_secure(request: Request[Any, Any, Any]) -> bool:
+    """Whether the browser uses https, by X-Forwarded-Proto of a proxy. A client that forges it affects only itself."""
+    proto = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return proto.split(",")[0].strip() == "https"
+
+
+async def admit_session(services: Services, request: Request[Any, Any, Any], cookie: str) -> tuple[Caller, Session]:
+    """By a session's cookie, which browsers send by themselves: a write must come from our own page, and show it.
+    Raises LedgerAway, SessionExpired, CsrfTokenInvalid."""
+    await check_fresh(services)
+    request.state.by_cookie = True
+    caller, session = await services.sessions.identify(cookie)
+    record = line_of(request).record
+    record.tenant, record.key = caller.tenant_id, caller.key_id
+    if request.method not in READING:
+        check_own_page(request)
+        if not is_csrf_token(cookie, request.headers.get(CSRF_HEADER, "")):
+            raise errors.CsrfTokenInvalid(f"A write by cookie needs the header {CSRF_HEADER} of its session.")
+    return caller, session
+
+
+def check_own_page(request: Request[Any, Any, Any]) -> None:
+    """That no page of another site makes a browser ask this. Raises CsrfTokenInvalid."""
+    site = request.headers.get("sec-fetch-site", "none")
+    origin = request.headers.get("origin")
+    # The scheme may be another here: whoever ends TLS before us leaves only the host as it was.
+    foreign = origin is not None and _host(origin) != request.headers.get("host", "").lower()
+    if foreign or site not in ("same-origin", "none"):
+        raise errors.CsrfTokenInvalid("A page of another site may not do this.")
+
+
+def _host(origin: str) -> str | None:
+    """None of what is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
+async def check_fresh(services: Services) -> None:
+    """That what was revoked is known here, if need be after a moment. Raises LedgerAway."""
+    if not await services.watch.freshen():
+        services.watch.note_refused()
+        raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.")

@@ -1,0 +1,154 @@
+"""Watches the revision row: every administrative write moves it, and this process then drops what the write concerns.
+
+While the row cannot be read, this process does not know of revocations: it is not fresh, and admits nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import sqlalchemy as sa
+
+from billing import revision
+from billing.clock import SECOND, database_now
+from billing.database import Database, DatabaseUnavailable
+from billing.revision import Change
+from gateway.limits.turn_pace import Pace
+from gateway.log import Seldom
+
+INTERVAL_S = 0.25
+STALE_S = 1.0
+# A read without an answer for LOOK_S means that the database is away. The time is counted in LOOK_STEPS timers, one
+# after the other, so that a stall of this process counts as one of them.
+LOOK_S = 1.0
+LOOK_STEPS = 8
+
+_log = logging.getLogger(__name__)
+
+
+class RevisionWatch:
+    """`run()` it as a task. `on_change` is awaited whenever the revision moved, and before the first `fresh`. It gets
+    what the writes since the last look concern (None: everything); the writes of one interval are one call."""
+
+    def __init__(
+        self,
+        database: Database,
+        on_change: Callable[[Sequence[Change] | None], Awaitable[None]],
+        *,
+        interval_s: float = INTERVAL_S,
+        stale_s: float = STALE_S,
+        clock: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
+    ) -> None:
+        self._pace = Pace() if pace is None else pace
+        self.revision: int | None = None
+        self._database = database
+        self._on_change = on_change
+        self._interval_s = interval_s
+        self._stale_s = stale_s
+        self._clock = clock
+        self._polling = asyncio.Lock()  # an older reading never overtakes a newer one
+        self._read_at: float | None = None
+        self._database_at_s = 0.0  # what the database's clock said then
+        self._unread = Seldom(_log, "revision.unread", clock=clock)
+        self._told_stale = False
+        self._unreadable = False  # the last look failed, or the running one had no answer for LOOK_S
+        self._wanted = asyncio.Event()  # somebody waits for the next look
+        self._looked = asyncio.Event()  # set after the look that is next, or in flight
+
+    @property
+    def fresh(self) -> bool:
+        """Whether what was revoked up to `stale_s` ago is known here."""
+        return self._read_at is not None and self._clock() - self._read_at <= self._stale_s
+
+    async def freshen(self) -> bool:
+        """Whether it is fresh, after further looks if necessary. While the database answers, the caller waits without a
+        deadline: after a stall of this process the last look is too old, and the next one may be too old again. False
+        as soon as a look failed or had no answer for LOOK_S."""
+        while not self.fresh:
+            if self._unreadable:
+                return False
+            self._wanted.set()
+            await self._looked.wait()
+            await self._pace.turn()  # else all waiting requests would begin in one turn, and make it stale again
+        return True
+
+    def now_s(self) -> float:
+        """Unix seconds by the database's clock, which is one for all gateways; to be asked once it was read."""
+        assert self._read_at is not None, "poll first"
+        return self._database_at_s + self._clock() - self._read_at
+
+    def note_refused(self) -> None:
+        """Somebody was turned away because it is not fresh: the log says so, once until it is again, whatever keeps
+        the row unread."""
+        if not self._told_stale:
+            self._told_stale = True
+            age_s = None if self._read_at is None else round(self._clock() - self._read_at, 3)
+            _log.warning("admission.stale", extra={"fields": {"revision_age_s": age_s}})
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                self._wanted.clear()
+                await self._look()
+                self._announce()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), self._interval_s)
+        finally:
+            self._unreadable = True  # no further looks
+            self._announce()
+
+    async def _look(self) -> None:
+        """Poll once. Without an answer for LOOK_S the row counts as unreadable until the answer arrives: a second read
+        beside a hanging one would only occupy another reader thread."""
+        look = asyncio.create_task(self.poll(), name="revision-look")
+        try:
+            for _ in range(LOOK_STEPS):
+                done, _pending = await asyncio.wait([look], timeout=LOOK_S / LOOK_STEPS)
+                if done:
+                    break
+            else:
+                self._note_unreadable(f"no answer for {LOOK_S:g} s")
+                self._announce()
+            await look
+            self._unreadable = False
+        except DatabaseUnavailable as error:
+            self._note_unreadable(str(error))
+        finally:
+            look.cancel()
+
+    def _note_unreadable(self, reason: str) -> None:
+        self._unreadable = True
+        self._unread.warn(reason=reason)
+
+    def _announce(self) -> None:
+        """Wake all waiters in `freshen`."""
+        looked, self._looked = self._looked, asyncio.Event()
+        looked.set()
+
+    async def poll(self) -> None:
+        """Read the revision once: what was committed before is known here when it returns. Raises
+        DatabaseUnavailable."""
+        async with self._polling:
+            known = self.revision
+            # The clock is read in the reader's thread: on a slow loop the read may begin and arrive much later.
+            started, (seen, changes, now) = await self._database.read(
+                lambda connection: (self._clock(), _read(connection, known))
+            )
+            if seen != known:
+                await self._on_change(changes)
+                self.revision = seen
+            self._read_at, self._database_at_s = started, now / SECOND
+            self._told_stale = self._told_stale and not self.fresh
+
+
+def _read(connection: sa.Connection, known: int | None) -> tuple[int, Sequence[Change] | None, int]:
+    """The revision, what the writes since `known` concern, and the database's clock."""
+    number = revision.read(connection)
+    changes = () if number == known else revision.since(connection, known, number)
+    return number, changes, database_now(connection)

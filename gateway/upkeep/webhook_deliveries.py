@@ -1,0 +1,218 @@
+"""Tells webhooks of alerts: takes what is due from the outbox, posts it signed, and writes down how it went.
+
+A connection goes only to an address that was looked at first, and follows no redirect. Nothing of money waits for it:
+an endpoint that is dead costs its own attempts. It must never know how an alert came about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from billing.accounts import alerts
+from billing.accounts.alerts import CLAIM_MAX, Claimed
+from billing.database import Database, DatabaseUnavailable
+from gateway.metrics import Metrics
+from gateway.views.accounts import AlertView
+
+EVENT = "budget.threshold_reached"
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Not global, whatever a table says: compatible addresses, a network's own NAT64, site-local, and Azure's host agent.
+_INNER = tuple(map(ipaddress.ip_network, ("::/96", "64:ff9b:1::/48", "fec0::/10", "168.63.129.16/32")))
+
+_log = logging.getLogger(__name__)
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+# One text for an unknown name and for a name at a private address: a tenant must not learn through its webhook which
+# internal names exist. The log has the address.
+NO_PUBLIC_ADDRESS = "its host has no address that webhooks may be sent to (webhooks.private_addresses)"
+
+
+class Undelivered(Exception):
+    """Why an attempt failed, in a sentence that tenants may see; `detail` is for the log only."""
+
+    def __init__(self, message: str, detail: str | None = None) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class Event(msgspec.Struct, frozen=True):
+    """The body of a delivery: the same, byte for byte, at every attempt and every webhook. `id` is the alert's: whoever
+    gets it twice knows it by that. `created_at` in Unix seconds."""
+
+    id: str
+    type: str
+    created_at: int
+    data: AlertView
+
+
+class Deliverer:
+    """One per gateway process; several share the outbox."""
+
+    def __init__(
+        self,
+        database: Database,
+        metrics: Metrics,
+        *,
+        timeout_s: float,
+        retry_s: float,
+        private_addresses: bool,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`timeout_s`: of one attempt, name look-up and all. `retry_s`: until the second; the waits double."""
+        assert timeout_s < retry_s, "an attempt is over before the next one is due"
+        self._database = database
+        self._metrics = metrics
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._private_addresses = private_addresses
+        self._wall_clock = wall_clock
+        self._tls: ssl.SSLContext | None = None
+
+    async def run(self, every_s: float) -> None:
+        """Deliver until cancelled."""
+        while True:
+            try:
+                while await self.run_once() == CLAIM_MAX:
+                    pass
+            except DatabaseUnavailable as error:
+                _log.warning("webhooks.later", extra={"fields": {"reason": str(error)}})
+            await asyncio.sleep(every_s)
+
+    async def run_once(self) -> int:
+        """Attempt what is due, at most CLAIM_MAX deliveries, and return how many. Raises DatabaseUnavailable: what was
+        attempted and not written down is attempted again."""
+        if not await self._database.read(alerts.any_due):
+            return 0
+        claimed = await self._database.write(lambda c: alerts.claim(c, retry_s=self._retry_s))
+        errors = await asyncio.gather(*map(self._attempt, claimed))
+        results = list(zip(claimed, errors, strict=True))
+        await self._database.write(lambda connection: alerts.report(connection, results))
+        return len(claimed)
+
+    async def _attempt(self, claimed: Claimed) -> str | None:
+        """None: delivered. Else why not."""
+        detail = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._post(claimed)
+        except TimeoutError:
+            error = f"no answer within {self._timeout_s:g} s"
+        except Undelivered as refused:
+            error, detail = str(refused), refused.detail
+        except ssl.SSLError as failed:
+            reasons = (failed.reason, getattr(failed, "verify_message", None))
+            error = ": ".join(("TLS failed", *(reason for reason in reasons if reason)))
+            detail = str(failed)
+        except OSError as failed:  # its text would show the address
+            error = f"the connection failed: {os.strerror(failed.errno)}" if failed.errno else "the connection failed"
+            detail = str(failed)
+        except ValueError as failed:  # an endless line of the response, a host name that cannot be encoded
+            error = str(failed) or type(failed).__name__
+        except Exception as fault:  # noqa: BLE001 - a process edge: counted and logged; it must not end the gateway
+            self._metrics.errors.inc()
+            _log.exception("webhooks.failed", extra={"fields": {"webhook": claimed.webhook_id}})
+            error = f"a fault of the gateway: {type(fault).__name__}"
+        else:
+            self._metrics.deliveries.labels("delivered").inc()
+            return None
+        self._metrics.deliveries.labels("failed").inc()
+        fields = {"webhook": claimed.webhook_id, "alert": claimed.alert.id, "attempt": claimed.attempt, "reason": error}
+        fields |= {} if detail is None else {"detail": detail}
+        _log.warning("webhooks.undelivered", extra={"fields": fields})
+        return error
+
+    async def _post(self, claimed: Claimed) -> None:
+        """Raises Undelivered, OSError, ValueError."""
+        url = urlsplit(claimed.url)
+        assert url.hostname is not None
+        address, port = await self._address(url)
+        tls = self._tls_context() if url.scheme == "https" else None
+        reader, writer = await asyncio.open_connection(
+            address, port, ssl=tls, server_hostname=url.hostname if tls else None
+        )
+        try:
+            writer.write(self._request(claimed, url))
+            await writer.drain()
+            status = status_of(await reader.readline())
+        finally:
+            writer.transport.abort()  # the rest of the answer, and a farewell, are not waited for
+        if not 200 <= status <= 299:
+            raise Undelivered(f"the server answered {status}")
+
+    async def _address(self, url: SplitResult) -> tuple[str, int]:
+        """Where to connect: looked up once, so that the answer is the one that was looked at. Raises Undelivered."""
+        port = url.port or (443 if url.scheme == "https" else 80)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            detail = f"the name {url.hostname!r} is not found: {error.strerror}"
+            raise Undelivered(NO_PUBLIC_ADDRESS, detail) from error
+        addresses = [str(info[4][0]) for info in found]
+        if not self._private_addresses:
+            for address in addresses:
+                if not is_public(ipaddress.ip_address(address.partition("%")[0])):
+                    raise Undelivered(NO_PUBLIC_ADDRESS, f"{url.hostname!r} is at {address}, which is private")
+        return addresses[0], port
+
+    def _request(self, claimed: Claimed, url: SplitResult) -> bytes:
+        alert = AlertView.of(claimed.alert)
+        body = msgspec.json.encode(Event(alert.id, EVENT, alert.crossed_at, alert))
+        timestamp = int(self._wall_clock())
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        headers = {
+            "Host": url.netloc,
+            "User-Agent": "laneway",
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+            "X-Laneway-Event-Id": alert.id,
+            "X-Laneway-Timestamp": str(timestamp),
+            "X-Laneway-Signature": signature(claimed.secret, timestamp, body),
+        }
+        lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        return "\r\n".join(lines).encode("ascii") + body
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+
+def signature(secret: str, timestamp: int, body: bytes) -> str:
+    """HMAC-SHA256 over the moment (Unix seconds), a dot and the body: an old delivery cannot be played as a new one."""
+    return "v1=" + hmac.digest(secret.encode(), b"%d." % timestamp + body, hashlib.sha256).hex()
+
+
+def status_of(line: bytes) -> int:
+    """Of an HTTP status line. Raises Undelivered."""
+    words = line.split(maxsplit=2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not (words[1].isdigit() and len(words[1]) == 3):
+        raise Undelivered("the server did not answer in HTTP" if line else "the server closed without an answer")
+    return int(words[1])
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is of the open internet: an address inside an address counts as what is inside."""
+    if any(address in network for network in _INNER):
+        return False
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        if inner is not None:
+            return is_public(inner)
+    return address.is_global and not address.is_multicast

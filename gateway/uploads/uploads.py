@@ -1,0 +1,284 @@
+"""Adapter uploads over HTTP: received into the store's `.incoming` directory and checked by a separate process. Places,
+time and disk space are bounded per tenant and in all.
+
+A file that crashes or stalls the check does not affect this process. Nothing here touches the database or the engine;
+an upload that ends without `keep` leaves nothing on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import AsyncIterator, Container, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from litestar import Request
+
+from adapters.files.facts import Facts
+from adapters.files.header import AdapterRefused
+from adapters.files.slab_names import slab_name
+from adapters.files.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, Incoming
+from billing.ids import new_id
+from gateway import errors
+from gateway.admin.writes import Actor
+from gateway.catalog.base_models import BaseModel
+from gateway.config.file import Config
+from gateway.host.adapter_process import run_adapters
+from gateway.http.form import Fields, Form
+from gateway.metrics import Metrics
+from gateway.uploads.disk_reserve import NoRoom, Reserve
+from gateway.uploads.staged import Base, Staged, base_for
+
+FIELDS = ("name", "base", "tenant", "shared", "pinned", "notes", "promote")
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}  # as a form's field says them
+STDERR_CHARS_LOGGED = 2000
+FULL_RETRY_S = 5.0
+# The fewest bytes per parameter in an adapter's files (float16, bfloat16).
+ITEM_BYTES_MIN = 2
+# Bytes reserved beyond those received of an upload without Content-Length; also the step in which a reserve shrinks.
+STEP_BYTES = 8 * 1024 * 1024
+LOOK_S = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+class UploadView(msgspec.Struct, kw_only=True):
+    """Progress and owner of an upload. `tenant_id` null: the operator's. `key_id`: the admin key that sends it.
+    `bytes_total`: Content-Length, if the client sent it. `started_at` in Unix seconds."""
+
+    id: str
+    tenant_id: str | None
+    key_id: str
+    state: Literal["receiving", "checking"] = "receiving"
+    bytes_received: int = 0
+    bytes_total: int | None
+    started_at: int
+
+
+class Space:
+    """The disk space of one upload: a reserve for the announced bytes, or for STEP_BYTES beyond those received, and for
+    the adapter's slab. `slab_share`: upper bound of slab bytes per byte of the files."""
+
+    def __init__(self, reserve: Reserve, announced: int | None, slab_share: float) -> None:
+        self._reserve = reserve
+        self._promised = STEP_BYTES if announced is None else announced
+        self._slab_share = slab_share
+        self._came = 0
+        self._settled = 0  # bytes received when the reserve was last resized
+
+    async def take(self) -> None:
+        """Reserve the space, before the first byte. Raises NoRoom."""
+        await asyncio.to_thread(self._resize)
+
+    async def note(self, count: int) -> None:
+        """Call before writing `count` bytes: shrinks the reserve, or extends it. Raises NoRoom."""
+        self._came += count
+        if self._came > self._promised:
+            self._promised = self._came + STEP_BYTES
+        elif self._came - self._settled < STEP_BYTES:
+            return
+        await asyncio.to_thread(self._resize)
+
+    async def keep_slabs(self) -> None:
+        """After the last byte: keep only the slab's space reserved."""
+        await asyncio.to_thread(self._reserve.resize, self._slab_bytes())
+
+    async def release_for(self, slab: Path) -> None:
+        """Wait until `slab` exists, and release the reserve. The process that makes the slab allocates all its space at
+        once, so the space is taken twice for at most about LOOK_S."""
+        while not await asyncio.to_thread(slab.exists):  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(LOOK_S)
+        await asyncio.to_thread(self.close)
+
+    def _resize(self) -> None:
+        self._settled = self._came
+        self._reserve.resize(self._promised - self._came + self._slab_bytes())
+
+    def close(self) -> None:
+        """Release the whole reserve."""
+        self._reserve.close()
+
+    def _slab_bytes(self) -> int:
+        return int(self._promised * self._slab_share)
+
+
+class Upload:
+    """One that has arrived whole, and is not checked yet."""
+
+    def __init__(self, uploads: Uploads, incoming: Incoming, running: _Running, fields: Fields, space: Space) -> None:
+        self.fields = fields
+        self._uploads = uploads
+        self._incoming = incoming
+        self._running = running
+        self._space = space
+
+    async def base(self, config: Config, models: Sequence[BaseModel], name: str | None) -> Base:
+        """What it is checked against (`staging.base_for`). Raises NotFound."""
+        return await asyncio.to_thread(base_for, config, models, name, self._incoming.path)
+
+    async def check(self, base: Base) -> Staged:
+        """Check it in a separate process. Raises AdapterRefused with the reason, AccessEnded, OSError."""
+        self._running.view.state = "checking"
+        slab = self._incoming.path / slab_name(base.dtype)
+        await self._space.keep_slabs()
+        releasing = asyncio.create_task(self._space.release_for(slab), name="upload-space")
+        try:
+            async with self._running.bounded(None):
+                facts = await self._uploads.check(self._incoming, base)
+        finally:
+            releasing.cancel()
+            await asyncio.gather(releasing, return_exceptions=True)
+        await asyncio.to_thread(self._space.close)
+        await asyncio.to_thread(self._incoming.sync)
+        return Staged(self._uploads.store, self._incoming, facts)
+
+
+class _Running:
+    """An upload that has a place."""
+
+    def __init__(self, view: UploadView) -> None:
+        self.view = view
+        self._cut = False
+        self._timeout: asyncio.Timeout | None = None
+
+    @contextlib.asynccontextmanager
+    async def bounded(self, limit_s: float | None) -> AsyncIterator[None]:
+        """Bound the block. Raises OtherStatus (408) after `limit_s` (None: no limit), AccessEnded after `cut`."""
+        if self._cut:
+            raise errors.AccessEnded()
+        try:
+            async with asyncio.timeout(limit_s) as self._timeout:
+                yield
+        except TimeoutError:
+            if self._cut:
+                raise errors.AccessEnded() from None
+            raise errors.OtherStatus(408, f"The upload took over {limit_s:g} s, which is the limit.") from None
+        finally:
+            self._timeout = None
+
+    def cut(self) -> None:
+        self._cut = True
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(0.0)
+
+
+class Uploads:
+    """Those of one gateway process, a bounded number at once."""
+
+    def __init__(self, store: AdapterStore, config: Config, metrics: Metrics) -> None:
+        self.store = store
+        self._settings = config.adapters
+        self._metrics = metrics
+        self._free_min_bytes = config.upload_free_min_bytes
+        self._slab_share = config.slab_item_bytes / ITEM_BYTES_MIN
+        self._running: dict[str, _Running] = {}
+
+    def running(self) -> list[UploadView]:
+        """Oldest first."""
+        return [running.view for running in self._running.values()]
+
+    def key_ids(self) -> set[str]:
+        """Keys of the running uploads."""
+        return {running.view.key_id for running in self._running.values()}
+
+    def end(self, key_ids: Container[str]) -> None:
+        """Abort the uploads of these keys."""
+        for running in self._running.values():
+            if running.view.key_id in key_ids:
+                running.cut()
+
+    @contextlib.asynccontextmanager
+    async def receive(
+        self, request: Request[Any, Any, Any], by: Actor, bytes_left: int | None = None
+    ) -> AsyncIterator[Upload]:
+        """Receive an upload, which exists until the block is left. `bytes_left`: of the quota of the actor's tenant;
+        None: no quota. Raises ApiError, with 507 for a full disk."""
+        self._check_places(by)
+        view = UploadView(
+            id=new_id("upl"),
+            tenant_id=by.tenant_id,
+            key_id=by.id,
+            bytes_total=_announced(request),
+            started_at=int(time.time()),
+        )
+        bytes_max = self._bytes_max(view.bytes_total, bytes_left)
+        running = self._running[view.id] = _Running(view)
+        incoming: Incoming | None = None
+        try:
+            incoming = await asyncio.to_thread(self.store.begin)
+            space = Space(Reserve(incoming.path, self._free_min_bytes), view.bytes_total, self._slab_share)
+            await space.take()
+            limits = {CONFIG_FILE: FILES[CONFIG_FILE], WEIGHTS_FILE: bytes_max}
+
+            async def note(count: int) -> None:
+                view.bytes_received += count
+                self._metrics.upload_bytes.inc(count)
+                await space.note(count)
+
+            async with running.bounded(self._settings.upload_s_max):
+                form = Form(incoming.path, limits, FIELDS)
+                fields = await form.read(request, bytes_max, self._settings.upload_idle_s, note)
+            yield Upload(self, incoming, running, fields, space)
+        except OSError as error:
+            full = isinstance(error, NoRoom) or error.errno in (errno.ENOSPC, errno.EDQUOT)
+            _log.error("upload.failed", extra={"fields": {"reason": str(error)}})
+            message = "There is no room on the disk for it." if full else "The store of adapters cannot be written."
+            raise errors.OtherStatus(507 if full else 500, message) from error
+        finally:
+            del self._running[view.id]
+            if incoming is not None:
+                await asyncio.to_thread(incoming.close)
+
+    def _check_places(self, by: Actor) -> None:
+        """Raises RateLimited when the tenant has no free place, Overloaded when all places are taken."""
+        tenants = [view.tenant_id for view in self.running() if view.tenant_id is not None]
+        if by.tenant_id is not None and tenants.count(by.tenant_id) >= self._settings.uploads_per_tenant_max:
+            raise errors.RateLimited(
+                f"{self._settings.uploads_per_tenant_max} uploads of this tenant are running, which is the limit "
+                "(adapters.uploads_per_tenant_max). Try again later.",
+                retry_after_s=FULL_RETRY_S,
+            )
+        places = self._settings.uploads_max
+        if by.tenant_id is not None and len(tenants) >= max(1, places - 1):
+            places = 0  # the last place is for operators
+        if len(self._running) >= places:
+            raise errors.Overloaded(
+                f"{len(self._running)} uploads are running, which is the limit. Try again later.",
+                retry_after_s=FULL_RETRY_S,
+            )
+
+    def _bytes_max(self, announced: int | None, bytes_left: int | None) -> int:
+        """The most bytes of this upload. Raises RequestTooLarge if the client announced more."""
+        limit, why = self._settings.upload_bytes_max, "adapters.upload_bytes_max"
+        if bytes_left is not None and bytes_left < limit:
+            limit, why = bytes_left, "what is left of adapters.tenant_bytes_max for this tenant"
+        if not limit or (announced is not None and announced > limit):
+            raise errors.RequestTooLarge(f"The upload is over the limit of {limit} bytes, {why}.", param=WEIGHTS_FILE)
+        return limit
+
+    async def check(self, incoming: Incoming, base: Base) -> Facts:
+        """Ask a process that does nothing else. Raises AdapterRefused."""
+        arguments = ["check", str(incoming.path), "--model", str(base.path), "--name", base.name]
+        arguments += ["--rank-max", str(base.rank_max), "--dtype", base.dtype, *(["--slab"] if base.slabs else [])]
+        try:
+            ran = await run_adapters(arguments, self._settings.check_s_max)
+        except TimeoutError:
+            raise AdapterRefused(f"checking it took over {self._settings.check_s_max:g} s") from None
+        if ran.status == 0:
+            return Facts.from_json(ran.out)
+        if ran.refused is not None:
+            raise AdapterRefused(ran.refused)
+        _log.error(
+            "check.failed", extra={"fields": {"status": ran.status, "stderr": ran.problems[-STDERR_CHARS_LOGGED:]}}
+        )
+        raise errors.InternalError()
+
+
+def _announced(request: Request[Any, Any, Any]) -> int | None:
+    length = request.headers.get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() else None

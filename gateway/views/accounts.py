@@ -1,0 +1,350 @@
+"""How the operator's things are shown, alike over HTTP and by `--json`: moments are whole Unix seconds, money is picos.
+
+Plain answers made from billing's structs; nothing here reads a database. A key's secret is in one of them only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from billing.accounts.alerts import Alert, Delivery
+from billing.accounts.budgets import BudgetState
+from billing.accounts.prices import PriceVersion, UnitPrices
+from billing.accounts.tenants import Project, Tenant
+from billing.accounts.webhooks import MadeWebhook, Webhook
+from billing.books.projections import Projection
+from billing.books.usage import UsageRow
+from billing.clock import SECOND
+from billing.exports.jobs import Job
+from billing.ledger.expiry import Findings
+from engine.protocol.frames import StatusReport
+from gateway.access.audit_log import AuditLine
+from gateway.access.keys import Key, MadeKey
+from gateway.catalog.adapters import Adapter, Version
+
+Source = TypeVar("Source")
+Item = TypeVar("Item")
+
+
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    slug: str
+    name: str
+    tier: str
+    currency: str
+    status: Literal["active", "suspended"]
+    default_max_tokens: int | None
+    share_weight: float
+    time_zone: str
+    cheapest: bool
+    created_at: int
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> TenantView:
+        return cls(**msgspec.structs.asdict(tenant) | {"created_at": tenant.created_at // SECOND})
+
+
+class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    tenant_id: str
+    name: str
+    default_max_tokens: int | None
+    created_at: int
+
+    @classmethod
+    def of(cls, project: Project) -> ProjectView:
+        return cls(**msgspec.structs.asdict(project) | {"created_at": project.created_at // SECOND})
+
+
+class NewKeyView(Key, frozen=True, kw_only=True):
+    """A key and, this once, its secret."""
+
+    secret: str
+
+    @classmethod
+    def of(cls, made: MadeKey) -> NewKeyView:
+        return cls(**msgspec.structs.asdict(made.key), secret=made.secret)
+
+
+class PriceView(msgspec.Struct, frozen=True, kw_only=True):
+    """`tiers`: picos per token of each meter, the tier's multiplier applied."""
+
+    id: str
+    subject_kind: Literal["model", "adapter"]
+    subject: str
+    currency: str
+    effective_from: int
+    created_at: int
+    tiers: dict[str, UnitPrices]
+
+    @classmethod
+    def of(cls, version: PriceVersion) -> PriceView:
+        moments = {name: getattr(version, name) // SECOND for name in ("effective_from", "created_at")}
+        return cls(**msgspec.structs.asdict(version) | moments)
+
+
+class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget in its present window. `limit_amount`, `used`, `held` and `left` are tokens or picos, by `unit`;
+    `thresholds` are percentages at which an alert is raised. A soft budget refuses nothing."""
+
+    id: str
+    tenant_id: str
+    scope: Literal["tenant", "project", "key"]
+    scope_id: str
+    unit: Literal["tokens", "money"]
+    period: Literal["day", "month", "total"]
+    kind: Literal["hard", "soft"]
+    thresholds: tuple[int, ...]
+    limit_amount: int
+    used: int
+    held: int
+    left: int
+    resets_at: int | None
+    created_at: int
+
+    @classmethod
+    def of(cls, state: BudgetState) -> BudgetView:
+        budget = state.budget
+        return cls(
+            id=budget.id,
+            tenant_id=budget.tenant_id,
+            scope=budget.scope,
+            scope_id=budget.scope_id,
+            unit=budget.unit,
+            period=budget.period,
+            kind=budget.kind,
+            thresholds=budget.thresholds,
+            limit_amount=budget.limit_amount,
+            used=state.used,
+            held=state.held,
+            left=state.left,
+            resets_at=None if state.resets_at is None else state.resets_at // SECOND,
+            created_at=budget.created_at // SECOND,
+        )
+
+
+class ListedBudgetView(BudgetView, frozen=True, kw_only=True):
+    """With where it leads, at the average pace of the last seven days: `projected` is what will be used when its window
+    ends (null: it never does), `run_out_at` when nothing will be left (null: not in this window). `posted` is what is
+    settled, as `used`."""
+
+    posted: int
+    projected: int | None
+    run_out_at: int | None
+
+    @classmethod
+    def projecting(cls, state: BudgetState, projection: Projection) -> ListedBudgetView:
+        return cls(
+            **msgspec.structs.asdict(BudgetView.of(state)),
+            posted=state.used,
+            projected=projection.at_end,
+            run_out_at=None if projection.run_out_at is None else projection.run_out_at // SECOND,
+        )
+
+
+class WebhookView(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook for the alerts of one tenant, or of all (`tenant_id` null). `url`: only the host for a role that may
+    not write webhooks, because paths and queries of chat services are credentials."""
+
+    id: str
+    tenant_id: str | None
+    url: str
+    created_at: int
+
+    @classmethod
+    def of(cls, webhook: Webhook) -> WebhookView:
+        return cls(
+            id=webhook.id,
+            tenant_id=webhook.tenant_id,
+            url=webhook.url,
+            created_at=webhook.created_at // SECOND,
+        )
+
+
+class NewWebhookView(WebhookView, frozen=True, kw_only=True):
+    """A webhook and, this once, the secret that its deliveries are signed with."""
+
+    secret: str
+
+    @classmethod
+    def made(cls, made: MadeWebhook) -> NewWebhookView:
+        return cls(**msgspec.structs.asdict(WebhookView.of(made.webhook)), secret=made.secret)
+
+
+class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
+    """An alert on its way to one webhook, for the `attempts`th time."""
+
+    webhook_id: str
+    state: Literal["pending", "delivered", "failed"]
+    attempts: int
+    next_attempt_at: int | None
+    delivered_at: int | None
+    last_error: str | None
+
+    @classmethod
+    def of(cls, delivery: Delivery) -> DeliveryView:
+        fields = msgspec.structs.asdict(delivery)
+        del fields["alert_id"]
+        for name in ("next_attempt_at", "delivered_at"):
+            fields[name] = None if fields[name] is None else fields[name] // SECOND
+        return cls(**fields)
+
+
+class AlertView(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget whose use reached `threshold` percent of its limit in the window that began at `window_start`. The
+    same object is what a webhook gets as `data`, without its deliveries."""
+
+    id: str
+    tenant_id: str
+    budget_id: str
+    scope: Literal["tenant", "project", "key"]
+    scope_id: str
+    unit: Literal["tokens", "money"]
+    period: Literal["day", "month", "total"]
+    kind: Literal["hard", "soft"]
+    window_start: int
+    threshold: int
+    limit_amount: int
+    used: int
+    crossed_at: int
+
+    @classmethod
+    def of(cls, alert: Alert) -> AlertView:
+        fields = msgspec.structs.asdict(alert)
+        del fields["sequence"]
+        return cls(**fields | {name: fields[name] // SECOND for name in ("window_start", "crossed_at")})
+
+
+class ListedAlertView(AlertView, frozen=True, kw_only=True):
+    """An alert and how the telling goes."""
+
+    deliveries: list[DeliveryView]
+
+    @classmethod
+    def told(cls, alert: Alert, deliveries: Sequence[Delivery]) -> ListedAlertView:
+        shown = [DeliveryView.of(delivery) for delivery in deliveries]
+        return cls(**msgspec.structs.asdict(AlertView.of(alert)), deliveries=shown)
+
+
+class AuditLineView(msgspec.Struct, frozen=True, kw_only=True):
+    """One administrative write: who (a key's id, or cli:USER), what, from what to what. `tenant_id` is whose the
+    object is; null: the operator's."""
+
+    id: int
+    at: int
+    actor: str
+    action: str
+    object_id: str
+    tenant_id: str | None
+    request_id: str | None
+    before: Any
+    after: Any
+
+    @classmethod
+    def of(cls, line: AuditLine) -> AuditLineView:
+        return cls(**msgspec.structs.asdict(line) | {"at": line.at // SECOND})
+
+
+class UsageView(UsageRow, frozen=True):
+    """One settled request; `started_at` and `finished_at` in whole Unix seconds, `duration_s` exactly between them.
+    `ttft_s` and `duration_s` are from the request's arrival at the gateway."""
+
+    duration_s: float
+
+    @classmethod
+    def of(cls, row: UsageRow) -> UsageView:
+        moments = {name: getattr(row, name) // SECOND for name in ("started_at", "finished_at")}
+        duration_s = (row.finished_at - row.started_at) / SECOND
+        return cls(**msgspec.structs.asdict(row) | moments, duration_s=duration_s)
+
+
+class AddedAdapterView(Adapter, frozen=True, kw_only=True):
+    """An adapter, and the version that a content has become; `version` is the one that is served."""
+
+    added: Version
+
+    @classmethod
+    def of(cls, made: tuple[Adapter, Version]) -> AddedAdapterView:
+        return cls(**msgspec.structs.asdict(made[0]), added=made[1])
+
+
+class AuditView(msgspec.Struct, frozen=True, kw_only=True):
+    """What does not add up in the ledger. `sound` is false only for what is a fault at any moment."""
+
+    sound: bool
+    findings: Findings
+
+    @classmethod
+    def of(cls, findings: Findings) -> AuditView:
+        return cls(sound=findings.sound, findings=findings)
+
+
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: str
+    step: int
+    running: int
+    waiting: dict[str, int]
+    pages_total: int
+    pages_free: int
+    pages_cached: int
+    pages_adapters: int
+    adapters_resident: list[str]
+    tokens_made: int
+    tokens_overrun: int
+    tokens_lost: int
+
+    @classmethod
+    def of(cls, report: StatusReport) -> EngineView:
+        return cls(**{name: getattr(report, name) for name in cls.__struct_fields__})
+
+
+class Page(msgspec.Struct, Generic[Item], frozen=True, kw_only=True):
+    """`next_page` is what to ask for as `page` next; null at the end."""
+
+    data: list[Item]
+    has_more: bool
+    next_page: str | None
+    object: Literal["page"] = "page"
+
+
+def page(
+    items: Sequence[Source], limit: int, view: Callable[[Source], Item], cursor: Callable[[Source], str]
+) -> Page[Item]:
+    """A page of the first `limit` of `items`, of which one more was read to know whether there are more."""
+    shown = items[:limit]
+    has_more = len(items) > limit
+    return Page(data=[view(one) for one in shown], has_more=has_more, next_page=cursor(shown[-1]) if has_more else None)
+
+
+class ExportView(msgspec.Struct, frozen=True, kw_only=True):
+    """An export. `progress` from 0 to 1; `rows` written so far. `host`: where its file lies."""
+
+    id: str
+    tenant_id: str | None
+    month: str
+    kind: Literal["focus", "events"]
+    format: Literal["csv", "parquet", "jsonl"]
+    state: Literal["queued", "running", "done", "failed", "cancelled", "removed"]
+    progress: float
+    rows: int
+    attempts: int
+    host: str | None
+    file: str | None
+    size_bytes: int | None
+    sha256: str | None
+    error: str | None
+    actor: str
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+
+    @classmethod
+    def of(cls, job: Job) -> ExportView:
+        fields = {name: getattr(job, name) for name in cls.__struct_fields__ if name != "progress"}
+        for name in ("created_at", "started_at", "finished_at"):
+            fields[name] = None if fields[name] is None else fields[name] // SECOND
+        done = 1.0 if job.state in ("done", "removed") else job.read_rows / job.all_rows if job.all_rows else 0.0
+        return cls(**fields, progress=round(done, 4))

@@ -1,0 +1,132 @@
+"""How operators are shown base models: as they are configured or were added, and what an engine makes of each.
+
+Plain answers; nothing here asks an engine or reads a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from engine.protocol.frames import ModelInfo, ModelPlace
+from gateway.catalog.base_models import BaseModel, Dtype, Origin
+from gateway.views.live import LiveAdapter
+
+# `loading`: it is to be served, and the engine has it not yet, or is away. `draining`: it is removed, and what runs on
+# it ends. `refused`: it cannot be loaded; callers get 503 model_unavailable.
+State = Literal["serving", "loading", "draining", "refused", "removed"]
+
+
+class ModelView(msgspec.Struct, frozen=True, kw_only=True):
+    """A base model. `reason`: why it is refused. `path`: of an added model, inside gateway.models_dir; empty for a role
+    that may not write models, which also gets a general `reason` only. `tenants`: ids of the tenants that may call it;
+    null: all. Fields from the engine are null until an engine was connected; those from `where` on also while no engine
+    answers. `wait_s`: seconds until the weights are ready for a new request. `loads`: of weights to the device since
+    the engine started. `changed_at` in Unix seconds; null: unchanged from laneway.toml."""
+
+    id: str | None  # in the audit log; null: nothing was ever changed of what laneway.toml says
+    name: str
+    origin: Origin
+    state: State
+    reason: str | None
+    path: str
+    dtype: Dtype
+    pinned: bool
+    tenants: tuple[str, ...] | None
+    fallbacks: tuple[str, ...]
+    max_tokens_default: int
+    changed_at: int | None
+    adapters: int  # that may be called
+    digest: str | None
+    context_tokens: int | None
+    vocab_size: int | None
+    tokens_per_page: int | None
+    pages: int | None
+    kv_tokens: int | None  # if it had the whole arena
+    weights_bytes: int | None  # of the device, while it is there
+    where: Literal["device", "host", "disk"] | None
+    coming: bool | None  # its weights, to the device
+    leaving: bool | None  # it drains: it is being removed, or makes room for another
+    pinned_there: bool | None  # the engine keeps it as `pinned` says, unless it had no room
+    page_waste_bytes: int | None  # of each of its pages
+    running: int | None
+    waiting: int | None
+    wait_s: float | None
+    loads: int | None
+
+
+class ModelsView(msgspec.Struct, frozen=True, kw_only=True):
+    """Base models, and where each adapter is that the engine knows: at most 1,024 of `adapters_total`, those in the
+    arena first. `weights_bytes`: of the device, that all weights may take; 0: no limit; null: not known now.
+    `engine_away` says why that is."""
+
+    data: list[ModelView]
+    adapters: list[LiveAdapter]
+    adapters_total: int
+    weights_bytes: int | None
+    engine_away: str | None
+    object: Literal["list"] = "list"
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What one gateway knows of all models now. `refused` and `draining`: by name."""
+
+    max_tokens_default: int
+    infos: Mapping[str, ModelInfo]
+    places: Mapping[str, ModelPlace]
+    refused: Mapping[str, str]
+    draining: frozenset[str]
+    adapters: Mapping[str, int]
+
+
+def model_view(model: BaseModel, now: Standing, *, paths: bool) -> ModelView:
+    """`paths`: whether the caller may see paths on the host."""
+    info, place = now.infos.get(model.name), now.places.get(model.name)
+    return ModelView(
+        id=model.id,
+        name=model.name,
+        origin=model.origin,
+        state=_state(model, now),
+        reason=_reason(model, now, paths=paths),
+        path=model.directory if paths else "",
+        dtype=model.dtype,
+        pinned=model.pinned,
+        tenants=model.tenants,
+        fallbacks=model.fallbacks,
+        max_tokens_default=model.max_tokens_default or now.max_tokens_default,
+        changed_at=model.changed_at,
+        adapters=now.adapters.get(model.name, 0),
+        digest=None if info is None else info.digest,
+        context_tokens=model.context_tokens if info is None else info.context_tokens,
+        vocab_size=None if info is None else info.vocab_size,
+        tokens_per_page=None if info is None else info.tokens_per_page,
+        pages=None if info is None else info.pages,
+        kv_tokens=None if info is None else info.pages * info.tokens_per_page,
+        weights_bytes=None if info is None else info.weights_bytes,
+        where=None if place is None else place.where,
+        coming=None if place is None else place.coming,
+        leaving=None if place is None else place.leaving,
+        pinned_there=None if place is None else place.pinned,
+        page_waste_bytes=None if place is None else place.page_waste_bytes,
+        running=None if place is None else place.running,
+        waiting=None if place is None else place.waiting,
+        wait_s=None if place is None else round(place.wait_s, 3),
+        loads=None if place is None else place.loads,
+    )
+
+
+def _reason(model: BaseModel, now: Standing, *, paths: bool) -> str | None:
+    """Why it is refused. Without `paths` a general text: errors of unreadable files name their paths."""
+    reason = now.refused.get(model.name) if model.active else None
+    return reason if reason is None or paths else "it cannot be loaded; the roles owner and operator see why"
+
+
+def _state(model: BaseModel, now: Standing) -> State:
+    if not model.active:
+        there = model.name in now.infos or model.name in now.places or model.name in now.draining
+        return "draining" if there else "removed"
+    if model.name in now.refused:
+        return "refused"
+    return "serving" if model.name in now.infos else "loading"

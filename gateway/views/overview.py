@@ -1,0 +1,264 @@
+"""What somebody wants to know first: what is spent of the tightest budgets, what today came to, what needs attention.
+
+It reads roll-ups and counters, no usage rows, and what it read is good for a second, however many look. It must never
+know whether this process can serve: whoever asks adds that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+import sqlalchemy as sa
+
+from billing import tables
+from billing.accounts import budgets
+from billing.books import projections, rollups
+from billing.books.projections import DAY
+from billing.books.rollups import HOUR
+from billing.clock import SECOND, database_now
+from billing.database import Database
+from billing.proofs import reconcile
+from gateway.access.keys import first_keys
+from gateway.tables import keys
+
+FRESH_S = 1.0
+TENANTS_MAX = 1000  # remembered; one more forgets the oldest
+SPEND_MAX = 8
+SOON_S = 3 * 24 * 3600  # a budget that runs out within it needs attention
+KEYS_EXPIRE_S = 7 * 24 * 3600
+RECENT = DAY  # of what failed
+_hours = tables.usage_hours
+
+
+class Spend(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget of money in its present window. `tenant`: a slug. `run_out_at`: at the average pace of the last seven
+    days (billing/books/projections.py says how); null: not in this window."""
+
+    tenant: str
+    tenant_id: str
+    budget: str
+    scope: Literal["tenant", "project", "key"]
+    scope_id: str
+    kind: Literal["hard", "soft"]
+    period: Literal["day", "month", "total"]
+    currency: str
+    limit_picos: int
+    posted_picos: int
+    held_picos: int
+    left_picos: int
+    window_end: int | None
+    run_out_at: int | None
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that somebody should look at, and where."""
+
+    kind: Literal[
+        "engine", "models", "database", "lease", "journal", "tiers", "queue", "books", "budget", "exports", "webhooks",
+        "keys",
+    ]  # fmt: skip
+    severity: Literal["warning", "critical"]
+    message: str
+    link: str
+
+
+class Hour(msgspec.Struct, frozen=True, kw_only=True):
+    """An hour of UTC. Cost by currency."""
+
+    start: int
+    requests: int
+    tokens: int
+    cost_picos: dict[str, int]
+
+
+class Today(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums since midnight UTC, of all requests that were in the roll-ups at `as_of` (null: nothing was ever rolled up);
+    `series` has the hours that are not empty."""
+
+    as_of: int | None
+    requests: int
+    tokens: int
+    cost_picos: dict[str, int]
+    series: list[Hour]
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """`spend`: the tightest of the `money_budgets` active budgets of money."""
+
+    at: int
+    spend: list[Spend]
+    money_budgets: int
+    attention: list[Attention]
+    today: Today
+
+
+class Overviews:
+    """One for whoever sees all tenants, and one of each tenant."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._read_at: dict[str | None, tuple[float, Overview]] = {}
+        self._reading = asyncio.Lock()
+
+    async def get(self, tenant_id: str | None) -> Overview:
+        """Raises DatabaseUnavailable."""
+        async with self._reading:
+            at, found = self._read_at.get(tenant_id, (0.0, None))
+            if found is None or self._clock() - at >= FRESH_S:
+                at = self._clock()
+                found = await self._database.report(lambda c: read(c, tenant_id))
+                self._read_at.pop(tenant_id, None)
+                if len(self._read_at) >= TENANTS_MAX:
+                    del self._read_at[next(iter(self._read_at))]
+                self._read_at[tenant_id] = (at, found)
+            return found
+
+
+def read(connection: sa.Connection, tenant_id: str | None) -> Overview:
+    """Of one tenant, or (None) of all."""
+    now = database_now(connection)
+    spend = _spend(connection, tenant_id, now)
+    attention = [] if tenant_id is not None else _of_the_books(connection)
+    attention += _of_budgets(spend, now) + _of_failures(connection, tenant_id, now)
+    attention += _of_keys(connection, tenant_id, now)
+    return Overview(
+        at=now // SECOND,
+        spend=spend,
+        money_budgets=budgets.count_of_money(connection, tenant_id),
+        attention=attention,
+        today=_today(connection, tenant_id, now),
+    )
+
+
+def _spend(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Spend]:
+    states = budgets.tightest(connection, tenant_id=tenant_id, limit=SPEND_MAX)
+    tenant_ids = {state.budget.tenant_id for state in states}
+    paces = projections.paces(connection, [state.budget for state in states], now, first_keys(connection, tenant_ids))
+    tenants = tables.tenants
+    owners = sa.select(tenants.c.id, tenants.c.slug, tenants.c.currency).where(tenants.c.id.in_(tenant_ids))
+    named = {row.id: row for row in connection.execute(owners)}
+    found = []
+    for state in states:
+        budget, owner = state.budget, named[state.budget.tenant_id]
+        run_out_at = projections.project(state, paces.get(budget.counts_for), now).run_out_at
+        found.append(
+            Spend(
+                tenant=owner.slug,
+                tenant_id=owner.id,
+                budget=budget.id,
+                scope=budget.scope,
+                scope_id=budget.scope_id,
+                kind=budget.kind,
+                period=budget.period,
+                currency=owner.currency,
+                limit_picos=budget.limit_amount,
+                posted_picos=state.used,
+                held_picos=state.held,
+                left_picos=state.left,
+                window_end=None if state.resets_at is None else state.resets_at // SECOND,
+                run_out_at=None if run_out_at is None else run_out_at // SECOND,
+            )
+        )
+    return found
+
+
+def _today(connection: sa.Connection, tenant_id: str | None, now: int) -> Today:
+    tokens = sa.func.sum(_hours.c.input_tokens + _hours.c.cached_input_tokens + _hours.c.output_tokens)
+    query = sa.select(
+        _hours.c.hour, _hours.c.currency, sa.func.sum(_hours.c.requests), tokens, sa.func.sum(_hours.c.cost_picos)
+    ).where(_hours.c.hour >= now - now % DAY)
+    if tenant_id is not None:
+        query = query.where(_hours.c.tenant_id == tenant_id)
+    series: dict[int, Hour] = {}
+    cost: dict[str, int] = {}
+    for hour, currency, requests, used, picos in connection.execute(
+        query.group_by(_hours.c.hour, _hours.c.currency).order_by(_hours.c.hour, _hours.c.currency)
+    ):
+        start = int(hour) // SECOND
+        before = series.get(start, Hour(start=start, requests=0, tokens=0, cost_picos={}))
+        series[start] = Hour(
+            start=start,
+            requests=before.requests + int(requests),
+            tokens=before.tokens + int(used),
+            cost_picos=before.cost_picos | {currency: int(picos)},
+        )
+        cost[currency] = cost.get(currency, 0) + int(picos)
+    return Today(
+        as_of=rollups.read_cursor(connection).folded_at // SECOND or None,
+        requests=sum(one.requests for one in series.values()),
+        tokens=sum(one.tokens for one in series.values()),
+        cost_picos=cost,
+        series=list(series.values()),
+    )
+
+
+def _of_the_books(connection: sa.Connection) -> list[Attention]:
+    standing = reconcile.standing(connection)
+    wrong = standing.imbalances + standing.overshot
+    if not wrong:
+        return []
+    message = f"Reconciling found {standing.imbalances} imbalances and {standing.overshot} overshot budgets."
+    return [Attention(kind="books", severity="critical", message=message, link="/admin/billing")]
+
+
+def _of_budgets(spend: list[Spend], now: int) -> list[Attention]:
+    found = []
+    for one in spend:
+        whose = one.tenant if one.scope == "tenant" else f"{one.tenant} ({one.scope} {one.scope_id})"
+        if one.kind == "hard" and one.left_picos <= 0:
+            message, severity = f"Nothing is left of the {one.period} budget of {whose}: it is refused.", "critical"
+        elif one.run_out_at is not None and one.run_out_at * SECOND <= now + SOON_S * SECOND:
+            hours = max(0, one.run_out_at * SECOND - now) // HOUR
+            message, severity = f"The {one.period} budget of {whose} runs out in about {hours} h.", "warning"
+        else:
+            continue
+        link = f"/admin/budgets?search={one.budget}"
+        found.append(Attention(kind="budget", severity=severity, message=message, link=link))  # type: ignore[arg-type]
+    return found
+
+
+def _of_failures(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Attention]:
+    exports, alerts, deliveries = tables.exports, tables.alerts, tables.alert_deliveries
+    failed = sa.select(sa.func.count()).where(exports.c.state == "failed", exports.c.finished_at >= now - RECENT)
+    untold = (
+        sa.select(sa.func.count())
+        .select_from(deliveries.join(alerts, alerts.c.id == deliveries.c.alert_id))
+        .where(deliveries.c.state == "failed", alerts.c.crossed_at >= now - RECENT)
+    )
+    if tenant_id is not None:
+        failed = failed.where(exports.c.tenant_id == tenant_id)
+        own = sa.select(tables.webhooks.c.id).where(tables.webhooks.c.tenant_id == tenant_id)
+        untold = untold.where(alerts.c.tenant_id == tenant_id, deliveries.c.webhook_id.in_(own))
+    found = []
+    if count := connection.execute(failed).scalar_one():
+        message = f"{count} exports failed within a day."
+        found.append(Attention(kind="exports", severity="warning", message=message, link="/admin/billing?tab=exports"))
+    if count := connection.execute(untold).scalar_one():
+        message = f"{count} alerts of a day could not be told to their webhooks."
+        found.append(Attention(kind="webhooks", severity="warning", message=message, link="/admin/budgets?tab=alerts"))
+    return found
+
+
+def _of_keys(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Attention]:
+    """Those that end soon, and that nothing was made to replace. One that was made for less than a day (the
+    playground's, say) ends as it was meant to."""
+    ending = sa.select(sa.func.count()).where(
+        keys.c.expires_at > now,
+        keys.c.expires_at <= now + KEYS_EXPIRE_S * SECOND,
+        keys.c.expires_at - keys.c.created_at >= DAY,
+        keys.c.revoked_at.is_(None),
+        keys.c.rotated_to.is_(None),
+    )
+    if tenant_id is not None:
+        ending = ending.where(keys.c.tenant_id == tenant_id)
+    if not (count := connection.execute(ending).scalar_one()):
+        return []
+    message = f"{count} keys expire within 7 days."
+    return [
+        Attention(kind="keys", severity="warning", message=message, link="/admin/keys?status=expiring&sort=expires_at")
+    ]
