@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,15 @@ def test_the_top_level_is_the_agreed_one() -> None:
 def test_no_name_of_a_second_version() -> None:
     assert not [str(path) for path in FILES if path.stem.endswith(("_v2", "_new", "_old"))]
     assert not [str(path) for path in FILES if path.stem in {"utils", "common", "helpers"}]
+
+
+MODULES_MAX = 20
+# A folder of one kind of file each, read by name: an API, a command, an operation on tensors.
+WIDE_ROOMS = {"gateway/routes", "gateway/commands", "kernels"}
+
+
+def test_a_room_is_small_enough_to_read() -> None:
+    """A package holds at most MODULES_MAX modules directly; a larger one hides what it is about."""
+    sizes = Counter(path.parent.relative_to(REPO).as_posix() for path in FILES if path.name != "__init__.py")
+    large = {room: size for room, size in sizes.items() if size > MODULES_MAX and room not in WIDE_ROOMS}
+    assert not {room for room in large if not room.startswith("migrations/versions")}, large
