@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from adapters.files.check import FILES, check_numbers, keep_resolved, read_spec
+from adapters.files.check import FILES, check_numbers, read_spec, write_resolved_modules
 from adapters.files.config import RANK_MAX
 from adapters.files.facts import facts_of, names_of_base
 from adapters.files.generate import recipes, write_random
@@ -95,7 +95,7 @@ def _check(options: argparse.Namespace) -> int:
     except AdapterRefused as error:
         print(json.dumps({"refused": error.reason}))  # noqa: T201 - the answer
         return EXIT_REFUSED
-    keep_resolved(directory, spec)
+    write_resolved_modules(directory, spec)
     size = sum((directory / name).stat().st_size for name in FILES)
     facts = facts_of(checked, size, names_of_base(options.name, options.model))
     if options.slab:

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from adapters.device.host_weights import Source, open_source, read_numbers, read_weights
-from adapters.files.check import check_adapter, keep_resolved
+from adapters.files.check import check_adapter, write_resolved_modules
 from adapters.files.slab_file import make_slab
 from adapters.files.spec import BaseShape
 from benchmarks.rows import append_rows
@@ -85,7 +85,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=arguments.directory) as scratch:
         (path, *_) = write_files(Path(scratch), base, torch.bfloat16, "cpu", count=1)
         checked = check_adapter(path, base, dtype="bfloat16")
-        keep_resolved(path, checked.spec)
+        write_resolved_modules(path, checked.spec)
         path = path.rename(path.with_name(checked.digest))
         began = time.perf_counter()
         make_slab(path, path, checked, base, "bfloat16")

@@ -32,7 +32,7 @@ from billing.accounts import prices, tenants
 from billing.books import invoices, rollups
 from billing.database import Database
 from billing.exports import export, labels
-from billing.exports.export import Spec
+from billing.exports.export import ExportSpec
 from billing.focus import checker
 from migrations.upgrade import upgrade
 
@@ -95,20 +95,20 @@ def fill(url: str, rows: int, keys: int) -> str:
             connection.execute(sa.text("SELECT setval(pg_get_serial_sequence('usage', 'sequence'), :rows)"), values)
 
         database.write_sync(insert)
-        while database.write_sync(rollups.fold).more:
+        while database.write_sync(rollups.fold_usage).more:
             pass
         database.write_sync(lambda c: c.execute(sa.text("ANALYZE")))
         invoice = database.write_sync(lambda c: invoices.close(c, tenant.id, MONTH, actor="bench"))
         names = {tenant.id: "Acme", "provider": "Laneway"} | {
             f"adp_{n}": f"adapter {n}" for n in range(1, ADAPTERS + 1)
         }
-        database.write_sync(lambda c: labels.keep(c, invoice.period, names))
+        database.write_sync(lambda c: labels.store_names(c, invoice.period, names))
         return tenant.id
     finally:
         database.close()
 
 
-def export_here(url: str, spec: Spec, directory: Path) -> dict[str, float]:
+def export_here(url: str, spec: ExportSpec, directory: Path) -> dict[str, float]:
     """One export by this process: seconds, rows, peak memory in MiB."""
     database = Database(url)
     began, worked = time.perf_counter(), time.process_time()
@@ -130,7 +130,7 @@ def own_peak_mib() -> float:
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
 
 
-def in_a_process(url: str, spec: Spec, directory: Path) -> dict[str, float]:
+def in_a_process(url: str, spec: ExportSpec, directory: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.billing_exports", "--one", url, spec.kind, spec.format]
     done = subprocess.run(
         [*command, str(spec.tenant_id), str(directory)], capture_output=True, text=True, check=True, timeout=600
@@ -150,7 +150,7 @@ def ledger_total(url: str) -> Decimal:
 
 
 def measure(url: str, tenant_id: str, directory: Path, kind: str, format_: str) -> dict[str, float]:
-    spec = Spec(kind=kind, format=format_, month=MONTH, tenant_id=tenant_id)  # type: ignore[arg-type]
+    spec = ExportSpec(kind=kind, format=format_, month=MONTH, tenant_id=tenant_id)  # type: ignore[arg-type]
     runs = []
     for name in ("once", "again"):
         (directory / name).mkdir(exist_ok=True)
@@ -197,7 +197,9 @@ def main() -> None:
         url, kind, format_, tenant_id, directory = options.one
         print(
             json.dumps(
-                export_here(url, Spec(kind=kind, format=format_, month=MONTH, tenant_id=tenant_id), Path(directory))
+                export_here(
+                    url, ExportSpec(kind=kind, format=format_, month=MONTH, tenant_id=tenant_id), Path(directory)
+                )
             )
         )
         return

@@ -22,7 +22,7 @@ from benchmarks.rows import append_rows
 from billing.accounts import prices, tenants
 from billing.books import invoices, reports, rollups, usage
 from billing.books.margins import month_before
-from billing.books.reports import Which
+from billing.books.reports import ReportFilter
 from billing.clock import DAY, SECOND, database_now, window_end, window_start, zone_of
 from billing.database import Database
 from billing.ledger.ledger import Ledger
@@ -143,14 +143,14 @@ def timed(work: Callable[[], Any], repeats: int = REPEATS) -> float:
 
 def pages(database: Database, start: int, end: int) -> dict[str, float]:
     def page(width: Any, group_by: Any, limit: int, begin: int, **names: Any) -> Callable[[], Any]:
-        which = Which(start=begin, end=end, **names)
+        which = ReportFilter(start=begin, end=end, **names)
         return lambda: database.read_sync(
             lambda c: reports.buckets(c, which, width=width, group_by=group_by, limit=limit)
         )
 
     last_day = end - DAY
-    last_hours = usage.Filter(start=last_day, end=end, tenant_id="ten_3")
-    everyones = usage.Filter(start=last_day)
+    last_hours = usage.UsageFilter(start=last_day, end=end, tenant_id="ten_3")
+    everyones = usage.UsageFilter(start=last_day)
     return {
         "requests_of_a_tenant_last_day_ms": timed(lambda: database.read_sync(lambda c: usage.page(c, last_hours))),
         "requests_since_a_day_ms": timed(lambda: database.read_sync(lambda c: usage.page(c, everyones))),
@@ -221,7 +221,7 @@ def measure(url: str, rows: int) -> dict[str, float]:
             database.write_sync(lambda c, f=first, t=last: fill(c, f, t, rows=rows, start=start, span=end - start))  # type: ignore[misc]
     print(f"{rows} rows are there after {time.perf_counter() - began:.0f} s", flush=True)
     began = time.perf_counter()
-    while database.write_sync(rollups.fold).more:
+    while database.write_sync(rollups.fold_usage).more:
         pass
     found["fold_rows_per_s"] = rows / (time.perf_counter() - began)
     analyze = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
@@ -230,15 +230,15 @@ def measure(url: str, rows: int) -> dict[str, float]:
         found["rollup_rows"] = connection.exec_driver_sql("SELECT count(*) FROM usage_hours").scalar_one()
     found |= pages(database, start, end)
     # The checkpoint of all but the last minute, which comes now.
-    skip = reconcile.Result(kind="minute", at=now, sequence_from=0, sequence_to=rows, took_s=0)
+    skip = reconcile.Reconciliation(kind="minute", at=now, sequence_from=0, sequence_to=rows, took_s=0)
     database.write_sync(lambda c: reconcile.record(c, skip))
     span = (rows + LAST_MINUTE) * 60 * SECOND // LAST_MINUTE
     minute = {"rows": rows + LAST_MINUTE, "start": now - span, "span": span}
     database.write_sync(lambda c: fill(c, rows, rows + LAST_MINUTE - 1, **minute))
     began = time.perf_counter()
-    database.write_sync(rollups.fold)
+    database.write_sync(rollups.fold_usage)
     found["fold_last_minute_ms"] = (time.perf_counter() - began) * 1000
-    found["reconcile_minute_ms"] = timed(lambda: expect_sound(database.read_sync(reconcile.minute)))
+    found["reconcile_minute_ms"] = timed(lambda: expect_sound(database.read_sync(reconcile.reconcile_minute)))
     found["reconcile_month_s"] = timed(lambda: expect_sound(month(database, now)), 1) / 1000
     began = time.perf_counter()
     database.write_sync(lambda c: invoices.close(c, "ten_3", month_before(now), actor="bench"))
@@ -249,21 +249,21 @@ def measure(url: str, rows: int) -> dict[str, float]:
     return found
 
 
-def month(database: Database, now: int) -> reconcile.Result:
-    return database.read_sync(lambda c: reconcile.month(c, month_before(now)))
+def month(database: Database, now: int) -> reconcile.Reconciliation:
+    return database.read_sync(lambda c: reconcile.reconcile_month(c, month_before(now)))
 
 
-def expect_sound(result: reconcile.Result) -> None:
+def expect_sound(result: reconcile.Reconciliation) -> None:
     assert result.sound, result
 
 
 def report_on(database: Database, done: threading.Event, start: int, end: int) -> None:
     """A usage page a second, and folding and a minute's reconciling as gateways do them, but each second."""
-    which = Which(start=start, end=end)
+    which = ReportFilter(start=start, end=end)
     while not done.wait(1.0):
         database.read_sync(lambda c: reports.buckets(c, which, width="1d", group_by=("tenant_id",), limit=7))
-        database.write_sync(rollups.fold)
-        result = database.read_sync(reconcile.minute)
+        database.write_sync(rollups.fold_usage)
+        result = database.read_sync(reconcile.reconcile_minute)
         expect_sound(result)
         database.write_sync(lambda c, r=result: reconcile.record(c, r))  # type: ignore[misc]
 

@@ -22,15 +22,15 @@ import msgspec
 from benchmarks.rows import append_rows
 from engine.fake.runner import FakeAdapters
 from engine.fake.weights import FakeWeights
-from engine.loop.worker import Worker
+from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
 from engine.protocol.config import FakeConfig, ModelConfig
 from engine.protocol.frames import PROTOCOL_VERSION, Hello, ModelInfo, Sampling, Submit
-from engine.protocol.inbox import Inbox, Progress, Stop
-from engine.protocol.server import Outgoing
+from engine.protocol.inbox import Inbox, LoopProgress, Stop
+from engine.protocol.server import OutgoingFrames
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import ModelLimits, Scheduler, StepOutcome
-from engine.step import Done, Step, StepResult
+from engine.step import CompletedStep, Step, StepResult
 
 CONTEXT_MIN, CONTEXT_MAX, PAGE_TOKENS, ADAPTERS, GATEWAYS, VOCAB = 192, 8192, 16, 64, 2, 128_256
 STEP_TOKENS_MAX, PREFILL_TOKENS_MIN = 16_384, 1024
@@ -47,8 +47,8 @@ class InstantRunner:
         self.weights = FakeWeights(FakeConfig(), time.monotonic)
         self.page_waste = dict[str, int]()
 
-    def begin(self, step: Step) -> Done:
-        return Done(StepResult([1000 if chunk.sample else None for chunk in step.chunks]))
+    def begin(self, step: Step) -> CompletedStep:
+        return CompletedStep(StepResult([1000 if chunk.sample else None for chunk in step.chunks]))
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         raise ValueError("it serves the one model")
@@ -134,13 +134,15 @@ def measure(sequences: int, waiting: int, steps: int) -> dict[str, float]:
         frame = Submit(handle, *who, prompt, new_tokens, Sampling(seed=handle), [2])
         inbox.receive(handle % GATEWAYS, frame, time.monotonic(), 0)
 
-    def send(batch: list[Outgoing]) -> None:
+    def send(batch: list[OutgoingFrames]) -> None:
         measured = len(scheduler.complete_s)
         assert measured >= steps or not any(outgoing.ended for outgoing in batch), "a request was refused or ended"
         if measured == steps:
             inbox.put(Stop("measured"))
 
-    worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=Progress(), send=send)
+    worker = EngineLoop(
+        hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=LoopProgress(), send=send
+    )
     gc.collect()
     gc.freeze()  # as `python -m engine` does
     worker.run()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from benchmarks.rows import append_rows
-from engine.memory.eviction import KEEPS
+from engine.memory.eviction import EVICTION_VALUES
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.simulate.devices import DEVICES, Device
 from engine.simulate.report import make_report
@@ -56,7 +56,7 @@ WORKLOADS = (
 
 def main() -> None:
     for asked in WORKLOADS:
-        for keep in KEEPS:
+        for keep in EVICTION_VALUES:
             found = [_run(asked, keep, seed, TIER) for seed in SEEDS]
             append_rows(
                 "simulated_cold_models",

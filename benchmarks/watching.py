@@ -27,7 +27,7 @@ from engine.protocol.frames import Sampling, Snapshot, encode
 from engine.protocol.tiers import SHIPPED_TIERS
 from engine.scheduler.scheduler import ModelLimits, Scheduler
 from engine.step import Sequence, StepResult
-from gateway.upkeep.live_feed import said
+from gateway.upkeep.live_feed import encode_event
 from gateway.views.live import engine_event
 
 PAGE_TOKENS, ADAPTERS, ADAPTER_PAGES, WAITING, LOOKS = 16, 300, 8, 300, 500
@@ -91,18 +91,18 @@ def main() -> None:
     scheduler = full(arguments.pages, arguments.requests)
 
     def look() -> Snapshot:
-        return snapshot.take(scheduler, "epoch", 1, time.monotonic(), 0)
+        return snapshot.take_snapshot(scheduler, "epoch", 1, time.monotonic(), 0)
 
     shot = look()
     engine, engine_p99 = timed(lambda: encode(look()))
-    gateway, gateway_p99 = timed(lambda: said("engine", engine_event(shot, time.time(), {}, {})))
+    gateway, gateway_p99 = timed(lambda: encode_event("engine", engine_event(shot, time.time(), {}, {})))
     found = {
         "engine_us": engine,
         "engine_p99_us": engine_p99,
         "gateway_us": gateway,
         "gateway_p99_us": gateway_p99,
         "frame_bytes": float(len(encode(shot))),
-        "event_bytes": float(len(said("engine", engine_event(shot, time.time(), {}, {})))),
+        "event_bytes": float(len(encode_event("engine", engine_event(shot, time.time(), {}, {})))),
         "runs": len(shot.runs) / 8,
     }
     machine = f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
 from billing.exports import export, jobs
-from billing.exports.export import BooksDiffer, Cancelled, MissingLibrary, TooLarge
+from billing.exports.export import BooksDiffer, ExportCancelled, ExportTooLarge, MissingLibrary
 from billing.exports.jobs import EXIT_AGAIN, EXIT_REFUSED, EXIT_STOPPED
 
 PROGRESS_S = 0.5
@@ -39,12 +39,14 @@ class _Watch:
             return
         self._said = now
         if os.getppid() != self._parent:
-            raise Cancelled("the gateway is gone")
+            raise ExportCancelled("the gateway is gone")
         mine = self._database.write_sync(
-            lambda c: jobs.progress(c, self._export_id, self._gateway_id, read_rows=read, all_rows=total, rows=rows)
+            lambda c: jobs.record_progress(
+                c, self._export_id, self._gateway_id, read_rows=read, all_rows=total, rows=rows
+            )
         )
         if not mine:
-            raise Cancelled("it was cancelled, or is somebody else's")
+            raise ExportCancelled("it was cancelled, or is somebody else's")
 
 
 def work(database: Database, export_id: str, gateway_id: str, directory: Path, bytes_max: int) -> int:
@@ -56,9 +58,9 @@ def work(database: Database, export_id: str, gateway_id: str, directory: Path, b
             lambda c: export.run(c, job.spec, directory, bytes_max=bytes_max, progress=watch.progress)
         )
         mine = database.write_sync(lambda c: jobs.finish(c, export_id, gateway_id, made))
-    except Cancelled as error:
+    except ExportCancelled as error:
         return _say(error, EXIT_STOPPED)
-    except (BillingRefused, BooksDiffer, MissingLibrary, TooLarge) as error:
+    except (BillingRefused, BooksDiffer, MissingLibrary, ExportTooLarge) as error:
         return _say(error, EXIT_REFUSED)
     except (DatabaseUnavailable, OSError) as error:
         return _say(error, EXIT_AGAIN)

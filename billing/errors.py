@@ -20,17 +20,17 @@ class AlreadyExists(BillingRefused):
     """Something of that name is there already."""
 
 
-class NotFound(BillingRefused):
+class RowNotFound(BillingRefused):
     """No such row."""
 
 
-class QuotaExceeded(BillingRefused):
+class TenantQuotaExceeded(BillingRefused):
     """A tenant's quota is used up; the message names the setting and its limit."""
 
 
 class QuotaBytesExceeded(BillingRefused):
-    """As QuotaExceeded, for a quota of bytes: a smaller item may fit."""
+    """As TenantQuotaExceeded, for a quota of bytes: a smaller item may fit."""
 
 
-class NotYet(BillingRefused):
+class NotPossibleYet(BillingRefused):
     """It cannot be done now; later it may be."""

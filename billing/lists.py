@@ -21,7 +21,7 @@ INTEGER_MAX = 2**63 - 1
 Item = TypeVar("Item")
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class ListCursor(msgspec.Struct, frozen=True, array_like=True):
     """The last row of a page: what it has in the column that the list was sorted by, and its own name."""
 
     sort: str
@@ -29,25 +29,25 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     unique: str | int
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
     """`sort`: a column's name, with - before it for the highest first. `search`: a part of a name or an id, in whatever
     case. `after`: where the page before ended."""
 
     sort: str
     search: str | None = None
-    after: Place | None = None
+    after: ListCursor | None = None
     limit: int = 100
 
 
-class Listed(msgspec.Struct, Generic[Item], frozen=True):
+class ListPage(msgspec.Struct, Generic[Item], frozen=True):
     """A page, and where the next one begins; None at the end."""
 
     items: list[Item]
-    next: Place | None
+    next: ListCursor | None
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ListColumns:
     """What may be sorted by, by name: expressions without nulls, of text or integers. `unique` decides between equal
     ones. `searched`: where a search looks."""
 
@@ -59,11 +59,11 @@ class Columns:
 def page(
     connection: sa.Connection,
     query: sa.Select[Any],
-    columns: Columns,
-    asked: Asked,
+    columns: ListColumns,
+    asked: ListQuery,
     make: Callable[[Any], Item],
     name: Callable[[Item], str | int],
-) -> Listed[Item]:
+) -> ListPage[Item]:
     """The rows of `query` that are asked for, in order. `name`: the value of `columns.unique` in an item. Raises
     InvalidValue."""
     limit = min(asked.limit, LIMIT_MAX)
@@ -83,13 +83,13 @@ def page(
     rows = connection.execute(narrowed.order_by(*order).limit(limit + 1)).all()
     items = [make(row) for row in rows[:limit]]
     if len(rows) <= limit:
-        return Listed(items, None)
+        return ListPage(items, None)
     last = name(items[-1])
     value = connection.execute(query.with_only_columns(by).where(columns.unique == last)).scalar_one()
-    return Listed(items, Place(asked.sort, value, last))
+    return ListPage(items, ListCursor(asked.sort, value, last))
 
 
-def _check(asked: Asked, by: sa.ColumnElement[Any], unique: sa.ColumnElement[Any]) -> None:
+def _check(asked: ListQuery, by: sa.ColumnElement[Any], unique: sa.ColumnElement[Any]) -> None:
     """Raises InvalidValue for a place of another list."""
     assert asked.after is not None
     fits = asked.after.sort == asked.sort

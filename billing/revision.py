@@ -1,9 +1,9 @@
 """One number that grows with every administrative write, and a log of what each write concerns.
 
 A gateway compares the number with the last one it read, and drops the part of its caches that the log names. The number
-moves in the transaction that makes the change, so neither is visible without the other. The log keeps the last KEPT
-writes. A number without its row (a write by a process of an older version, or a pruned row) concerns everything.
-"""
+moves in the transaction that makes the change, so neither is visible without the other. The log keeps the last
+LOG_ROWS_MAX writes. A number without its row (a write by a process of an older version, or a pruned row) concerns
+everything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from billing import tables
 
-KEPT = 1000  # rows of the log; a gateway reads it several times a second
+LOG_ROWS_MAX = 1000  # rows of the log; a gateway reads it several times a second
 PRUNE_EVERY = 100  # writes
 # Kinds of writes that may change prices, currencies or time zones. Of logged writes, only these move `price_token`.
 OF_PRICES = ("everything", "prices", "tenants")
@@ -55,16 +55,16 @@ def bump(connection: sa.Connection, change: Change = EVERYTHING) -> None:
     number = connection.execute(_BUMP, {"unpriced_by": unpriced_by}).scalar_one()
     connection.execute(sa.insert(_log).values(number=number, kind=change.kind, tenant_id=change.tenant_id))
     if number % PRUNE_EVERY == 0:
-        connection.execute(sa.delete(_log).where(_log.c.number <= number - KEPT))
+        connection.execute(sa.delete(_log).where(_log.c.number <= number - LOG_ROWS_MAX))
 
 
 def read(connection: sa.Connection) -> int:
     return int(connection.execute(_READ).scalar_one())
 
 
-def since(connection: sa.Connection, seen: int | None, number: int) -> Sequence[Change] | None:
+def changes_since(connection: sa.Connection, seen: int | None, number: int) -> Sequence[Change] | None:
     """The distinct changes of the writes after `seen` up to `number`. None: everything may have changed."""
-    if seen is None or not 0 <= number - seen <= KEPT:
+    if seen is None or not 0 <= number - seen <= LOG_ROWS_MAX:
         return None
     logged = sa.select(_log.c.kind, _log.c.tenant_id).where(_log.c.number > seen, _log.c.number <= number)
     rows = connection.execute(logged).all()

@@ -23,13 +23,19 @@ import msgspec
 
 from engine import log
 from engine.fake.runner import FakeRunner, build_fake_runner
-from engine.loop.probe import impossible, out_of_reach, raised, shortest_step_s, shortest_target_s
-from engine.loop.worker import Worker
+from engine.loop.probe import (
+    impossible_targets,
+    shortest_step_s,
+    shortest_target_s,
+    unreachable_targets,
+    with_raised_targets,
+)
+from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
-from engine.memory.eviction import KEEPS
-from engine.protocol.config import ConfigError, EngineConfig, load
+from engine.memory.eviction import EVICTION_VALUES
+from engine.protocol.config import EngineConfig, EngineConfigError, load
 from engine.protocol.frames import PROTOCOL_VERSION, Hello, ModelInfo, RaisedTargets
-from engine.protocol.inbox import Inbox, Progress, Stop
+from engine.protocol.inbox import Inbox, LoopProgress, Stop
 from engine.protocol.server import Server, SocketInUse
 from engine.protocol.tiers import Tier
 from engine.scheduler.scheduler import ModelLimits, Scheduler
@@ -88,12 +94,12 @@ class Stopper:
 
 
 def build(config: EngineConfig, fake: bool) -> ServedRunner:
-    """Raises ConfigError when a model cannot be served."""
+    """Raises EngineConfigError when a model cannot be served."""
     if fake:
         try:
             return build_fake_runner(config)
         except ValueError as error:
-            raise ConfigError(str(error)) from error
+            raise EngineConfigError(str(error)) from error
     # Read once, when torch loads: a thread that waits for another must sleep, not spin. On a small machine the gateway
     # wants the same cores, and spinning made steps several times as long (docs/LOG.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -110,7 +116,7 @@ def build(config: EngineConfig, fake: bool) -> ServedRunner:
 
         return build_runner(config)
     except (ModelRefused, OSError) as error:
-        raise ConfigError(str(error)) from error
+        raise EngineConfigError(str(error)) from error
 
 
 def note_refused(runner: ServedRunner) -> None:
@@ -127,7 +133,7 @@ def serve(
     *,
     raise_targets: bool = False,
 ) -> None:
-    """Until the stopper says so. Raises SocketInUse, ConfigError."""
+    """Until the stopper says so. Raises SocketInUse, EngineConfigError."""
     config = configured
     tiers = [tier.name for tier in config.tiers]
     note_refused(runner)
@@ -143,9 +149,9 @@ def serve(
         # Before somebody looks; not at the top: numpy starts threads, which must find the signals blocked. The fake
         # loads it when it is watched.
         import engine.loop.snapshot  # noqa: F401
-    inbox, progress = Inbox(), Progress()
+    inbox, progress = Inbox(), LoopProgress()
     server = Server(socket_path, hello, inbox, progress, parent=parent, ended=stopper.ask)
-    worker = Worker(
+    worker = EngineLoop(
         hello=hello,
         scheduler=scheduler,
         runner=runner,
@@ -184,7 +190,7 @@ def serve(
 
 
 def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
-    """Raises ConfigError when the limits cannot be kept together."""
+    """Raises EngineConfigError when the limits cannot be kept together."""
     limits = {
         info.name: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
         for info in runner.models.values()
@@ -203,10 +209,10 @@ def build_scheduler(config: EngineConfig, runner: ServedRunner) -> Scheduler:
             host_pool=runner.host_pool,
             weights=runner.weights,
             weights_residence_s=config.weights_residence_s,
-            keep=KEEPS[config.weights_policy],
+            keep=EVICTION_VALUES[config.weights_policy],
         )
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise EngineConfigError(str(error)) from error
 
 
 def pinned_or_not(scheduler: Scheduler, model: ModelInfo) -> ModelInfo:
@@ -222,19 +228,19 @@ def check_speed(
 ) -> tuple[EngineConfig, list[str]]:
     """Measure the shortest step of the resident models. Returns the configuration to serve with, and a sentence for
     each target below that step, which is logged as a warning: the machine may be busy now, and keep the target later.
-    With `raise_targets` those targets are raised to what can be kept; without it, raises ConfigError when a target is
-    so far below that load does not explain it. (Not for the fake, whose speed is configured.)"""
+    With `raise_targets` those targets are raised to what can be kept; without it, raises EngineConfigError when a
+    target is so far below that load does not explain it. (Not for the fake, whose speed is configured.)"""
     enough_s = shortest_target_s(config.tiers)
     resident = {name: info for name, info in runner.models.items() if runner.weights.where(name) == "device"}
     if not resident:
         return config, []
     step_s = shortest_step_s(runner, resident, runner.pages, runner.page_bytes, enough_s)
     _log.info("engine.probed", extra={"fields": {"shortest_step_ms": round(step_s * 1000, 2)}})
-    if not raise_targets and (hopeless := impossible(config.tiers, step_s)):
-        raise ConfigError(hopeless[0])
-    late = out_of_reach(config.tiers, step_s)
+    if not raise_targets and (hopeless := impossible_targets(config.tiers, step_s)):
+        raise EngineConfigError(hopeless[0])
+    late = unreachable_targets(config.tiers, step_s)
     if raise_targets and late:
-        tiers = raised(config.tiers, step_s)
+        tiers = with_raised_targets(config.tiers, step_s)
         late = [
             f"this machine cannot keep the targets of tier {name!r} now: until the next start they are "
             f"{targets.inter_token_ms:g} ms between tokens and {targets.ttft_base_ms:g} ms to the first token"
@@ -273,7 +279,7 @@ def main(argv: list[str] | None = None) -> int:
         _log.info("engine.loading", extra={"fields": {"models": names, "fake": arguments.fake}})
         runner = build(config, arguments.fake)
         serve(arguments.socket, config, runner, stopper, parent, raise_targets=arguments.raise_targets)
-    except (ConfigError, SocketInUse) as error:
+    except (EngineConfigError, SocketInUse) as error:
         _log.error("engine.cannot_start", extra={"fields": {"reason": str(error)}})
         return 2
     except Exception:  # noqa: BLE001 - the process's edge: logged, and the exit status says it

@@ -14,7 +14,7 @@ from engine.protocol.log_output import handlers
 LOGGERS = ("engine", "adapters", "kernels")
 
 
-class JsonFormatter(logging.Formatter):
+class EngineJsonFormatter(logging.Formatter):
     """One JSON object a record: ts (Unix seconds), level, event, then the record's fields."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -30,7 +30,7 @@ class JsonFormatter(logging.Formatter):
 
 def configure(level: int = logging.INFO) -> None:
     """Send the engine's log to stderr, or where LANEWAY_LOG_FILE says. Called once, by `__main__`."""
-    chosen = handlers(JsonFormatter())
+    chosen = handlers(EngineJsonFormatter())
     for logger in map(logging.getLogger, LOGGERS):
         logger.handlers[:] = chosen
         logger.setLevel(level)

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from engine.protocol.config import ModelConfig
-from engine.protocol.frames import FinishReason, Logprobs, ModelInfo, Recompute, Sampling
+from engine.protocol.frames import FinishReason, Logprobs, ModelInfo, Sampling, TierRecompute
 
 # Stands in `output_ids` for an id that a step in flight is drawing: known on the device already, on the host not yet.
 PENDING_ID = -1
@@ -56,7 +56,7 @@ class Sequence:
     preemptions: int = 0
     recomputed_tokens: int = 0
     weight: float = 1.0  # of its share
-    recomputed: dict[str, Recompute] = field(default_factory=dict)  # by the tier that caused it; not in device_s
+    recomputed: dict[str, TierRecompute] = field(default_factory=dict)  # by the tier that caused it; not in device_s
     swapped_tokens: int = 0  # whose KV came back from host memory
 
     def token_count(self) -> int:
@@ -111,7 +111,7 @@ class StepResult:
 
 
 @dataclass(slots=True, frozen=True)
-class Ended:
+class RequestEnding:
     """The one ending of a request. `message` says what failed when `reason` is "error"."""
 
     sequence: Sequence
@@ -125,7 +125,7 @@ class StepOutcome:
     with or before it."""
 
     tokens: list[tuple[Sequence, int]] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[RequestEnding] = field(default_factory=list)
     logprobs: dict[Sequence, Logprobs] = field(default_factory=dict)
 
 
@@ -312,7 +312,7 @@ class Pending(Protocol):
         ...
 
 
-class Done(Pending):
+class CompletedStep(Pending):
     """A step whose result was there when it had begun: of a runner that computes in `begin`."""
 
     def __init__(self, result: StepResult) -> None:

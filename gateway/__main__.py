@@ -14,7 +14,7 @@ from gateway import log
 from gateway.app import create_app
 from gateway.config import file as configuration
 from gateway.config.private_files import UMASK, close_to_others
-from gateway.host.workers import Place
+from gateway.host.workers import WorkerIndex
 from gateway.listen import serve
 from gateway.routes.admin.router import admin_router
 from gateway.services import Services
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         config = configuration.load(arguments.config)
         os.umask(UMASK)
         close_to_others(config.data_dir, config.database_url)
-        place = Place(arguments.worker, arguments.workers)
+        place = WorkerIndex(arguments.worker, arguments.workers)
         services = Services(config, configuration.server_secret(config), place)
     except (configuration.ConfigError, OSError, ValueError) as error:
         _log.critical("gateway.cannot_start", extra={"fields": {"reason": str(error)}})

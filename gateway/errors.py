@@ -307,7 +307,7 @@ class Overloaded(Unavailable):
     code = "server_is_overloaded"
 
 
-class EngineAway(Unavailable):
+class EngineDown(Unavailable):
     code = "engine_unavailable"
 
 
@@ -320,7 +320,7 @@ class ModelUnavailable(Unavailable):
         super().__init__(f"The model {model!r} cannot be loaded now. Try again later.", retry_after_s=30.0)
 
 
-class LedgerAway(Unavailable):
+class DatabaseDown(Unavailable):
     code = "budget_unavailable"
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from gateway.api import chat_wire, completions_wire, messages_wire
-from gateway.api.parsing import Unserved, UnservedFields
+from gateway.api.parsing import UnservedFields, UnsupportedField
 from gateway.api.sampling import UNSERVED_STREAM_OPTIONS
 from gateway.api.unknown_fields import UnknownFields
 from gateway.generation.tier_choice import AUTO
@@ -33,7 +33,7 @@ BOUND_MAX = 2**31 - 1
 _QUOTED = re.compile(r"'(\w+)'")
 
 
-class Row(msgspec.Struct, frozen=True):
+class FieldRow(msgspec.Struct, frozen=True):
     """One field. `field`: its path in the body, [] for each item. `values`: what is accepted, beside null in an
     optional field. `why`: of a field without an effect; a sentence without its full stop, or ""."""
 
@@ -44,7 +44,7 @@ class Row(msgspec.Struct, frozen=True):
     required: bool
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class EndpointFields(msgspec.Struct, frozen=True):
     path: str
     kind: type[msgspec.Struct]
     unserved: UnservedFields
@@ -52,31 +52,31 @@ class Endpoint(msgspec.Struct, frozen=True):
     parse: Callable[[bytes, UnknownFields], msgspec.Struct]
 
 
-class Table(msgspec.Struct, frozen=True):
+class FieldTable(msgspec.Struct, frozen=True):
     path: str
-    rows: list[Row]
+    rows: list[FieldRow]
 
 
 _STREAM_OPTIONS = {f"stream_options.{name}": entry for name, entry in UNSERVED_STREAM_OPTIONS.items()}
 ENDPOINTS = (
-    Endpoint(
+    EndpointFields(
         "/v1/chat/completions",
         chat_wire.ChatRequest,
-        {**chat_wire.UNSERVED, **_STREAM_OPTIONS},
+        {**chat_wire.UNSUPPORTED_FIELDS, **_STREAM_OPTIONS},
         chat_wire.HINTS,
         chat_wire.parse_chat,
     ),
-    Endpoint(
+    EndpointFields(
         "/v1/completions",
         completions_wire.CompletionRequest,
-        {**completions_wire.UNSERVED, **_STREAM_OPTIONS},
+        {**completions_wire.UNSUPPORTED_FIELDS, **_STREAM_OPTIONS},
         completions_wire.HINTS,
         completions_wire.parse_completion,
     ),
-    Endpoint(
+    EndpointFields(
         "/v1/messages",
         messages_wire.MessagesRequest,
-        messages_wire.UNSERVED,
+        messages_wire.UNSUPPORTED_FIELDS,
         messages_wire.HINTS,
         messages_wire.parse_messages,
     ),
@@ -101,49 +101,49 @@ REMARKS = {
 }
 
 
-def tables() -> list[Table]:
+def tables() -> list[FieldTable]:
     """A table for each endpoint that makes text; rows by state, and in the order of the API's type."""
-    return [Table(endpoint.path, rows(endpoint)) for endpoint in ENDPOINTS]
+    return [FieldTable(endpoint.path, rows(endpoint)) for endpoint in ENDPOINTS]
 
 
-def rows(endpoint: Endpoint) -> list[Row]:
+def rows(endpoint: EndpointFields) -> list[FieldRow]:
     found = {row.field: row for row in _rows(inspect.type_info(endpoint.kind), endpoint, "")}
     return sorted(found.values(), key=lambda row: list(STATES).index(row.state))
 
 
-def _rows(kind: inspect.Type, endpoint: Endpoint, prefix: str) -> Iterator[Row]:
+def _rows(kind: inspect.Type, endpoint: EndpointFields, prefix: str) -> Iterator[FieldRow]:
     """The rows of the structs in this type. A struct of a union has its fields beside those of the others."""
     structs = list(_structs(kind))
     tag_field = structs[0].tag_field
     if tag_field is not None:
         tags = " or ".join([f'`"{struct.tag}"`' for struct in structs])
-        yield Row(f"{prefix}{tag_field}", "works", tags, "", required=True)
+        yield FieldRow(f"{prefix}{tag_field}", "works", tags, "", required=True)
     for struct in structs:
         for field in struct.fields:
             yield from _field(field, endpoint, f"{prefix}{field.encode_name}")
 
 
-def _field(field: inspect.Field, endpoint: Endpoint, path: str) -> Iterator[Row]:
+def _field(field: inspect.Field, endpoint: EndpointFields, path: str) -> Iterator[FieldRow]:
     if (entry := endpoint.unserved.get(path)) is not None:
         yield _unserved(path, entry)
     elif (why := endpoint.hints.get(path)) is not None:
-        yield Row(path, "hint", words(field.type), why, required=False)
+        yield FieldRow(path, "hint", words(field.type), why, required=False)
     elif (neutral := _only_neutral(field.type)) is not None:
-        yield Row(path, "neutral", neutral, "No answer made here has it", required=False)
+        yield FieldRow(path, "neutral", neutral, "No answer made here has it", required=False)
     else:
         said = [words(field.type), REMARKS.get(path, ""), _description(field.type)]
         values = VALUES.get(path) or "; ".join([one for one in said if one])
-        yield Row(path, "works", values, "", field.required)
+        yield FieldRow(path, "works", values, "", field.required)
         if next(_structs(field.type), None) is not None:
             yield from _rows(field.type, endpoint, f"{path}[]." if _has_list(field.type) else f"{path}.")
 
 
-def _unserved(path: str, entry: Unserved) -> Row:
+def _unserved(path: str, entry: UnsupportedField) -> FieldRow:
     why = _QUOTED.sub(r"`\1`", entry.why)
     if not entry.neutral:
-        return Row(path, "refused", "", why, required=False)
+        return FieldRow(path, "refused", "", why, required=False)
     values = " or ".join([f"`{msgspec.json.encode(value).decode()}`" for value in entry.neutral])
-    return Row(path, "neutral", values, why, required=False)
+    return FieldRow(path, "neutral", values, why, required=False)
 
 
 def _only_neutral(kind: inspect.Type) -> str | None:

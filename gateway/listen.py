@@ -21,7 +21,7 @@ from litestar.types import ASGIApp
 from billing.database import DatabaseUnavailable
 from billing.ledger.leases import GatewayRefused
 from gateway.config.file import Config
-from gateway.host.workers import Place
+from gateway.host.workers import WorkerIndex
 from gateway.http.connection import BoundedProtocol
 from gateway.limits.connection_limits import Connections, raise_descriptor_limit
 from gateway.services import Services
@@ -34,7 +34,7 @@ IDLE_CONNECTION_S = 75
 YOUNG_OBJECTS_MAX = 20_000
 
 
-class Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """Serves while the services run. At a stop, what runs is stopped and settled while the connections are still open
     to hear of it."""
 
@@ -88,7 +88,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
         per_address_max=config.gateway.connections_per_address_max,
         uploads_max=config.adapters.uploads_max,
     )
-    server = Server(
+    server = GatewayServer(
         uvicorn.Config(
             app,
             host=config.gateway.host,
@@ -118,7 +118,7 @@ def serve(config: Config, services: Services, app: ASGIApp) -> bool:
     return server.started
 
 
-def _sockets(config: Config, place: Place) -> list[socket.socket] | None:
+def _sockets(config: Config, place: WorkerIndex) -> list[socket.socket] | None:
     """The API's listening socket and the one for metrics; None: uvicorn binds the only one. Raises OSError."""
     metrics = config.gateway.metrics_place
     if place.alone and metrics is None:

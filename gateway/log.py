@@ -75,7 +75,7 @@ class RequestLine:
         return round(time.monotonic() - self.started, 6)
 
 
-class Seldom:
+class ThrottledWarning:
     """A warning that may come with every request: one line in `every_s`, with how many there were since the last."""
 
     def __init__(

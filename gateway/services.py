@@ -29,30 +29,30 @@ from gateway.access.sessions import Sessions, SignIns
 from gateway.access.write_limits import WriteLimits
 from gateway.catalog.registry import Registry
 from gateway.catalog.router import Router
-from gateway.catalog.served_models import Models
+from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.model_sync import RETRY_S, ModelLoader
-from gateway.generation.exhausted_keys import Exhausted
-from gateway.generation.first_tokens import Attained, FirstTokens
+from gateway.generation.exhausted_keys import ExhaustedBudgets
+from gateway.generation.first_tokens import AttainmentCache, FirstTokens
 from gateway.generation.generator import Generator
-from gateway.generation.holds import Holding
-from gateway.generation.planning import Planner
+from gateway.generation.holds import RequestHolds
+from gateway.generation.planning import RequestPlanner
 from gateway.generation.replays import Replays
 from gateway.generation.selector import Selector
 from gateway.generation.tier_choice import Tiers
-from gateway.host.workers import ALONE, Place, Siblings
+from gateway.host.workers import ALONE, WorkerIndex, Workers
 from gateway.http.console_files import ConsoleFiles
 from gateway.large_work.pool import LargeWork
 from gateway.limits.client_pace import ClientPace
 from gateway.limits.limiter import PLACE_S, Limiter
-from gateway.limits.turn_pace import Pace
+from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
 from gateway.upkeep.bookkeeper import Bookkeeper
 from gateway.upkeep.exports import Exporter
 from gateway.upkeep.health_checks import HealthChecks
-from gateway.upkeep.live_feed import Live, Tenants
-from gateway.upkeep.reloads import concerned
+from gateway.upkeep.live_feed import LiveFeed, RequestTenants
+from gateway.upkeep.reloads import reload_scope
 from gateway.upkeep.revision_watch import RevisionWatch
 from gateway.upkeep.webhook_deliveries import Deliverer
 from gateway.uploads.slab_maker import SlabMaker
@@ -79,7 +79,7 @@ class Services:
 
     _behind = False  # models or adapters changed since the last `_load_once`
 
-    def __init__(self, config: Config, secret: bytes, place: Place = ALONE) -> None:
+    def __init__(self, config: Config, secret: bytes, place: WorkerIndex = ALONE) -> None:
         """`secret`: what cache namespaces, and the keys that kept answers are encrypted with, are made from. `place`
         among the workers of this host. Raises OSError or ValueError for a model that cannot be used."""
         self.config = config
@@ -87,9 +87,9 @@ class Services:
         self.secret = secret
         self.gateway_id = new_id("gw")
         self.metrics = Metrics()
-        self.pace = Pace()
+        self.pace = RequestPace()
         self.refusal_pace = ClientPace(config.gateway.refusals_per_s)
-        self.siblings = Siblings(config.data_dir, place, self.metrics.text)
+        self.siblings = Workers(config.data_dir, place, self.metrics.text)
         self.tiers = Tiers([(tier.name, tier.service_tier) for tier in config.tiers])
         self.database = Database(config.database_url)
         # What the database cannot take at once goes to the journal.
@@ -121,7 +121,7 @@ class Services:
         self.console = ConsoleFiles(config.console_dir)
         self.overviews = Overviews(self.database)
         self.registry = Registry(self.database)
-        self.models = Models(config, self.database, self.registry)
+        self.models = ServedModels(config, self.database, self.registry)
         self.metrics.models_refused.set_function(lambda: len(self.models.all_refused()))
         self.store = AdapterStore(config.adapters_dir)
         self.uploads = Uploads(self.store, config, self.metrics)
@@ -129,7 +129,7 @@ class Services:
         self.watch = RevisionWatch(self.database, self._changed, pace=self.pace)
         self.engine = EngineClient(config.socket_path)
         self.large_work = LargeWork(self._tokenizers)
-        planner = Planner(config, self.models.served, self.registry, self.engine, self.large_work)
+        planner = RequestPlanner(config, self.models.served, self.registry, self.engine, self.large_work)
         self.router = Router(
             config, self.database, self.registry, planner.served, lambda: self.watch.now_s(), planner.context_tokens
         )
@@ -150,21 +150,21 @@ class Services:
         self.engine.on_connect = self._on_connect
         self.engine.on_models = self._on_models
         self.first_tokens = FirstTokens(self.database, self.gateway_id, config.tiers, lambda: self.watch.now_s())
-        self.attained = Attained(self.database)
+        self.attained = AttainmentCache(self.database)
         self.generator = Generator(
             selector=Selector(self.router, planner, self.metrics),
             tiers=self.tiers,
             limiter=self.limiter,
-            holding=Holding(self.ledger, self.settler, self.metrics),
+            holding=RequestHolds(self.ledger, self.settler, self.metrics),
             engine=self.engine,
             loader=self.loader,
             callers=self.callers,
             metrics=self.metrics,
             first_tokens=self.first_tokens,
-            exhausted=Exhausted(lambda: self.watch.now_s(), lambda: self.watch.revision),
+            exhausted=ExhaustedBudgets(lambda: self.watch.now_s(), lambda: self.watch.revision),
             secret=secret,
         )
-        self.live = Live(self.engine, Tenants(self.database, self.generator.tenants), self.registry.names)
+        self.live = LiveFeed(self.engine, RequestTenants(self.database, self.generator.tenants), self.registry.names)
         self.health = _health_checks(self)
         self._loading: asyncio.Task[None] | None = None
         self._told: asyncio.Task[None] | None = None
@@ -243,7 +243,7 @@ class Services:
     async def _changed(self, changes: Sequence[Change] | None) -> None:
         """The revision moved: drop and reload what these writes concern (None: everything). The engine is updated by a
         task in the background."""
-        found = concerned(changes)
+        found = reload_scope(changes)
         if found.callers_of is None:
             self.callers.clear()
         elif found.callers_of:

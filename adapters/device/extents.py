@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Extents:
+class FreeExtents:
     """Free extents of `size` bytes, as (offset, bytes) in order; neighbours never touch."""
 
     __slots__ = ("free",)
@@ -11,8 +11,8 @@ class Extents:
     def __init__(self, size: int) -> None:
         self.free: list[tuple[int, int]] = [(0, size)]
 
-    def copy(self) -> Extents:
-        copied = Extents(0)
+    def copy(self) -> FreeExtents:
+        copied = FreeExtents(0)
         copied.free = list(self.free)
         return copied
 

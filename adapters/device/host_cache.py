@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from adapters.device.host_slabs import Slabs
+from adapters.device.host_slabs import SlabMemory
 from adapters.device.host_weights import READS_MAX, Source, read_numbers
 from adapters.files.header import AdapterRefused
 from adapters.files.slab_order import ReadStopped
@@ -26,7 +26,7 @@ Reader = Callable[[Source, torch.Tensor, Callable[[], bool]], None]
 
 
 @dataclass(slots=True, eq=False)
-class Read:
+class SlabRead:
     """A file being read into a slab, and how that went."""
 
     digest: str
@@ -42,11 +42,11 @@ class HostMemory:
     def __init__(self, memory: torch.Tensor, read: Reader = read_numbers) -> None:
         """`memory` uint8 [bytes] on the host, pinned where a GPU copies from it; `read` is for threads."""
         self.evictions = 0
-        self._slabs = Slabs(memory)
+        self._slabs = SlabMemory(memory)
         self._read = read
-        self._reading: dict[str, Read] = {}
-        self._asked: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[Read] = queue.SimpleQueue()
+        self._reading: dict[str, SlabRead] = {}
+        self._asked: queue.SimpleQueue[SlabRead | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[SlabRead] = queue.SimpleQueue()
         self._threads = 0
         weakref.finalize(self, _end, self._asked)
 
@@ -83,7 +83,7 @@ class HostMemory:
         if gone is None:
             return False
         self.evictions += len(gone)
-        read = Read(digest, source, self._slabs.view(digest), time.monotonic())
+        read = SlabRead(digest, source, self._slabs.view(digest), time.monotonic())
         self._reading[digest] = read
         self._asked.put(read)
         # One for each that is read at once, so that one which hangs with its disk holds up no other; started when first
@@ -109,7 +109,7 @@ class HostMemory:
         elif digest in self._slabs:
             self._slabs.give(digest)
 
-    def poll(self) -> list[Read]:
+    def poll(self) -> list[SlabRead]:
         """Reads that have ended since, but for those that were stopped."""
         ended = []
         while not self._done.empty():
@@ -127,13 +127,13 @@ class HostMemory:
         assert set(self._reading) <= set(self._slabs.names())
 
 
-def _end(asked: queue.SimpleQueue[Read | None]) -> None:
+def _end(asked: queue.SimpleQueue[SlabRead | None]) -> None:
     """So that no thread outlives whom it read for."""
     for _ in range(READS_MAX):
         asked.put(None)
 
 
-def _serve(read_into: Reader, asked: queue.SimpleQueue[Read | None], done: queue.SimpleQueue[Read]) -> None:
+def _serve(read_into: Reader, asked: queue.SimpleQueue[SlabRead | None], done: queue.SimpleQueue[SlabRead]) -> None:
     """On a thread of its own."""
     while (read := asked.get()) is not None:
         _read(read_into, read)
@@ -141,7 +141,7 @@ def _serve(read_into: Reader, asked: queue.SimpleQueue[Read | None], done: queue
         del read  # and with it its slab
 
 
-def _read(read_into: Reader, read: Read) -> None:
+def _read(read_into: Reader, read: SlabRead) -> None:
     try:
         read_into(read.source, read.slab, lambda: read.stopped)
     except ReadStopped:

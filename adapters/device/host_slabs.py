@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import torch
 
-from adapters.device.extents import Extents
+from adapters.device.extents import FreeExtents
 
 
-class Slabs:
+class SlabMemory:
     """`memory` uint8 [bytes]; keys are digests, least recently used first."""
 
     def __init__(self, memory: torch.Tensor) -> None:
@@ -21,7 +21,7 @@ class Slabs:
         assert memory.dim() == 1
         self.bytes = int(memory.shape[0])
         self._memory = memory
-        self._extents = Extents(self.bytes)
+        self._extents = FreeExtents(self.bytes)
         self._places: OrderedDict[str, tuple[int, int]] = OrderedDict()  # key → offset, bytes
 
     def __contains__(self, key: str) -> bool:

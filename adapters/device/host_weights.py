@@ -18,12 +18,12 @@ import torch
 
 from adapters.files.check import WEIGHTS_FILE, read_stored
 from adapters.files.header import AdapterRefused
-from adapters.files.resolved import RESOLVED_FILE, Unresolved
+from adapters.files.resolved import RESOLVED_FILE, ModulesUnresolved
 from adapters.files.slab_file import SlabUnusable, read_slab, slab_key
 from adapters.files.slab_names import slab_name
 from adapters.files.slab_order import (
-    Cut,
     Key,
+    TileSpan,
     cuts_of,
     pieces,
     ranks_of,
@@ -42,27 +42,29 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
-class Layout:
+class AdapterLayout:
     """Where an adapter's tiles lie in its slab."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[TileSpan, ...]
     scales: Mapping[Key, float]
     dtype: torch.dtype
     bytes: int
     rank_max: int
 
 
-def layout_of(ranks: Mapping[Key, int], scales: Mapping[Key, float], base: BaseShape, dtype: torch.dtype) -> Layout:
+def layout_of(
+    ranks: Mapping[Key, int], scales: Mapping[Key, float], base: BaseShape, dtype: torch.dtype
+) -> AdapterLayout:
     """For an adapter with these ranks of these modules of `base`."""
     cuts = cuts_of(ranks, base, dtype.itemsize)
-    return Layout(cuts, dict(scales), dtype, slab_bytes(cuts), max(ranks.values(), default=0))
+    return AdapterLayout(cuts, dict(scales), dtype, slab_bytes(cuts), max(ranks.values(), default=0))
 
 
 @dataclass(slots=True, frozen=True)
 class HostAdapter:
     """All of an adapter that arithmetic needs. A (layer, module) that is absent has rank 0."""
 
-    layout: Layout
+    layout: AdapterLayout
     slab: torch.Tensor  # uint8 [layout.bytes]
 
 
@@ -89,7 +91,7 @@ def pack(modules: Mapping[Key, ModuleWeights], base: BaseShape, *, pinned: bool 
     return HostAdapter(layout, slab)
 
 
-def tile(data: torch.Tensor, cut: Cut, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def tile(data: torch.Tensor, cut: TileSpan, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """A [rank, in] and Bᵀ [rank, out] in the bytes of a tile, wherever these lie."""
     a_count = cut.rank * cut.in_features
     numbers = data[: (a_count + cut.rank * cut.out_features) * dtype.itemsize].view(dtype)
@@ -102,7 +104,7 @@ class Source:
 
     file: Path
     spec: AdapterSpec
-    layout: Layout
+    layout: AdapterLayout
     header: bytes  # SHA-256 of what comes before the numbers
     dtype: str  # of its slab
     slab_key: bytes
@@ -114,7 +116,7 @@ def open_source(directory: Path, base: BaseShape, dtype: torch.dtype) -> Source:
     patterns would hold the interpreter's lock. Raises AdapterRefused, OSError."""
     try:
         spec = read_stored(directory, base)
-    except Unresolved as error:
+    except ModulesUnresolved as error:
         _log.warning("adapter.unresolved", extra={"fields": {"directory": str(directory), "reason": str(error)}})
         with contextlib.suppress(OSError):  # the gateway makes it again
             (directory / RESOLVED_FILE).unlink(missing_ok=True)

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import torch
 
 from adapters.device.host_cache import HostMemory
-from adapters.device.host_weights import HostAdapter, Layout, Source, open_source, tile
-from adapters.device.staging import Staging
+from adapters.device.host_weights import AdapterLayout, HostAdapter, Source, open_source, tile
+from adapters.device.staging import CopyBuffer
 from adapters.device.table import AdapterRows, RowForm
-from adapters.device.tile_pages import Plan, TilePages
-from adapters.files.slab_order import Cut
+from adapters.device.tile_pages import TilePages, TilePlacement
+from adapters.files.slab_order import TileSpan
 from adapters.files.spec import AdapterRefused, BaseShape
 from kernels.reference import LoraTile
 
@@ -44,7 +44,7 @@ class ResidentAdapter:
 
     """`places`: where in the arena each of its tiles lies."""
 
-    def __init__(self, base: BaseShape, layout: Layout, places: Places, arena: torch.Tensor) -> None:
+    def __init__(self, base: BaseShape, layout: AdapterLayout, places: Places, arena: torch.Tensor) -> None:
         self.places = places
         self._base = base
         self._layout = layout
@@ -79,11 +79,11 @@ class ResidentAdapter:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownAdapter:
     """An adapter that may be asked for, and the models it was loaded for. Its numbers are in a file, or in host memory
     of their own: `add`."""
 
-    layout: Layout
+    layout: AdapterLayout
     base: BaseShape
     source: Source | None
     sizes: tuple[int, ...]  # of its tiles
@@ -92,7 +92,7 @@ class _Known:
     models: set[str] = field(default_factory=set)
 
 
-class Moved(NamedTuple):
+class PoolMove(NamedTuple):
     """An adapter that came nearer: from "disk" to host memory, or from there ("host") towards a device; or, with an
     `error`, one that did not."""
 
@@ -118,7 +118,7 @@ class TilePool:
         rows: AdapterRows | None = None,
         *,
         host: HostMemory | None = None,
-        staging: Staging | None = None,
+        staging: CopyBuffer | None = None,
     ) -> None:
         """`arena` [pages, page_bytes] uint8 on the device, contiguous; this writes only the pages it is handed. `rows`:
         where kernels look the tiles up, kept in step with what is resident; tiles and rows are then written in the
@@ -136,11 +136,11 @@ class TilePool:
         self._bases: dict[str, BaseShape] = {}
         self._knowing = threading.Lock()  # between threads that learn of bases and adapters, and the one that forgets
         self._place_bytes_max = PLACE_BYTES_MAX if staging is None else STAGED_BYTES_MAX
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownAdapter] = {}
         self._resident: dict[str, ResidentAdapter] = {}  # least recently used first
         self._pages = TilePages(self._page_bytes)
         # Where tiles would go while the free extents stay as they are: by their sizes, which many adapters share.
-        self._plans: dict[tuple[int, ...], Plan] = {}
+        self._plans: dict[tuple[int, ...], TilePlacement] = {}
         self._alone: dict[tuple[int, ...], int] = {}  # tile sizes → pages of an adapter that shares no page
         self._wanted: set[str] = set()
         self._pinned: set[str] = set()
@@ -193,7 +193,7 @@ class TilePool:
         self._know(digest, model, host.layout, None)
         self._known[digest].slab = host.slab
 
-    def _know(self, digest: str, model: str, layout: Layout, source: Source | None) -> None:
+    def _know(self, digest: str, model: str, layout: AdapterLayout, source: Source | None) -> None:
         assert layout.dtype == self._dtype
         if layout.cuts and layout.cuts[0].bytes > self._page_bytes:
             largest = layout.cuts[0]
@@ -207,7 +207,7 @@ class TilePool:
         base = self._base(model)
         form = None if self.rows is None else self.rows.form(layout.cuts, layout.scales)
         known = self._known.setdefault(
-            digest, _Known(layout, base, source, tuple(cut.bytes for cut in layout.cuts), form)
+            digest, _KnownAdapter(layout, base, source, tuple(cut.bytes for cut in layout.cuts), form)
         )
         if known.base.modules != base.modules:  # its tiles know where modules lie beside each other
             raise AdapterRefused(f"{digest} serves {min(known.models)}, whose modules have other sizes than {model}'s")
@@ -302,21 +302,21 @@ class TilePool:
         self._kept.add(digest)
         return True
 
-    def poll(self) -> list[Moved]:
+    def poll(self) -> list[PoolMove]:
         """Take in what has ended. What came stays at least until the next time, so that whoever waits has a turn."""
         self._kept.clear()
         self._placed = 0
         self._full_host = self._full_staging = False
         moved = []
         for read in self.host.poll():
-            moved.append(Moved(read.digest, "disk", read.seconds, read.error))
+            moved.append(PoolMove(read.digest, "disk", read.seconds, read.error))
             if not read.error:
                 self._kept.add(read.digest)
                 if read.digest in self._wanted:
                     self.want(read.digest)
         if self.staging is not None:
             for digest, seconds in self.staging.poll():
-                moved.append(Moved(digest, "host", seconds))
+                moved.append(PoolMove(digest, "host", seconds))
                 self._kept.add(digest)
         return moved
 
@@ -370,7 +370,7 @@ class TilePool:
         """The arena pages in which tiles of a resident adapter lie, each once."""
         return list(dict.fromkeys(page for page, _ in self._resident[digest].places))
 
-    def _plan(self, known: _Known) -> Plan:
+    def _plan(self, known: _KnownAdapter) -> TilePlacement:
         plan = self._plans.get(known.sizes)
         if plan is None:
             plan = self._plans[known.sizes] = self._pages.plan(known.layout.cuts)
@@ -428,14 +428,14 @@ class TilePool:
             self.rows.remove(digest)
         return self._give_back(self._known[digest], adapter.places)
 
-    def _give_back(self, known: _Known, places: Places) -> list[int]:
+    def _give_back(self, known: _KnownAdapter, places: Places) -> list[int]:
         """Free the extents of an adapter's tiles. Returns the pages that are empty now."""
         cuts = known.layout.cuts
         empty = [page for (page, at), cut in zip(places, cuts, strict=True) if self._pages.give(page, at, cut.bytes)]
         self._plans.clear()
         return empty
 
-    def _copy(self, data: torch.Tensor, cuts: Sequence[Cut], places: Places) -> None:
+    def _copy(self, data: torch.Tensor, cuts: Sequence[TileSpan], places: Places) -> None:
         """Tiles that are neighbours in the slab and in a page are one run; on a device all runs are few launches."""
         wide = torch.int32  # of 16 bytes at once the kernel moves four
         whole, arena = data.view(wide), self._arena.view(-1).view(wide)
@@ -481,7 +481,7 @@ class TilePool:
             self.staging.check_integrity()
 
 
-def _runs(cuts: Sequence[Cut], places: Places) -> list[tuple[int, int, int, int]]:
+def _runs(cuts: Sequence[TileSpan], places: Places) -> list[tuple[int, int, int, int]]:
     """(page, offset in it, offset in the slab, bytes) of tiles that lie one after another in both."""
     runs: list[tuple[int, int, int, int]] = []
     page, offset, start, size = -1, 0, 0, 0  # of the run that grows

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from adapters.device.host_slabs import Slabs
+from adapters.device.host_slabs import SlabMemory
 
 
 class Mark(Protocol):
@@ -24,7 +24,7 @@ class Mark(Protocol):
         ...
 
 
-class Lane(Protocol):
+class CopyLane(Protocol):
     """Copies to a device, beside the work that it does in order."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
@@ -40,7 +40,7 @@ class Lane(Protocol):
         ...
 
 
-class CudaLane:
+class CudaCopyLane:
     """A stream of its own beside the current one."""
 
     def __init__(self, device: torch.device) -> None:
@@ -64,12 +64,12 @@ class CudaLane:
         return event
 
 
-class Staging:
+class CopyBuffer:
     """One thread uses it."""
 
-    def __init__(self, memory: torch.Tensor, lane: Lane) -> None:
+    def __init__(self, memory: torch.Tensor, lane: CopyLane) -> None:
         """`memory` uint8 [bytes] on the device."""
-        self._slabs = Slabs(memory)
+        self._slabs = SlabMemory(memory)
         self._lane = lane
         self._copying: dict[str, Mark] = {}  # digest → when it is here
         self._sources: dict[str, tuple[Mark, float]] = {}  # digest → until when its host memory is read, and since when

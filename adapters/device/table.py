@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from adapters.files.slab_order import Cut
+from adapters.files.slab_order import TileSpan
 from adapters.files.spec import PARENTS, BaseShape
 from kernels.lora_work import TILE_ALIGN_BYTES, TILE_RANK, Stack, TileTable, pack_entry
 
@@ -67,7 +67,7 @@ class AdapterRows:
         if not self._free:
             raise ValueError(f"{len(self._rows)} adapters are in the arena, and its table has rows for no more")
 
-    def form(self, cuts: Sequence[Cut], scales: Mapping[tuple[int, str], float]) -> RowForm:
+    def form(self, cuts: Sequence[TileSpan], scales: Mapping[tuple[int, str], float]) -> RowForm:
         """Of an adapter with these tiles; `scales` by (layer, module). May run beside everything else."""
         entries = np.zeros(self.table.entries.shape[1:], np.int64)
         ranks: Counter[tuple[int, str]] = Counter()

@@ -10,25 +10,25 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adapters.device.extents import Extents
-from adapters.files.slab_order import Cut
+from adapters.device.extents import FreeExtents
+from adapters.files.slab_order import TileSpan
 
 
 @dataclass(slots=True)
 class _Page:
     """What of one arena page is free, and how many tiles lie in it."""
 
-    free: Extents
+    free: FreeExtents
     tiles: int = 0
     largest: int = 0  # free extent
 
 
-class Plan(NamedTuple):
+class TilePlacement(NamedTuple):
     """Where tiles would go. Page -1 - i is the fresh page i, of `fresh`."""
 
     places: list[tuple[int, int]]  # (page, offset) of each cut
     fresh: int
-    free: dict[int, Extents]  # page → what of it would be free then
+    free: dict[int, FreeExtents]  # page → what of it would be free then
     tiles: Mapping[int, int]  # page → how many it would get
 
 
@@ -41,7 +41,7 @@ class TilePages:
         self._page_bytes = page_bytes
         self._shelves: list[dict[int, None]] = [{} for _ in range(page_bytes.bit_length() + 1)]
 
-    def take(self, plan: Plan, fresh: Sequence[int]) -> list[tuple[int, int]]:
+    def take(self, plan: TilePlacement, fresh: Sequence[int]) -> list[tuple[int, int]]:
         """What was planned, with these pages for the fresh ones; (page, offset) of each cut. Nothing else was taken or
         given meanwhile."""
         assert len(fresh) == plan.fresh
@@ -67,10 +67,10 @@ class TilePages:
         del self._shelves[page.largest.bit_length()][number], self.pages[number]
         return True
 
-    def plan(self, cuts: Sequence[Cut]) -> Plan:
+    def plan(self, cuts: Sequence[TileSpan]) -> TilePlacement:
         """First-fit, each cut, largest first. Changes nothing."""
         order: list[int] = []
-        trial: dict[int, Extents] = {}
+        trial: dict[int, FreeExtents] = {}
         planned: list[tuple[int, int]] = []
         fresh, start, size = 0, 0, 0
         for cut in cuts:
@@ -80,7 +80,7 @@ class TilePages:
             while True:
                 if start == len(order):
                     fresh += 1
-                    trial[-fresh] = Extents(self._page_bytes)
+                    trial[-fresh] = FreeExtents(self._page_bytes)
                     order.append(-fresh)
                 number = order[start]
                 extents = trial.get(number) or self.pages[number].free
@@ -92,7 +92,7 @@ class TilePages:
                 extents = trial[number] = extents.copy()
             extents.take(offset, size)
             planned.append((number, offset))
-        return Plan(planned, fresh, trial, Counter(number for number, _ in planned))
+        return TilePlacement(planned, fresh, trial, Counter(number for number, _ in planned))
 
     def _with_room(self, size: int, other_than: Container[int]) -> list[int]:
         shelves, pages = self._shelves[size.bit_length() :], self.pages

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from adapters.files.config import CONFIG_BYTES_MAX, RANK_MAX, parse_config, parse_stored_config
 from adapters.files.header import FILE_BYTES_MAX, AdapterRefused, Tensor, header_digest, read_header
-from adapters.files.resolved import Resolved, read_resolved, write_resolved
+from adapters.files.resolved import ResolvedModules, read_resolved, write_resolved
 from adapters.files.spec import AdapterSpec, BaseShape, fit, resolve, validate
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(slots=True, frozen=True)
-class Checked:
+class CheckedAdapter:
     """A valid adapter. `digest`: SHA-256, lowercase hex, over what changes the arithmetic: each module's rank and
     scale, and the tensors' names, dtypes, shapes and bytes in the order of their names. The order in the file and the
     rest of the configuration do not count."""
@@ -53,20 +53,20 @@ def check_adapter(
     rank_max: int = RANK_MAX,
     dtype: str = "float32",
     on_bytes: Progress | None = None,
-) -> Checked:
+) -> CheckedAdapter:
     """As `read_adapter`, for a base that takes ranks up to `rank_max` and computes in `dtype` (float32, bfloat16 or
     float16), with the digest. `on_bytes` hears how many bytes of weights were looked at since it was called last."""
     return check_numbers(path, read_spec(path, base, rank_max), dtype, on_bytes)
 
 
-def check_numbers(path: Path, spec: AdapterSpec, dtype: str, on_bytes: Progress | None = None) -> Checked:
+def check_numbers(path: Path, spec: AdapterSpec, dtype: str, on_bytes: Progress | None = None) -> CheckedAdapter:
     """The second part of `check_adapter`, after `read_spec`: the numbers. Raises AdapterRefused, OSError."""
     digest = hashlib.sha256(_meaning(spec))
     _scan(path, spec, dtype, digest, on_bytes)
-    return Checked(spec, digest.hexdigest())
+    return CheckedAdapter(spec, digest.hexdigest())
 
 
-def check_stored(directory: Path, base: BaseShape, dtype: str) -> Checked:
+def check_stored(directory: Path, base: BaseShape, dtype: str) -> CheckedAdapter:
     """As `check_adapter`, for a resolved directory of the store. Raises AdapterRefused, Unresolved, OSError."""
     return check_numbers(directory, read_stored(directory, base), dtype)
 
@@ -89,10 +89,10 @@ def read_stored(directory: Path, base: BaseShape) -> AdapterSpec:
     return fit(resolved, header, base)
 
 
-def keep_resolved(directory: Path, spec: AdapterSpec) -> None:
+def write_resolved_modules(directory: Path, spec: AdapterSpec) -> None:
     """Write the modules that the check of this directory found, for engines to load. Raises OSError."""
     modules = {(module.layer, module.module): (module.rank, module.scale) for module in spec.modules}
-    write_resolved(directory, Resolved(header_digest(directory / WEIGHTS_FILE), modules))
+    write_resolved(directory, ResolvedModules(header_digest(directory / WEIGHTS_FILE), modules))
 
 
 def resolve_stored(directory: Path) -> None:
@@ -102,7 +102,7 @@ def resolve_stored(directory: Path) -> None:
         config = parse_stored_config(file.read(CONFIG_BYTES_MAX + 1))
     weights = directory / WEIGHTS_FILE
     modules = resolve(config, read_header(weights))
-    write_resolved(directory, Resolved(header_digest(weights), modules))
+    write_resolved(directory, ResolvedModules(header_digest(weights), modules))
 
 
 def _by_name(spec: AdapterSpec) -> list[Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapters.files.header import AdapterRefused, load_json
-from adapters.files.patterns import PATTERNS_MAX, Budget, Names, Pattern, PatternValues, StoredValues
+from adapters.files.patterns import PATTERNS_MAX, Names, Pattern, PatternBudget, PatternValues, StoredValues
 
 CONFIG_BYTES_MAX = 1024 * 1024
 RANK_MAX = 256
@@ -119,7 +119,7 @@ def parse_config(data: bytes) -> AdapterConfig:
         raise AdapterRefused("base_model_name_or_path: not a string")
     ranks = {key: _rank(f"rank_pattern.{key}", value) for key, value in _patterns("rank_pattern", raw)}
     alphas = {key: _number(f"alpha_pattern.{key}", value) for key, value in _patterns("alpha_pattern", raw)}
-    budget = Budget()
+    budget = PatternBudget()
     return AdapterConfig(
         r=_rank("r", raw.get("r", 8)),
         lora_alpha=_number("lora_alpha", raw.get("lora_alpha", 8)),
@@ -144,14 +144,14 @@ def parse_stored_config(data: bytes) -> AdapterConfig:
     alphas = {key: _number(f"alpha_pattern.{key}", value) for key, value in _patterns("alpha_pattern", raw)}
     by_pattern: PatternValues[float] | StoredValues
     try:
-        by_pattern = PatternValues("alpha_pattern", alphas, Budget())
+        by_pattern = PatternValues("alpha_pattern", alphas, PatternBudget())
     except AdapterRefused:
         by_pattern = StoredValues("alpha_pattern", alphas)
     return AdapterConfig(
         r=_rank("r", raw.get("r", 8)),
         lora_alpha=_number("lora_alpha", raw.get("lora_alpha", 8)),
         use_rslora=_boolean("use_rslora", raw.get("use_rslora")),
-        rank_pattern=PatternValues[int]("rank_pattern", {}, Budget()),
+        rank_pattern=PatternValues[int]("rank_pattern", {}, PatternBudget()),
         alpha_pattern=by_pattern,
         target_modules=None,
         exclude_modules=None,
@@ -219,14 +219,14 @@ def _patterns(key: str, raw: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return list(value.items())
 
 
-def _target_modules(value: Any, budget: Budget) -> Names | Pattern | None:
+def _target_modules(value: Any, budget: PatternBudget) -> Names | Pattern | None:
     """None: all modules in the file."""
     if isinstance(value, str) and value.lower() == "all-linear":
         return Pattern("target_modules", ".*", budget)
     return _names("target_modules", value, budget)
 
 
-def _names(key: str, value: Any, budget: Budget) -> Names | Pattern | None:
+def _names(key: str, value: Any, budget: PatternBudget) -> Names | Pattern | None:
     """A list of names, or one regular expression."""
     if value is None:
         return None

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from adapters.files.check import Checked
+from adapters.files.check import CheckedAdapter
 
 TRAINED_FOR_CHARS_MAX = 200
 
@@ -38,7 +38,7 @@ class Facts:
         return cls(**found | {name: tuple(found[name]) for name in ("targets", "warnings")})
 
 
-def facts_of(checked: Checked, size: int, base_names: Iterable[str]) -> Facts:
+def facts_of(checked: CheckedAdapter, size: int, base_names: Iterable[str]) -> Facts:
     """`base_names`: what the base is called, here and by those who made it."""
     named = checked.spec.base_model_name_or_path
     if named is not None:  # whoever made the file wrote it: it goes into a database, logs and terminals

@@ -40,7 +40,7 @@ TOKEN = re.compile(
 SET_OPERATORS = ("--", "&&", "~~", "||")  # future Python versions may read these as set operators
 
 
-class Budget:
+class PatternBudget:
     """The limits on all patterns of one configuration together."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Budget:
 class Pattern:
     """One regular expression, which must match a whole name."""
 
-    def __init__(self, field: str, pattern: str, budget: Budget, *, any_prefix: bool = False) -> None:
+    def __init__(self, field: str, pattern: str, budget: PatternBudget, *, any_prefix: bool = False) -> None:
         """With `any_prefix`, a match of a dotted end of the name is enough. Raises AdapterRefused."""
         _check_syntax(field, pattern, f"(.*\\.)?({pattern})$" if any_prefix else pattern)
         self._matcher: Any = _compiled(field, pattern, rf"(?:.*\.)?(?:{pattern})" if any_prefix else pattern)
@@ -86,7 +86,7 @@ class PatternValues(Generic[Value]):
     """Values by pattern, by peft's rule for `rank_pattern` and `alpha_pattern`: the first pattern that matches the
     whole name or a dotted end of it decides."""
 
-    def __init__(self, field: str, values: Mapping[str, Value], budget: Budget) -> None:
+    def __init__(self, field: str, values: Mapping[str, Value], budget: PatternBudget) -> None:
         """Raises AdapterRefused."""
         self._values: list[Value] = list(values.values())
         self._names: dict[str, int] = {}  # plain name → its index among all patterns

@@ -24,19 +24,19 @@ RESOLVED_BYTES_MAX = 4 * 1024 * 1024  # 16,384 tensors are 8,192 modules of at m
 Key = tuple[int, str]  # layer, module
 
 
-class Unresolved(AdapterRefused):
+class ModulesUnresolved(AdapterRefused):
     """The file is missing or damaged. It can be made again from the adapter's configuration and weights."""
 
 
 @dataclass(slots=True, frozen=True)
-class Resolved:
+class ResolvedModules:
     """`header`: SHA-256, lowercase hex, of the bytes of the weights' file before its first tensor data."""
 
     header: str
     modules: dict[Key, tuple[int, float]]  # → rank, scale
 
 
-def write_resolved(directory: Path, resolved: Resolved) -> None:
+def write_resolved(directory: Path, resolved: ResolvedModules) -> None:
     """Write the file into the adapter's `directory`, atomically. Raises OSError."""
     modules = [[layer, module, *_spelled(*found)] for (layer, module), found in sorted(resolved.modules.items())]
     body = {"format": RESOLVED_FORMAT, "header": resolved.header, "modules": modules}
@@ -54,23 +54,25 @@ def write_resolved(directory: Path, resolved: Resolved) -> None:
         raise
 
 
-def read_resolved(directory: Path) -> Resolved:
+def read_resolved(directory: Path) -> ResolvedModules:
     """Read what `write_resolved` wrote. Raises Unresolved, OSError."""
     path = directory / RESOLVED_FILE
     try:
         with path.open("rb") as file:
             data = file.read(RESOLVED_BYTES_MAX + 1)
     except FileNotFoundError:
-        raise Unresolved(f"{RESOLVED_FILE}: missing; the gateway makes it from the adapter's configuration") from None
+        raise ModulesUnresolved(
+            f"{RESOLVED_FILE}: missing; the gateway makes it from the adapter's configuration"
+        ) from None
     try:
         found = json.loads(data)
         written = found.pop("sum")
         modules = {(int(layer), str(module)): _read(rank, scale) for layer, module, rank, scale in found["modules"]}
         if found["format"] != RESOLVED_FORMAT or written != _sum(found):
             raise ValueError("its checksum does not match")
-        return Resolved(str(found["header"]), modules)
+        return ResolvedModules(str(found["header"]), modules)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Unresolved(f"{RESOLVED_FILE}: damaged ({str(error)[:64]}); the gateway makes it again") from error
+        raise ModulesUnresolved(f"{RESOLVED_FILE}: damaged ({str(error)[:64]}); the gateway makes it again") from error
 
 
 def is_resolved(directory: Path) -> bool:

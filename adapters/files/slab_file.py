@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from adapters.files.check import WEIGHTS_FILE, Checked
+from adapters.files.check import WEIGHTS_FILE, CheckedAdapter
 from adapters.files.slab_names import SLAB_FORMAT, slab_name
 from adapters.files.slab_order import (
     ITEM_BYTES,
-    Cut,
     ReadStopped,
+    TileSpan,
     cuts_of,
     pieces,
     ranks_of,
@@ -51,14 +51,14 @@ class SlabUnusable(Exception):
     """It is not what its name says. The file that it was made of is."""
 
 
-def slab_key(content: str, header: bytes, cuts: Sequence[Cut], dtype: str) -> bytes:
+def slab_key(content: str, header: bytes, cuts: Sequence[TileSpan], dtype: str) -> bytes:
     """What a slab says that it is: of which content, by name, of which file, by the SHA-256 of its header, and where
     its tiles lie. Another shape of the base, another order or another dtype are another key."""
     meant = [SLAB_FORMAT, content, header.hex(), dtype, SUMMED_BYTES, [list(cut) for cut in cuts]]
     return hashlib.sha256(json.dumps(meant, separators=(",", ":")).encode()).digest()
 
 
-def make_slab(source: Path, target: Path, checked: Checked, base: BaseShape, dtype: str) -> Path:
+def make_slab(source: Path, target: Path, checked: CheckedAdapter, base: BaseShape, dtype: str) -> Path:
     """Write the slab of the adapter in the directory `source` into the directory `target`, in memory that does not grow
     with it; its file, which may not lie on the disk yet. Raises AdapterRefused, OSError; then it is not there."""
     spec, path = checked.spec, target / slab_name(dtype)

@@ -34,7 +34,7 @@ class ReadStopped(Exception):
     """Nobody waits for it any more."""
 
 
-class Cut(NamedTuple):
+class TileSpan(NamedTuple):
     """One tile: rank rows `first ≤ i < first + rank` of a module. From byte `start` of the slab on: A [rank, in], then
     Bᵀ [rank, out]. `bytes` is rounded up to the alignment."""
 
@@ -48,7 +48,7 @@ class Cut(NamedTuple):
     out_features: int
 
 
-def cuts_of(ranks: Mapping[Key, int], base: BaseShape, item_bytes: int) -> tuple[Cut, ...]:
+def cuts_of(ranks: Mapping[Key, int], base: BaseShape, item_bytes: int) -> tuple[TileSpan, ...]:
     """The tiles of an adapter with these ranks of these modules of `base`: largest first, which packs best, without
     gaps."""
     cuts = []
@@ -58,7 +58,7 @@ def cuts_of(ranks: Mapping[Key, int], base: BaseShape, item_bytes: int) -> tuple
         for first in range(0, rank, TILE_RANK):
             rows = min(TILE_RANK, rank - first)
             size = -(-rows * row // TILE_ALIGN_BYTES) * TILE_ALIGN_BYTES
-            cuts.append(Cut(size, layer, module, first, rows, 0, shape.in_features, shape.out_features))
+            cuts.append(TileSpan(size, layer, module, first, rows, 0, shape.in_features, shape.out_features))
     cuts.sort(key=lambda cut: (-cut.bytes, cut.layer, cut.module, cut.first))
     placed, start = [], 0
     for cut in cuts:
@@ -71,14 +71,14 @@ def ranks_of(spec: AdapterSpec) -> dict[Key, int]:
     return {(module.layer, module.module): module.rank for module in spec.modules}
 
 
-def slab_bytes(cuts: Sequence[Cut]) -> int:
+def slab_bytes(cuts: Sequence[TileSpan]) -> int:
     return cuts[-1].start + cuts[-1].bytes if cuts else 0
 
 
 def pieces(
     raw: FileIO,
     spec: AdapterSpec,
-    cuts: Sequence[Cut],
+    cuts: Sequence[TileSpan],
     dtype: str,
     *,
     check: bool,
@@ -87,7 +87,7 @@ def pieces(
     """(byte of the slab, what lies from there on) of each A and each Bᵀ of each tile, in the order of the file, whose
     header was read. The numbers are gone when the next are asked for. With `check` they are finite. Raises
     AdapterRefused, OSError, and ReadStopped soon after `stopped()`."""
-    tiles: dict[Key, list[Cut]] = {}
+    tiles: dict[Key, list[TileSpan]] = {}
     for cut in cuts:
         tiles.setdefault((cut.layer, cut.module), []).append(cut)
     tensors = [(m.a, (m.layer, m.module), False) for m in spec.modules]

@@ -13,7 +13,7 @@ from typing import Any
 
 from adapters.files.config import RANK_MAX, AdapterConfig, parse_config
 from adapters.files.header import AdapterRefused, Header, Tensor, read_header
-from adapters.files.resolved import Key, Resolved, Unresolved
+from adapters.files.resolved import Key, ModulesUnresolved, ResolvedModules
 
 __all__ = [
     "AdapterConfig",
@@ -127,11 +127,11 @@ def validate(config: AdapterConfig, header: Header, base: BaseShape, rank_max: i
     return AdapterSpec(tuple(modules), config.base_model_name_or_path)
 
 
-def fit(resolved: Resolved, header: Header, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
+def fit(resolved: ResolvedModules, header: Header, base: BaseShape, rank_max: int = RANK_MAX) -> AdapterSpec:
     """As `validate`, with resolved modules instead of the configuration. Raises AdapterRefused, Unresolved."""
     pairs = _pairs(header, base)
     if pairs.keys() != resolved.modules.keys():
-        raise Unresolved("the resolved modules are not those of the file")
+        raise ModulesUnresolved("the resolved modules are not those of the file")
     modules = [_module(key, pairs[key], *resolved.modules[key], base, rank_max) for key in sorted(pairs)]
     return AdapterSpec(tuple(modules), None)
 

@@ -21,13 +21,13 @@ from adapters.files.check import (
     CONFIG_FILE,
     FILES,
     WEIGHTS_FILE,
-    Checked,
+    CheckedAdapter,
     Progress,
     check_adapter,
     check_stored,
-    keep_resolved,
     read_adapter,
     resolve_stored,
+    write_resolved_modules,
 )
 from adapters.files.header import AdapterRefused
 from adapters.files.resolved import is_resolved
@@ -40,7 +40,7 @@ __all__ = [
     "WEIGHTS_FILE",
     "AdapterRefused",
     "AdapterStore",
-    "Incoming",
+    "IncomingAdapter",
     "StoredAdapter",
     "read_adapter",
 ]
@@ -58,7 +58,7 @@ class StoredAdapter:
     path: Path
 
 
-class Incoming:
+class IncomingAdapter:
     """An adapter on its way in: a directory of its own, locked while this process has it. Closed, it is gone, unless it
     was kept."""
 
@@ -90,7 +90,7 @@ class Incoming:
         os.close(self._lock)
         self._lock = -1
 
-    def __enter__(self) -> Incoming:
+    def __enter__(self) -> IncomingAdapter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -105,7 +105,7 @@ class AdapterStore:
         self.root = root
         self._incoming = root / ".incoming"
 
-    def begin(self) -> Incoming:
+    def begin(self) -> IncomingAdapter:
         """A private directory to receive one adapter in. Raises OSError."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
@@ -114,10 +114,10 @@ class AdapterStore:
             path.mkdir(mode=0o700)
             lock = _locked(path)
             if lock is not None:
-                return Incoming(path, lock)
+                return IncomingAdapter(path, lock)
             # A sweep came between the two, and took it for a dead one's.
 
-    def keep(self, incoming: Incoming, digest: str) -> Path:
+    def keep(self, incoming: IncomingAdapter, digest: str) -> Path:
         """Make what came in, checked and synced, the content of `digest`. The same content again changes nothing."""
         path = self.path(digest)
         try:
@@ -138,7 +138,7 @@ class AdapterStore:
         with self.begin() as incoming:
             incoming.copy(source)
             checked = check_adapter(incoming.path, base)
-            keep_resolved(incoming.path, checked.spec)
+            write_resolved_modules(incoming.path, checked.spec)
             size = incoming.bytes
             incoming.sync()
             path = self.keep(incoming, checked.digest)
@@ -217,7 +217,7 @@ class AdapterStore:
         return swept
 
 
-def slab_of(directory: Path, checked: Checked, base: BaseShape, dtype: str) -> bool:
+def slab_of(directory: Path, checked: CheckedAdapter, base: BaseShape, dtype: str) -> bool:
     """Make the slab of what comes in, beside it. Whether there was room: it is served without one."""
     from adapters.files.slab_file import make_slab  # which loads numpy
 

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.__main__ import ServedRunner, build_scheduler
-from engine.loop.worker import Worker
+from engine.loop.worker import EngineLoop
 from engine.protocol.config import EngineConfig
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Abort,
+    EngineUsage,
     Finished,
     FrameReader,
     Hello,
@@ -33,12 +34,11 @@ from engine.protocol.frames import (
     Snapshot,
     Submit,
     Tokens,
-    Usage,
     Watch,
     decode_from_engine,
 )
-from engine.protocol.inbox import Inbox, Progress, Stop
-from engine.protocol.server import Outgoing
+from engine.protocol.inbox import Inbox, LoopProgress, Stop
+from engine.protocol.server import OutgoingFrames
 
 # An engine that ends no request for so long is stuck, and the run with it.
 STALL_S_MAX = 120.0
@@ -109,7 +109,7 @@ class Request:
     traffic: Traffic
     due_s: float  # on the monotonic clock, as all times here
     token_s: list[float] = field(default_factory=list)  # when each id was handed out
-    usage: Usage = field(default_factory=Usage)
+    usage: EngineUsage = field(default_factory=EngineUsage)
     refused: str = ""
     model: str = ""
     error: str = ""  # that it ended with
@@ -193,7 +193,7 @@ class Gateway:
         self._measured: list[Measured] = []
         self._ended_at = 0.0  # the last request, or when there was none
 
-    def send(self, line: Line, batch: list[Outgoing]) -> None:
+    def send(self, line: Line, batch: list[OutgoingFrames]) -> None:
         for outgoing in batch:
             self.arrived(line, outgoing.data, outgoing.ended)
 
@@ -395,7 +395,9 @@ def drive(
     hello = Hello(PROTOCOL_VERSION, EPOCH, infos, [tier.name for tier in config.tiers])
     scheduler = build_scheduler(config, runner)
     send = functools.partial(gateway.send, line)
-    worker = Worker(hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=Progress(), send=send)
+    worker = EngineLoop(
+        hello=hello, scheduler=scheduler, runner=runner, inbox=inbox, progress=LoopProgress(), send=send
+    )
 
     def submit() -> None:
         try:

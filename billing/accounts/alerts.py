@@ -63,7 +63,7 @@ class Delivery(msgspec.Struct, frozen=True):
     last_error: str | None
 
 
-class Claimed(msgspec.Struct, frozen=True):
+class ClaimedDelivery(msgspec.Struct, frozen=True):
     """A delivery to attempt now: the `attempt`th time."""
 
     alert: Alert
@@ -160,18 +160,19 @@ def any_due(connection: sa.Connection) -> bool:
     return connection.execute(due.limit(1)).first() is not None
 
 
-def claim(connection: sa.Connection, *, retry_s: float, limit: int = CLAIM_MAX) -> list[Claimed]:
-    """Deliveries that are due, the longest overdue first, each counted as attempted. Unless `report` is called they
-    are due again after `retry_s`, doubled with each attempt up to RETRY_S_MAX; the last of ATTEMPTS_MAX has failed."""
+def claim(connection: sa.Connection, *, retry_s: float, limit: int = CLAIM_MAX) -> list[ClaimedDelivery]:
+    """Deliveries that are due, the longest overdue first, each counted as attempted. Unless `record_attempts` is
+    called they are due again after `retry_s`, doubled with each attempt up to RETRY_S_MAX; the last of ATTEMPTS_MAX
+    has failed."""
     now = database_now(connection)
     rows = connection.execute(_DUE.limit(limit), {"now": now}).all()
-    claimed: list[Claimed] = []
+    claimed: list[ClaimedDelivery] = []
     over: list[Values] = []
     for row in rows:
         *of_alert, webhook_id, url, secret, active, attempts = row
         alert = Alert(*of_alert)
         if active and attempts < ATTEMPTS_MAX:
-            claimed.append(Claimed(alert, webhook_id, url, secret, attempts + 1))
+            claimed.append(ClaimedDelivery(alert, webhook_id, url, secret, attempts + 1))
         else:
             reason = "its last attempt was not reported" if active else "the webhook was removed"
             over.append(_of(alert.id, webhook_id, state="failed", next_attempt_at=None, last_error=reason))
@@ -185,7 +186,7 @@ def claim(connection: sa.Connection, *, retry_s: float, limit: int = CLAIM_MAX) 
     return claimed
 
 
-def report(connection: sa.Connection, results: Iterable[tuple[Claimed, str | None]]) -> None:
+def record_attempts(connection: sa.Connection, results: Iterable[tuple[ClaimedDelivery, str | None]]) -> None:
     """How attempts went: None is delivered. A failed one is due when `claim` said; after the last there is none."""
     now = database_now(connection)
     done: list[Values] = []

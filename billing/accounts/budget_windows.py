@@ -63,7 +63,7 @@ _WRITE_WINDOWS = BulkInsert(
 
 
 @dataclass(slots=True)
-class Window:
+class BudgetWindow:
     """The counters of one budget in one window, in the budget's unit."""
 
     budget_id: str
@@ -75,7 +75,7 @@ class Window:
 
 
 @dataclass(slots=True, frozen=True)
-class Budget:
+class LockedBudget:
     """A locked row."""
 
     id: str
@@ -103,7 +103,7 @@ class Budget:
 class Crossing:
     """A threshold, in percent of the limit, that a window's posted amount reached for the first time."""
 
-    budget: Budget
+    budget: LockedBudget
     window_start: int
     threshold: int
     used: int
@@ -113,12 +113,12 @@ class Counters:
     """All budgets that one transaction may touch, locked until it ends."""
 
     def __init__(
-        self, budgets: Iterable[Budget] = (), now: int = 0, zones: Mapping[str, ZoneInfo] | None = None
+        self, budgets: Iterable[LockedBudget] = (), now: int = 0, zones: Mapping[str, ZoneInfo] | None = None
     ) -> None:
         """`zones`: the time zone of each scope id whose budgets apply to a hold."""
         self._budgets = {budget.id: budget for budget in budgets}
-        self._windows: dict[tuple[str, int], Window] = {}
-        self._by_scope_id: dict[str, list[Budget]] = {}  # of keys by the first key of their rotations
+        self._windows: dict[tuple[str, int], BudgetWindow] = {}
+        self._by_scope_id: dict[str, list[LockedBudget]] = {}  # of keys by the first key of their rotations
         self._present: dict[str, tuple[int, ZoneInfo]] = {}  # by budget: the start of its present window
         starts: dict[tuple[Period, str], int] = {}
         for budget in self._budgets.values():
@@ -148,7 +148,7 @@ class Counters:
             return cls()
         charged = {budget_id for budget_id, _start in charges}
         rows = _LOCK.rows(connection, {"scope_ids": list(zones), "budget_ids": list(charged)})
-        counters = cls([Budget(*row) for row in rows], now, zones)
+        counters = cls([LockedBudget(*row) for row in rows], now, zones)
         counters._read_windows(connection, {start for _budget_id, start in charges})
         return counters
 
@@ -158,10 +158,10 @@ class Counters:
             return
         starts = charged | {start for start, _zone in self._present.values()}
         for row in _READ_WINDOWS.rows(connection, {"budget_ids": list(self._budgets), "window_starts": list(starts)}):
-            window = Window(*row)
+            window = BudgetWindow(*row)
             self._windows[window.budget_id, window.start] = window
 
-    def applying_to(self, scope_ids: Iterable[str]) -> list[tuple[Budget, Window]]:
+    def applying_to(self, scope_ids: Iterable[str]) -> list[tuple[LockedBudget, BudgetWindow]]:
         """Active budgets of these tenants, projects and keys, each with its present window."""
         return [
             (budget, self.window(budget.id, self._present[budget.id][0]))
@@ -169,13 +169,13 @@ class Counters:
             for budget in self._by_scope_id.get(scope_id, ())
         ]
 
-    def window(self, budget_id: str, start: int) -> Window:
+    def window(self, budget_id: str, start: int) -> BudgetWindow:
         key = (budget_id, start)
         if key not in self._windows:
-            self._windows[key] = Window(budget_id, start)
+            self._windows[key] = BudgetWindow(budget_id, start)
         return self._windows[key]
 
-    def resets_at(self, budget: Budget) -> int | None:
+    def resets_at(self, budget: LockedBudget) -> int | None:
         start, zone = self._present[budget.id]
         return window_end(budget.period, start, zone)
 

@@ -19,9 +19,9 @@ from billing import revision, tables
 from billing.accounts.budget_windows import Kind, Scope, Unit
 from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, Clock, Period, database_now, window_end, window_start, zone_of
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
-from billing.lists import Asked, Columns, Listed, page
+from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
 
 BUDGETS_MAX = 32  # active ones of one tenant or key: each is a locked row in every hold
@@ -37,7 +37,7 @@ _budgets = tables.budgets
 _windows = tables.budget_windows
 
 
-_SORTED = Columns(
+_SORTED = ListColumns(
     sorts={name: _budgets.c[name] for name in ("created_at", "limit_amount", "scope", "unit", "period", "kind")},
     unique=_budgets.c.id,
     searched=(
@@ -98,7 +98,7 @@ def create(
     thresholds: Sequence[int] | None = None,
     first_key_id: str | None = None,
 ) -> Budget:
-    """Raises InvalidValue, NotFound. It counts what is held from now on; what ran before is not in it."""
+    """Raises InvalidValue, RowNotFound. It counts what is held from now on; what ran before is not in it."""
     _check_choice(scope, ("tenant", "project", "key"), "scope")
     _check_choice(unit, ("tokens", "money"), "unit")
     _check_choice(period, ("day", "month", "total"), "period")
@@ -107,7 +107,7 @@ def create(
         raise InvalidValue("a tenant's budget has the tenant's own id", "scope_id")
     tenant = sa.select(tables.tenants.c.id).where(tables.tenants.c.id == tenant_id)
     if connection.execute(tenant).one_or_none() is None:
-        raise NotFound(f"there is no tenant {tenant_id!r}", "tenant_id")
+        raise RowNotFound(f"there is no tenant {tenant_id!r}", "tenant_id")
     if scope == "project":
         _check_project(connection, tenant_id, scope_id)
     if len(listing(connection, scope_id=scope_id)) >= BUDGETS_MAX:
@@ -152,11 +152,11 @@ def change(
     kind: Kind | None = None,
     thresholds: Sequence[int] | None = None,
 ) -> Budget:
-    """Change what is given. Raises InvalidValue, NotFound. A hard limit below what is used already refuses everything
-    until the window ends. A threshold that this window has told stays told, whatever the limit becomes."""
+    """Change what is given. Raises InvalidValue, RowNotFound. A hard limit below what is used already refuses
+    everything until the window ends. A threshold that this window has told stays told, whatever the limit becomes."""
     before = get(connection, budget_id)
     if before is None:
-        raise NotFound(f"there is no budget {budget_id!r}")
+        raise RowNotFound(f"there is no budget {budget_id!r}")
     limit_amount = before.limit_amount if limit_amount is None else limit_amount
     _check_limit(limit_amount)
     kind = kind or before.kind
@@ -198,17 +198,17 @@ def states(
     return states_of(connection, listing(connection, tenant_id=tenant_id, scope_id=scope_id), clock)
 
 
-def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[BudgetState]:
+def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[BudgetState]:
     """The active ones, in their present windows. Raises InvalidValue."""
     query = sa.select(_budgets).join(tables.tenants, tables.tenants.c.id == _budgets.c.tenant_id)
     query = query.outerjoin(tables.projects, tables.projects.c.id == _budgets.c.scope_id).where(_budgets.c.active)
     if tenant_id is not None:
         query = query.where(_budgets.c.tenant_id == tenant_id)
     listed = page(connection, query, _SORTED, asked, _budget, lambda budget: budget.id)
-    return Listed(states_of(connection, listed.items), listed.next)
+    return ListPage(states_of(connection, listed.items), listed.next)
 
 
-def tightest(
+def fullest_budgets(
     connection: sa.Connection, *, tenant_id: str | None = None, limit: int, clock: Clock = database_now
 ) -> list[BudgetState]:
     """Active budgets of money, those first of which the largest part is used or held in their present windows; those
@@ -298,7 +298,7 @@ def _check_project(connection: sa.Connection, tenant_id: str, project_id: str) -
     projects = tables.projects
     query = sa.select(projects.c.id).where(projects.c.id == project_id, projects.c.tenant_id == tenant_id)
     if connection.execute(query).one_or_none() is None:
-        raise NotFound(f"the tenant has no project {project_id!r}", "project")
+        raise RowNotFound(f"the tenant has no project {project_id!r}", "project")
 
 
 def _check_choice(value: str, choices: tuple[str, ...], param: str) -> None:
@@ -315,6 +315,6 @@ def _change(connection: sa.Connection, budget_id: str, values: dict[str, object]
     connection.execute(sa.update(_budgets).where(_budgets.c.id == budget_id).values(values))
     budget = get(connection, budget_id)
     if budget is None:
-        raise NotFound(f"there is no budget {budget_id!r}")
+        raise RowNotFound(f"there is no budget {budget_id!r}")
     revision.bump(connection, Change("budgets", budget.tenant_id))
     return budget

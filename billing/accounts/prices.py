@@ -177,7 +177,7 @@ def in_force(versions: Sequence[PriceVersion], currency: str, now: int) -> Price
     return next((one for one in versions if one.effective_from <= now and one.currency == currency), None)
 
 
-class Terms(msgspec.Struct, frozen=True):
+class TenantTerms(msgspec.Struct, frozen=True):
     """What a tenant is billed in: its currency, and the zone in which its days begin."""
 
     currency: str
@@ -194,7 +194,7 @@ class PriceBook:
         self._token: int | None = None
         self._subjects: dict[tuple[SubjectKind, str], list[PriceVersion]] = {}
         self._versions: dict[str, PriceVersion] = {}
-        self._terms: dict[str, Terms | None] = {}
+        self._terms: dict[str, TenantTerms | None] = {}
         self._any_free: dict[str, bool] = {}  # by currency
 
     def refresh(self, token: int) -> None:
@@ -207,13 +207,13 @@ class PriceBook:
             self._any_free.clear()
             self._token = token
 
-    def terms(self, connection: sa.Connection, tenant_id: str) -> Terms | None:
+    def terms(self, connection: sa.Connection, tenant_id: str) -> TenantTerms | None:
         """The tenant's; None when there is no such tenant."""
         if tenant_id not in self._terms:
             tenants = tables.tenants
             query = sa.select(tenants.c.currency, tenants.c.time_zone).where(tenants.c.id == tenant_id)
             row = connection.execute(query).one_or_none()
-            self._terms[tenant_id] = None if row is None else Terms(row.currency, zone_of(row.time_zone))
+            self._terms[tenant_id] = None if row is None else TenantTerms(row.currency, zone_of(row.time_zone))
         return self._terms[tenant_id]
 
     def in_force(

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from billing import revision, tables
 from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now, is_time_zone
-from billing.errors import AlreadyExists, InvalidValue, NotFound
+from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from billing.ids import new_id
-from billing.lists import Asked, Columns, Listed, page
+from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
 from billing.texts import check_text
 
@@ -30,12 +30,12 @@ _tenants = tables.tenants
 _projects = tables.projects
 
 
-_SORTED_TENANTS = Columns(
+_SORTED_TENANTS = ListColumns(
     sorts={name: _tenants.c[name] for name in ("slug", "name", "tier", "status", "created_at")},
     unique=_tenants.c.id,
     searched=(_tenants.c.id, _tenants.c.slug, _tenants.c.name),
 )
-_SORTED_PROJECTS = Columns(
+_SORTED_PROJECTS = ListColumns(
     sorts={name: _projects.c[name] for name in ("name", "created_at", "tenant_id")},
     unique=_projects.c.id,
     searched=(_projects.c.id, _projects.c.name, _projects.c.tenant_id),
@@ -119,7 +119,7 @@ def listing(connection: sa.Connection, *, after: str = "", limit: int = 100) -> 
     return [Tenant(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Tenant]:
+def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[Tenant]:
     """All, or the one. Raises InvalidValue."""
     query = sa.select(_tenants)
     if tenant_id is not None:
@@ -138,7 +138,7 @@ def update(
     time_zone: str | None = None,
     cheapest: bool | None = None,
 ) -> Tenant:
-    """Change what is given. Raises InvalidValue, NotFound. With another time zone, budgets by day and month go on in
+    """Change what is given. Raises InvalidValue, RowNotFound. With another time zone, budgets by day and month go on in
     the windows that lie there: what was used in a window that began elsewhere is not in them."""
     limit = None if default_max_tokens is msgspec.UNSET else default_max_tokens
     weight = 1.0 if share_weight is None else share_weight
@@ -195,10 +195,10 @@ def update_project(
     name: str | None = None,
     default_max_tokens: int | msgspec.UnsetType | None = msgspec.UNSET,
 ) -> Project:
-    """Change what is given. Raises InvalidValue, AlreadyExists, NotFound. The default project keeps its name."""
+    """Change what is given. Raises InvalidValue, AlreadyExists, RowNotFound. The default project keeps its name."""
     before = get_project(connection, project_id)
     if before is None:
-        raise NotFound(f"there is no project {project_id!r}")
+        raise RowNotFound(f"there is no project {project_id!r}")
     limit = None if default_max_tokens is msgspec.UNSET else default_max_tokens
     _check("-" if name is None else name, "-", limit, 1.0)
     values: dict[str, object] = {}
@@ -235,7 +235,7 @@ def projects(connection: sa.Connection, tenant_id: str) -> list[Project]:
     return [Project(*row) for row in connection.execute(query)]
 
 
-def found_projects(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Project]:
+def found_projects(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[Project]:
     """Of all tenants, or of one. Raises InvalidValue."""
     query = sa.select(_projects)
     if tenant_id is not None:
@@ -244,10 +244,10 @@ def found_projects(connection: sa.Connection, asked: Asked, *, tenant_id: str | 
 
 
 def default_project(connection: sa.Connection, tenant_id: str) -> Project:
-    """Raises NotFound."""
+    """Raises RowNotFound."""
     project = project_of(connection, tenant_id, DEFAULT_PROJECT)
     if project is None:
-        raise NotFound(f"there is no tenant {tenant_id!r}")
+        raise RowNotFound(f"there is no tenant {tenant_id!r}")
     return project
 
 
@@ -270,6 +270,6 @@ def _change(connection: sa.Connection, tenant_id: str, values: dict[str, object]
         connection.execute(sa.update(_tenants).where(_tenants.c.id == tenant_id).values(values))
     tenant = get(connection, tenant_id)
     if tenant is None:
-        raise NotFound(f"there is no tenant {tenant_id!r}")
+        raise RowNotFound(f"there is no tenant {tenant_id!r}")
     revision.bump(connection, Change("tenants", tenant_id))
     return tenant

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from billing import revision, tables
 from billing.clock import database_now
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.revision import Change
 
@@ -78,11 +78,11 @@ def listing(connection: sa.Connection, tenant_id: str | None = None) -> list[Web
 
 
 def remove(connection: sa.Connection, webhook_id: str) -> Webhook:
-    """Tell it nothing more; what is on its way fails. Raises NotFound."""
+    """Tell it nothing more; what is on its way fails. Raises RowNotFound."""
     connection.execute(sa.update(_webhooks).where(_webhooks.c.id == webhook_id).values(active=False))
     webhook = get(connection, webhook_id)
     if webhook is None:
-        raise NotFound(f"there is no webhook {webhook_id!r}")
+        raise RowNotFound(f"there is no webhook {webhook_id!r}")
     revision.bump(connection, Change("webhooks", webhook.tenant_id))
     return webhook
 

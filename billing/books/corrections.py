@@ -12,7 +12,7 @@ from billing import tables
 from billing.accounts.prices import METERS, PICOS_MAX, REQUEST_TOKENS_MAX, PriceBook
 from billing.books import periods, rollups, usage
 from billing.clock import Clock, database_now
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.texts import check_text
 
@@ -53,7 +53,7 @@ class Correction(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
 
 
-def of_request(
+def correct_request(
     connection: sa.Connection,
     request_id: str,
     *,
@@ -64,7 +64,7 @@ def of_request(
     tenant_id: str | None = None,
     clock: Clock = database_now,
 ) -> Correction:
-    """`tokens` more (or, below 0, less) of one meter of a settled request, at its own price. Raises NotFound, and
+    """`tokens` more (or, below 0, less) of one meter of a settled request, at its own price. Raises RowNotFound, and
     InvalidValue when fewer than none would be left."""
     _check_words(reason, meter)
     if not 0 < abs(tokens) <= REQUEST_TOKENS_MAX:
@@ -72,7 +72,7 @@ def of_request(
     rollups.lock_cursor(connection)  # one after another: two together might take more than there was
     row = usage.get(connection, request_id)
     if row is None or tenant_id not in (None, row.tenant_id):
-        raise NotFound(f"no settled request {request_id!r}", "request_id")
+        raise RowNotFound(f"no settled request {request_id!r}", "request_id")
     left = _METER_TOKENS[meter](row) + _corrected(connection, request_id, meter)
     if left + tokens < 0:
         raise InvalidValue(f"the request has {left} {meter} tokens left that were billed", "tokens")
@@ -80,7 +80,7 @@ def of_request(
     now = clock(connection)
     correction = Correction(
         id=new_id("cor"),
-        period_id=periods.at(connection, row.tenant_id, now).id,
+        period_id=periods.period_at(connection, row.tenant_id, now).id,
         tenant_id=row.tenant_id,
         project_id=row.project_id,
         key_id=row.key_id,
@@ -100,7 +100,7 @@ def of_request(
     return _write(connection, correction)
 
 
-def free(
+def correct_tenant(
     connection: sa.Connection,
     tenant_id: str,
     *,
@@ -115,7 +115,7 @@ def free(
     meter: str | None = None,
     clock: Clock = database_now,
 ) -> Correction:
-    """An amount of the tenant's currency that no request explains: a credit (below 0) or a charge. Raises NotFound,
+    """An amount of the tenant's currency that no request explains: a credit (below 0) or a charge. Raises RowNotFound,
     InvalidValue."""
     _check_words(reason, meter)
     if not 0 < abs(picos) <= PICOS_MAX:
@@ -124,12 +124,12 @@ def free(
         sa.select(tables.tenants.c.currency).where(tables.tenants.c.id == tenant_id)
     ).scalar_one_or_none()
     if currency is None:
-        raise NotFound(f"there is no tenant {tenant_id!r}", "tenant")
+        raise RowNotFound(f"there is no tenant {tenant_id!r}", "tenant")
     rollups.lock_cursor(connection)
     now = clock(connection)
     correction = Correction(
         id=new_id("cor"),
-        period_id=periods.at(connection, tenant_id, now).id,
+        period_id=periods.period_at(connection, tenant_id, now).id,
         tenant_id=tenant_id,
         project_id=project_id,
         key_id=key_id,

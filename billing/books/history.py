@@ -17,7 +17,7 @@ from billing.books import corrections, rollups, usage
 from billing.books.corrections import Correction
 from billing.books.rollups import HOUR
 from billing.books.usage import MOMENT_MAX, UsageRow
-from billing.errors import NotFound
+from billing.errors import RowNotFound
 
 Status = Literal["held", "settled", "voided", "expired"]
 LIMIT_MAX = 1000
@@ -39,7 +39,7 @@ _MEASURED = (
 )
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class RequestFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match; `start` ≤ when it ended (or, while it runs, when it began) < `end`, in
     microseconds UTC."""
 
@@ -63,7 +63,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in given if value is not None}
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class RequestCursor(msgspec.Struct, frozen=True, array_like=True):
     """The last request of a page."""
 
     running: bool
@@ -97,11 +97,11 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     at: int
 
     @property
-    def place(self) -> Place:
-        return Place(self.status == "held", self.at, self.request_id)
+    def place(self) -> RequestCursor:
+        return RequestCursor(self.status == "held", self.at, self.request_id)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class LedgerEntry(msgspec.Struct, frozen=True):
     """A line of the double-entry ledger."""
 
     transaction_id: str
@@ -132,13 +132,13 @@ class WholeRequest(msgspec.Struct, frozen=True, kw_only=True):
     request: RequestRow
     hold: Hold
     usage: UsageRow | None
-    entries: list[Entry]
+    entries: list[LedgerEntry]
     corrections: list[Correction]
 
 
 def page(
-    connection: sa.Connection, which: Filter, *, after: Place | None = None, limit: int = 100
-) -> tuple[list[RequestRow], Place | None]:
+    connection: sa.Connection, which: RequestFilter, *, after: RequestCursor | None = None, limit: int = 100
+) -> tuple[list[RequestRow], RequestCursor | None]:
     """A page, and where the next one begins; None at the end."""
     limit = min(limit, LIMIT_MAX)
     found: list[RequestRow] = []
@@ -157,36 +157,36 @@ def page(
 
 
 def get(connection: sa.Connection, request_id: str) -> WholeRequest:
-    """Raises NotFound."""
+    """Raises RowNotFound."""
     row = connection.execute(sa.select(_holds).where(_holds.c.request_id == request_id)).one_or_none()
     if row is None:
-        raise NotFound(f"there is no request {request_id!r}")
+        raise RowNotFound(f"there is no request {request_id!r}")
     measured = usage.get(connection, request_id)
     made = corrections.listing(connection, request_id=request_id)
     charges, entries = tables.hold_charges, tables.entries
     windows = sa.select(charges.c.budget_id, charges.c.window_start).where(charges.c.request_id == request_id)
-    lines = sa.select(*(entries.c[name] for name in Entry.__struct_fields__))
+    lines = sa.select(*(entries.c[name] for name in LedgerEntry.__struct_fields__))
     lines = lines.where(entries.c.transaction_id.in_([request_id, *(one.id for one in made)]))
     fields = {name: getattr(row, name) for name in Hold.__struct_fields__ if name != "windows"}
     return WholeRequest(
         request=_of_hold(row, _holds.c.ended_at.name) if measured is None else _of_usage(measured),
         hold=Hold(**fields, windows=[(one.budget_id, one.window_start) for one in connection.execute(windows)]),
         usage=measured,
-        entries=[Entry(*line) for line in connection.execute(lines.order_by(entries.c.sequence))],
+        entries=[LedgerEntry(*line) for line in connection.execute(lines.order_by(entries.c.sequence))],
         corrections=made,
     )
 
 
-def _state(which: Filter) -> sa.ColumnElement[bool]:
+def _state(which: RequestFilter) -> sa.ColumnElement[bool]:
     return tables.UNSETTLED if which.status is None else sa.and_(tables.UNSETTLED, _holds.c.state == which.status)
 
 
 def _unsettled(
     connection: sa.Connection,
-    which: Filter,
+    which: RequestFilter,
     moment: sa.Column[Any],
     state: sa.ColumnElement[bool],
-    after: Place | None,
+    after: RequestCursor | None,
     limit: int,
 ) -> list[RequestRow]:
     query = sa.select(_holds).where(state, *_conditions(which, _holds, moment))
@@ -196,7 +196,9 @@ def _unsettled(
     return [_of_hold(row, moment.name) for row in connection.execute(query)]
 
 
-def _settled(connection: sa.Connection, which: Filter, after: Place | None, limit: int) -> list[RequestRow]:
+def _settled(
+    connection: sa.Connection, which: RequestFilter, after: RequestCursor | None, limit: int
+) -> list[RequestRow]:
     moment = _usage.c.finished_at
     query = sa.select(_usage).where(*_conditions(which, _usage, moment))
     if which.ending is not None and which.ending not in COMMON:
@@ -219,7 +221,7 @@ def _settled(connection: sa.Connection, which: Filter, after: Place | None, limi
     return [_of_usage(row) for row in newest[:limit]]
 
 
-def _lowest(connection: sa.Connection, which: Filter, after: Place | None, limit: int) -> int | None:
+def _lowest(connection: sa.Connection, which: RequestFilter, after: RequestCursor | None, limit: int) -> int | None:
     """How far back to look, by the roll-ups: to the hour that completes `limit` such requests below `after`, or to the
     oldest there is. None: there is none."""
     ends = min(MOMENT_MAX if after is None else after.at + 1, which.end or MOMENT_MAX)
@@ -241,7 +243,7 @@ def _lowest(connection: sa.Connection, which: Filter, after: Place | None, limit
     return lowest
 
 
-def _conditions(which: Filter, table: sa.Table, moment: sa.Column[Any]) -> list[sa.ColumnElement[bool]]:
+def _conditions(which: RequestFilter, table: sa.Table, moment: sa.Column[Any]) -> list[sa.ColumnElement[bool]]:
     wanted = which.names() | {
         name: value for name in ("request_id", "ending") if (value := getattr(which, name)) is not None
     }

@@ -16,9 +16,9 @@ from billing.books import periods, rollups
 from billing.books.corrections import Correction
 from billing.books.periods import Period
 from billing.clock import Clock, database_now, rfc3339
-from billing.errors import InvalidValue, NotFound, NotYet
+from billing.errors import InvalidValue, NotPossibleYet, RowNotFound
 from billing.ids import new_id
-from billing.lists import Asked, Columns, Listed, page
+from billing.lists import ListColumns, ListPage, ListQuery, page
 
 LIST_MAX = 1000
 
@@ -29,7 +29,7 @@ _lines = tables.invoice_lines
 _holds = tables.holds
 
 
-_SORTED = Columns(
+_SORTED = ListColumns(
     sorts={
         "period": _periods.c.start_at,
         "issued_at": _invoices.c.issued_at,
@@ -72,8 +72,8 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, clock: Clock = database_now) -> Invoice:
-    """Close the tenant's first open period, which must be `month`. Raises NotFound; InvalidValue when it is closed;
-    NotYet before it has ended, while a hold of it is open, or while an earlier period is."""
+    """Close the tenant's first open period, which must be `month`. Raises RowNotFound; InvalidValue when it is closed;
+    NotPossibleYet before it has ended, while a hold of it is open, or while an earlier period is."""
     rollups.lock_cursor(connection)
     now = clock(connection)
     rollups.fold_all(connection, clock)  # what was used makes its period
@@ -81,7 +81,7 @@ def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, 
     # After the holds were seen to be settled, what is complete has their usage.
     sequence = rollups.fold_all(connection, clock)
     if sequence is None:
-        raise NotYet("settlements are under way that do not end; try again in a moment")
+        raise NotPossibleYet("settlements are under way that do not end; try again in a moment")
     lines = _usage_lines(connection, period)
     usage_picos = sum(line["picos"] for line in lines)
     spent = sa.select(sa.func.coalesce(sa.func.sum(_hours.c.cost_picos), 0)).where(_hours.c.period_id == period.id)
@@ -115,10 +115,10 @@ def close(connection: sa.Connection, tenant_id: str, month: str, *, actor: str, 
 
 
 def get(connection: sa.Connection, invoice_id: str) -> Invoice:
-    """Raises NotFound."""
+    """Raises RowNotFound."""
     row = connection.execute(_joined().where(_invoices.c.id == invoice_id)).one_or_none()
     if row is None:
-        raise NotFound(f"there is no invoice {invoice_id!r}")
+        raise RowNotFound(f"there is no invoice {invoice_id!r}")
     return _invoice(row)
 
 
@@ -147,8 +147,8 @@ def listing(
 
 
 def found(
-    connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None, month: str | None = None
-) -> Listed[Invoice]:
+    connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None, month: str | None = None
+) -> ListPage[Invoice]:
     """Raises InvalidValue."""
     query = _joined()
     if tenant_id is not None:
@@ -165,13 +165,13 @@ def _closable(connection: sa.Connection, tenant_id: str, month: str, now: int) -
     first = periods.first_open(connection, tenant_id)
     assert first is not None
     if first.id != asked.id:
-        raise NotYet(f"{first.month} comes first: it is open still", "month")
+        raise NotPossibleYet(f"{first.month} comes first: it is open still", "month")
     if now < asked.end_at:
-        raise NotYet(f"{month} has not ended: it ends at {rfc3339(asked.end_at)}", "month")
+        raise NotPossibleYet(f"{month} has not ended: it ends at {rfc3339(asked.end_at)}", "month")
     of_period = sa.and_(_holds.c.state == "held", _holds.c.tenant_id == tenant_id, _holds.c.held_at < asked.end_at)
     still = int(connection.execute(sa.select(sa.func.count()).select_from(_holds).where(of_period)).scalar_one())
     if still:
-        raise NotYet(f"{still} holds of {month} are open still", "month")
+        raise NotPossibleYet(f"{still} holds of {month} are open still", "month")
     return asked
 
 

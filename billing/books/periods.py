@@ -1,7 +1,7 @@
 """Billing periods: a tenant's months, each with the bounds that its time zone had when the period was made.
 
-Which period a usage row is in follows from the row and the periods' rows alone (`belongs`); nothing here knows prices.
-"""
+Which period a usage row is in follows from the row and the periods' rows alone (`usage_in_period`); nothing here knows
+prices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.clock import DAY, SECOND, rfc3339, to_datetime, window_end, window_start, zone_of
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 
 LIST_MAX = 1000
@@ -54,7 +54,7 @@ def check_month(month: str) -> str:
     return month
 
 
-def belongs() -> sa.ColumnElement[bool]:
+def usage_in_period() -> sa.ColumnElement[bool]:
     """Joins a usage row with its one period: the first of its tenant that ends after the row's finished_at and was not
     closed before the row came. Closed ones follow each other, so only the one before matters."""
     came_late = sa.and_(_periods.c.late_after.is_not(None), _usage.c.sequence > _periods.c.late_after)
@@ -67,19 +67,19 @@ def belongs() -> sa.ColumnElement[bool]:
 
 
 def get(connection: sa.Connection, tenant_id: str, month: str) -> Period:
-    """Raises NotFound, InvalidValue."""
+    """Raises RowNotFound, InvalidValue."""
     query = sa.select(_periods).where(_periods.c.tenant_id == tenant_id, _periods.c.month == check_month(month))
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise NotFound(f"the tenant has no period {month}: nothing was used or corrected in it", "month")
+        raise RowNotFound(f"the tenant has no period {month}: nothing was used or corrected in it", "month")
     return Period(*row)
 
 
 def by_id(connection: sa.Connection, period_id: str) -> Period:
-    """Raises NotFound."""
+    """Raises RowNotFound."""
     row = connection.execute(sa.select(_periods).where(_periods.c.id == period_id)).one_or_none()
     if row is None:
-        raise NotFound(f"there is no period {period_id!r}")
+        raise RowNotFound(f"there is no period {period_id!r}")
     return Period(*row)
 
 
@@ -120,7 +120,7 @@ def ensure(connection: sa.Connection, spans: Mapping[str, tuple[int, int]], now:
         connection.execute(sa.insert(_periods), [msgspec.structs.asdict(period) for period in made])
 
 
-def at(connection: sa.Connection, tenant_id: str, moment: int) -> Period:
+def period_at(connection: sa.Connection, tenant_id: str, moment: int) -> Period:
     """The period that `moment` lies in: made, when it is not there."""
     ensure(connection, {tenant_id: (moment, moment)}, moment)
     query = sa.select(_periods).where(
@@ -136,7 +136,7 @@ def first_open(connection: sa.Connection, tenant_id: str) -> Period | None:
     return None if row is None else Period(*row)
 
 
-def takers() -> sa.Subquery:
+def open_period_starts() -> sa.Subquery:
     """The open periods, and from which moment on each takes what is not in a period yet: the first open one of a tenant
     takes all before it too. Columns id, tenant_id, from_at, end_at."""
     before = sa.func.lag(_periods.c.start_at).over(partition_by=_periods.c.tenant_id, order_by=_periods.c.start_at)

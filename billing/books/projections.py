@@ -27,7 +27,7 @@ YEARS_MAX = 10  # what is projected further is as good as never
 _hours = tables.usage_hours
 
 
-class Pace(msgspec.Struct, frozen=True):
+class UsageRate(msgspec.Struct, frozen=True):
     """A scope's use per second, in tokens and in picos."""
 
     tokens: float
@@ -44,7 +44,7 @@ class Projection(msgspec.Struct, frozen=True):
 
 def paces(
     connection: sa.Connection, budgets: Sequence[Budget], now: int, first_keys: Mapping[str, str] = NONE_ROTATED
-) -> dict[str, Pace]:
+) -> dict[str, UsageRate]:
     """By `Budget.counts_for`. A scope that used nothing is not in it. `first_keys`: the first key of the rotations that
     made a key, by the key's id."""
     sums: dict[str, list[int]] = defaultdict(lambda: [now, 0, 0])
@@ -63,7 +63,7 @@ def paces(
     return {scope_id: _pace(now - first, *used) for scope_id, (first, *used) in sums.items()}
 
 
-def project(state: BudgetState, pace: Pace | None, now: int) -> Projection:
+def project(state: BudgetState, pace: UsageRate | None, now: int) -> Projection:
     """Of a budget in its present window. What is held counts as used."""
     per_second = 0.0 if pace is None else getattr(pace, state.budget.unit)
     at_end = None
@@ -78,6 +78,6 @@ def project(state: BudgetState, pace: Pace | None, now: int) -> Projection:
     return Projection(at_end, run_out_at if inside else None)
 
 
-def _pace(span: int, tokens: int, picos: int) -> Pace:
+def _pace(span: int, tokens: int, picos: int) -> UsageRate:
     seconds = max(span, HOUR) / SECOND
-    return Pace(tokens / seconds, picos / seconds)
+    return UsageRate(tokens / seconds, picos / seconds)

@@ -39,7 +39,7 @@ _corrections = tables.corrections
 _unit = tables.unit_prices
 
 
-class Which(msgspec.Struct, frozen=True, kw_only=True):
+class ReportFilter(msgspec.Struct, frozen=True, kw_only=True):
     """start ≤ moment < end, in microseconds UTC; of each list that is given, one must match; NONE is what has no such
     name."""
 
@@ -57,7 +57,7 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
         return [_among(table.c[name], values) for name, values in zip(GROUPS, given, strict=True) if values]
 
 
-class Sums(msgspec.Struct, frozen=True, kw_only=True):
+class GroupSums(msgspec.Struct, frozen=True, kw_only=True):
     """Of one group in one bucket. `groups`: the value of each name grouped by, None for what has none. Corrections are
     in `correction_picos` and `cost_picos` alone; of a line item, their tokens are with the others."""
 
@@ -77,7 +77,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     device_s: float = 0.0
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class ReportCursor(msgspec.Struct, frozen=True, array_like=True):
     """Where a page begins: behind the group `after` of the bucket, or, without it, with the bucket."""
 
     bucket: int
@@ -88,24 +88,24 @@ class Report(msgspec.Struct, frozen=True):
     """Rows by bucket and group; buckets without any are not there. They cover `which.start` or the page's place up to
     `covered_to`; `next` is None at the end."""
 
-    rows: list[Sums]
+    rows: list[GroupSums]
     covered_to: int
-    next: Place | None
+    next: ReportCursor | None
 
 
 def buckets(
     connection: sa.Connection,
-    which: Which,
+    which: ReportFilter,
     *,
     width: Width,
     group_by: Iterable[Group] = (),
-    place: Place | None = None,
+    place: ReportCursor | None = None,
     limit: int,
 ) -> Report:
     """A page of at most `limit` buckets and ROWS_MAX rows. Buckets lie on the clock of UTC; the first and the last are
     cut by `which`. Groups are apart by currency, always."""
     step = WIDTHS[width]
-    place = place or Place(which.start - which.start % step)
+    place = place or ReportCursor(which.start - which.start % step)
     covered_to = min(which.end, place.bucket + limit * step)
     part = msgspec.structs.replace(which, start=max(which.start, place.bucket), end=covered_to)
     names = [name for name in (*GROUPS, LINE_ITEM) if name in set(group_by)]
@@ -120,14 +120,14 @@ def buckets(
     if len(rows) > ROWS_MAX:
         last = rows[ROWS_MAX - 1]
         after = (*(getattr(last, name) for name in names), last.currency)
-        following: Place | None = Place(int(last.bucket), after)
+        following: ReportCursor | None = ReportCursor(int(last.bucket), after)
         covered_to = min(covered_to, int(last.bucket) + step)
     else:
-        following = Place(covered_to) if covered_to < which.end else None
+        following = ReportCursor(covered_to) if covered_to < which.end else None
     return Report([_sums(row, names) for row in rows[:ROWS_MAX]], covered_to, following)
 
 
-def totals(connection: sa.Connection, which: Which) -> list[Sums]:
+def totals(connection: sa.Connection, which: ReportFilter) -> list[GroupSums]:
     """One for each currency, without corrections; `bucket` is the beginning."""
     source = sa.union_all(*_sources(connection, which, [], DAY)).subquery()
     start = sa.literal(which.start).label("bucket")
@@ -136,7 +136,7 @@ def totals(connection: sa.Connection, which: Which) -> list[Sums]:
     return [_sums(row, []) for row in connection.execute(query)]
 
 
-def recomputed(connection: sa.Connection, which: Which) -> dict[str, tuple[int, float]]:
+def recomputed(connection: sa.Connection, which: ReportFilter) -> dict[str, tuple[int, float]]:
     """Tokens and device seconds that preemptions of these requests cost, by the tier that caused them."""
     folded = rollups.read_cursor(connection).sequence
     first, last = _up(which.start), which.end - which.end % HOUR
@@ -158,16 +158,16 @@ def recomputed(connection: sa.Connection, which: Which) -> dict[str, tuple[int, 
     return {row[0]: (int(row[1]), row[2]) for row in connection.execute(query.group_by(parts.c.caused_by))}
 
 
-def _sums(row: sa.Row[Any], names: list[Group]) -> Sums:
+def _sums(row: sa.Row[Any], names: list[Group]) -> GroupSums:
     """A row of bucket, groups, currency, then sums in the order of _SUMMED. By place: a page has thousands."""
     values = tuple(row)
     at = 1 + len(names)
     groups = {str(name): value or None for name, value in zip(names, values[1:at], strict=True)}
     counted = dict(zip(_SUMMED, map(int, values[at + 1 : -1]), strict=True))
-    return Sums(bucket=int(values[0]), groups=groups, currency=values[at], device_s=values[-1], **counted)
+    return GroupSums(bucket=int(values[0]), groups=groups, currency=values[at], device_s=values[-1], **counted)
 
 
-def _sources(connection: sa.Connection, which: Which, names: list[Group], step: int) -> list[sa.Select[Any]]:
+def _sources(connection: sa.Connection, which: ReportFilter, names: list[Group], step: int) -> list[sa.Select[Any]]:
     """Selects of the same columns, of which each row that `which` has is in exactly one."""
     folded = rollups.read_cursor(connection).sequence
     first, last = _up(which.start), which.end - which.end % HOUR
@@ -195,7 +195,7 @@ def _within(start: int, end: int) -> sa.ColumnElement[bool]:
     return sa.and_(_usage.c.finished_at >= start, _usage.c.finished_at < end)
 
 
-def _rolled_up(which: Which, names: list[Group], first: int, last: int, step: int) -> sa.Select[Any]:
+def _rolled_up(which: ReportFilter, names: list[Group], first: int, last: int, step: int) -> sa.Select[Any]:
     if LINE_ITEM in names:
         tokens = {f"{meter}_tokens": _hours.c[f"{meter}_tokens"].expression for meter in METERS}
         hours = sa.and_(_hours.c.hour >= first, _hours.c.hour < last)
@@ -224,7 +224,7 @@ def _by_meter(
     return sa.select(*columns).join(_unit, price).where(own != 0)
 
 
-def _raw(which: Which, names: list[Group], rows: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _raw(which: ReportFilter, names: list[Group], rows: sa.ColumnElement[bool]) -> sa.Select[Any]:
     meters = rollups.meters()
     if LINE_ITEM in names:
         return _by_meter(_usage, _usage.c.finished_at.expression, meters, names).where(rows, *which.of(_usage))
@@ -236,7 +236,7 @@ def _raw(which: Which, names: list[Group], rows: sa.ColumnElement[bool]) -> sa.S
     return sa.select(*columns).where(rows, *which.of(_usage))
 
 
-def _corrected(which: Which, names: list[Group]) -> sa.Select[Any]:
+def _corrected(which: ReportFilter, names: list[Group]) -> sa.Select[Any]:
     columns: list[Any] = [_corrections.c.created_at.label("at"), *_named(_corrections, names), _corrections.c.currency]
     for name in COUNTED[:-1]:
         meter = name.removesuffix("_tokens")

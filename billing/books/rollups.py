@@ -42,7 +42,7 @@ _SETTLING = sa.text(
 )
 
 
-class Cursor(msgspec.Struct, frozen=True):
+class RollupCursor(msgspec.Struct, frozen=True):
     """A row of rollup_cursor."""
 
     id: int
@@ -52,7 +52,7 @@ class Cursor(msgspec.Struct, frozen=True):
     folded_at: int
 
 
-class Folded(msgspec.Struct, frozen=True):
+class FoldResult(msgspec.Struct, frozen=True):
     """Usage rows with sequence_from < sequence ≤ sequence_to are in the roll-ups now. `more`: there are others."""
 
     sequence_from: int
@@ -60,13 +60,13 @@ class Folded(msgspec.Struct, frozen=True):
     more: bool
 
 
-def read_cursor(connection: sa.Connection) -> Cursor:
-    return Cursor(*connection.execute(sa.select(_cursor).where(_cursor.c.id == 1)).one())
+def read_cursor(connection: sa.Connection) -> RollupCursor:
+    return RollupCursor(*connection.execute(sa.select(_cursor).where(_cursor.c.id == 1)).one())
 
 
-def lock_cursor(connection: sa.Connection) -> Cursor:
+def lock_cursor(connection: sa.Connection) -> RollupCursor:
     """Until the transaction ends, nobody else folds, closes a period or makes a correction."""
-    return Cursor(*connection.execute(_LOCK).one())
+    return RollupCursor(*connection.execute(_LOCK).one())
 
 
 def complete_up_to(connection: sa.Connection, patience_s: float = PATIENCE_S) -> int | None:
@@ -86,12 +86,12 @@ def complete_up_to(connection: sa.Connection, patience_s: float = PATIENCE_S) ->
     return newest
 
 
-def fold(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock = database_now) -> Folded:
+def fold_usage(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock = database_now) -> FoldResult:
     """Take the next rows, about `limit` of them, into their periods and the roll-ups. In a transaction that writes."""
     cursor = lock_cursor(connection)
     newest = complete_up_to(connection)
     if newest is None or newest <= cursor.sequence:
-        return Folded(cursor.sequence, cursor.sequence, False)
+        return FoldResult(cursor.sequence, cursor.sequence, False)
     upto = min(newest, cursor.sequence + limit)
     batch = sa.and_(_usage.c.sequence > cursor.sequence, _usage.c.sequence <= upto)
     now = clock(connection)
@@ -114,7 +114,7 @@ def fold(connection: sa.Connection, *, limit: int = FOLD_MAX, clock: Clock = dat
             folded_at=now,
         )
     )
-    return Folded(cursor.sequence, upto, upto < newest)
+    return FoldResult(cursor.sequence, upto, upto < newest)
 
 
 def fold_all(connection: sa.Connection, clock: Clock = database_now) -> int | None:
@@ -123,10 +123,10 @@ def fold_all(connection: sa.Connection, clock: Clock = database_now) -> int | No
     newest = complete_up_to(connection)
     if newest is None:
         return None
-    folded = fold(connection, clock=clock)
+    folded = fold_usage(connection, clock=clock)
     while folded.sequence_to < newest:
         upto = folded.sequence_to
-        folded = fold(connection, clock=clock)
+        folded = fold_usage(connection, clock=clock)
         if folded.sequence_to == upto:
             return None
     return folded.sequence_to
@@ -182,7 +182,7 @@ def sums() -> dict[str, sa.ColumnElement[Any]]:
 
 
 def _sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
-    takers = periods.takers()
+    takers = periods.open_period_starts()
     key = _key(takers) | {"price_version_id": _usage.c.price_version_id, "currency": _usage.c.currency}
     sequences = {
         "sequence_min": sa.func.min(_usage.c.sequence),
@@ -194,7 +194,7 @@ def _sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.C
 
 
 def _recompute_sums(batch: sa.ColumnElement[bool]) -> tuple[sa.Select[Any], dict[str, sa.ColumnElement[Any]]]:
-    takers = periods.takers()
+    takers = periods.open_period_starts()
     key = _key(takers) | {"caused_by": _recompute.c.tier.expression}
     columns = key | {name: sa.func.sum(_recompute.c[name]) for name in ("tokens", "device_s")}
     source = _usage.join(takers, _taken(takers)).join(_recompute, _recompute.c.request_id == _usage.c.request_id)

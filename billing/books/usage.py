@@ -70,7 +70,7 @@ class Totals(msgspec.Struct, frozen=True):
     cost_picos: dict[str, int]
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class UsageFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which rows: every given value must match; `start` ≤ finished_at < `end`, in microseconds UTC."""
 
     tenant_id: str | None = None
@@ -93,14 +93,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             found.append(_usage.c.finished_at < self.end)
         return found
 
-    def which(self) -> reports.Which:
+    def which(self) -> reports.ReportFilter:
         """The same, as reports are asked. Without a start or an end: all there is."""
         lists = {f"{name}s": (value,) for name in reports.GROUPS if (value := getattr(self, name)) is not None}
         start, end = self.start or 0, MOMENT_MAX if self.end is None else self.end
-        return reports.Which(start=start, end=max(start, end), **lists)
+        return reports.ReportFilter(start=start, end=max(start, end), **lists)
 
 
-def totals(connection: sa.Connection, which: Filter) -> Totals:
+def totals(connection: sa.Connection, which: UsageFilter) -> Totals:
     """Whole hours from the roll-ups; complete to the last request."""
     asked = which.which()
     rows = reports.totals(connection, asked)
@@ -121,7 +121,7 @@ def totals(connection: sa.Connection, which: Filter) -> Totals:
     )
 
 
-def page(connection: sa.Connection, which: Filter, *, after: int = 0, limit: int = 100) -> list[UsageRow]:
+def page(connection: sa.Connection, which: UsageFilter, *, after: int = 0, limit: int = 100) -> list[UsageRow]:
     """Rows in ledger order, beginning after sequence `after`; the last row's sequence asks for the next page."""
     limit = min(limit, PAGE_MAX)
     found: list[UsageRow] = []
@@ -133,7 +133,7 @@ def page(connection: sa.Connection, which: Filter, *, after: int = 0, limit: int
     return found
 
 
-def _ranges(connection: sa.Connection, which: Filter) -> list[tuple[int, int]]:
+def _ranges(connection: sa.Connection, which: UsageFilter) -> list[tuple[int, int]]:
     """Where such rows can lie, as sequences (above the first, up to the last): between two moments what the roll-ups
     say of their hours, and all that is not folded yet. Without moments: everywhere."""
     if which.start is None and which.end is None:

@@ -40,7 +40,7 @@ USAGE_COLUMNS = (
 )
 
 
-class Used(msgspec.Struct):
+class UsageData(msgspec.Struct):
     """`data` of a settled request. `cost`: exact units of `currency`."""
 
     sequence: int
@@ -60,7 +60,7 @@ class Used(msgspec.Struct):
     started_at: str
 
 
-class Corrected(msgspec.Struct):
+class CorrectionData(msgspec.Struct):
     """`data` of a correction: tokens and an amount more or, below 0, less."""
 
     sequence: int
@@ -79,14 +79,14 @@ class Corrected(msgspec.Struct):
     reason: str
 
 
-class Event(msgspec.Struct):
+class UsageEvent(msgspec.Struct):
     """`id` is the request's, or the correction's; `subject` the key's."""
 
     id: str
     source: str
     type: str
     time: str
-    data: Used | Corrected
+    data: UsageData | CorrectionData
     specversion: str = SPEC_VERSION
     datacontenttype: str = CONTENT_TYPE
     subject: str | msgspec.UnsetType = msgspec.UNSET
@@ -96,7 +96,7 @@ _ENCODER = msgspec.json.Encoder()
 GROUPS_MAX = 20_000  # remembered at once; past it they are made again
 
 
-class Writer:
+class EventWriter:
     """Settled requests as lines. What those of one key, model, tier and price have alike is rendered once."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ def _rendered(
 
 
 def of_correction(made: Correction) -> bytes:
-    data = Corrected(
+    data = CorrectionData(
         made.sequence,
         made.tenant_id,
         made.project_id,
@@ -176,7 +176,7 @@ def of_correction(made: Correction) -> bytes:
         made.currency,
         made.reason,
     )
-    event = Event(made.id, f"/tenants/{made.tenant_id}", CORRECTED, precise_moment_text(made.created_at), data)
+    event = UsageEvent(made.id, f"/tenants/{made.tenant_id}", CORRECTED, precise_moment_text(made.created_at), data)
     if made.key_id is not None:
         event.subject = made.key_id
     return _ENCODER.encode_lines([event])

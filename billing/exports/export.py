@@ -24,14 +24,14 @@ from billing.books import corrections, periods, rollups
 from billing.books.corrections import Correction
 from billing.books.periods import Period
 from billing.clock import rfc3339
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.exports import events, labels, writers
 from billing.exports.amounts import decimal_text
-from billing.exports.rows import BooksDiffer, Hours, Price, Row, Rows
+from billing.exports.rows import BooksDiffer, PeriodRows, Price, Row, UsageHour
 from billing.exports.writers import MissingLibrary
 from billing.focus import manifest as manifests
 from billing.focus.columns import VERSION
-from billing.focus.manifest import Ledger, Manifest
+from billing.focus.manifest import Manifest, ManifestLedger
 
 FETCH = 8192  # rows of the database in memory at once
 PRICES_MAX = 10_000
@@ -45,7 +45,7 @@ FORMATS: dict[str, tuple[str, ...]] = {"focus": ("csv", "parquet", "jsonl"), "ev
 # Rows of the ledger done, of all, and rows written.
 Progress = Callable[[int, int, int], None]
 
-__all__ = ["BooksDiffer", "Cancelled", "MissingLibrary", "Spec", "TooLarge", "run"]
+__all__ = ["BooksDiffer", "ExportCancelled", "ExportSpec", "ExportTooLarge", "MissingLibrary", "run"]
 
 # Between two reads lies the work on what was read, and at the end a large file is synced to its disk.
 _PATIENT = sa.text("SET LOCAL idle_in_transaction_session_timeout = '15min'")
@@ -53,7 +53,7 @@ _hours = tables.usage_hours
 _usage = tables.usage
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True):
+class ExportSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What to export: one tenant's month, or (tenant_id None) that of all tenants. events are JSONL alone."""
 
     kind: Kind
@@ -61,7 +61,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     month: str
     tenant_id: str | None = None
 
-    def check(self) -> Spec:
+    def check(self) -> ExportSpec:
         """Raises InvalidValue."""
         periods.check_month(self.month)
         if self.format not in FORMATS[self.kind]:
@@ -69,11 +69,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-class Cancelled(Exception):
+class ExportCancelled(Exception):
     """Somebody asked for it to stop, from within `progress`."""
 
 
-class TooLarge(Exception):
+class ExportTooLarge(Exception):
     """The file would be larger than it may be."""
 
 
@@ -96,11 +96,11 @@ class _Sink(io.RawIOBase):
         return self.size
 
     def write(self, data: Any) -> int:
-        """Raises TooLarge, and OSError of this write or the one before."""
+        """Raises ExportTooLarge, and OSError of this write or the one before."""
         content = bytes(data)  # the giver may use its buffer again
         self.size += len(content)
         if self.size > self._bytes_max:
-            raise TooLarge(f"the file would be larger than {self._bytes_max} bytes")
+            raise ExportTooLarge(f"the file would be larger than {self._bytes_max} bytes")
         self._wait()
         if len(content) < THREAD_BYTES_MIN:
             self._take(content)
@@ -131,7 +131,7 @@ class _Sink(io.RawIOBase):
         self._file.write(content)
 
 
-class _Used(msgspec.Struct, frozen=True, kw_only=True):
+class _RowBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that were read together, by column; `tokens` in the order of METERS, `first` and `last` sequences."""
 
     currencies: list[str]
@@ -142,7 +142,7 @@ class _Used(msgspec.Struct, frozen=True, kw_only=True):
     last: list[int]
 
 
-class _Sums:
+class _ManifestSums:
     """What the manifest says, gathered on the way. Amounts in picos."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class _Sums:
         self.corrected = 0
         self.done = 0
 
-    def used(self, part: _Used) -> None:
+    def used(self, part: _RowBatch) -> None:
         for currency in set(part.currencies):
             paid = [picos for picos, of in zip(part.picos, part.currencies, strict=True) if of == currency]
             self.billed[currency] = self.billed.get(currency, 0) + sum(paid)
@@ -176,26 +176,26 @@ class _Sums:
         )
         self.corrected += 1
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ManifestLedger:
         first, last = self.usage_ends or (None, None)
         made_first, made_last = self.corrections or (None, None)
-        return Ledger(self.usage_rows, first, last, self.corrected, made_first, made_last)
+        return ManifestLedger(self.usage_rows, first, last, self.corrected, made_first, made_last)
 
 
-def file_name(connection: sa.Connection, spec: Spec) -> str:
-    """For example focus-2026-01-acme.csv. Raises NotFound."""
+def file_name(connection: sa.Connection, spec: ExportSpec) -> str:
+    """For example focus-2026-01-acme.csv. Raises RowNotFound."""
     whose = ""
     if spec.tenant_id is not None:
         query = sa.select(tables.tenants.c.slug).where(tables.tenants.c.id == spec.tenant_id)
         slug = connection.execute(query).scalar_one_or_none()
         if slug is None:
-            raise NotFound(f"there is no tenant {spec.tenant_id!r}", "tenant")
+            raise RowNotFound(f"there is no tenant {spec.tenant_id!r}", "tenant")
         whose = f"-{slug}"
     return f"{spec.kind}-{spec.month}{whose}.{spec.format}"
 
 
-def of_spec(connection: sa.Connection, spec: Spec) -> Iterator[Period]:
-    """Its periods, in the order of the file. Raises NotFound when there is none."""
+def of_spec(connection: sa.Connection, spec: ExportSpec) -> Iterator[Period]:
+    """Its periods, in the order of the file. Raises RowNotFound when there is none."""
     if spec.tenant_id is not None:
         yield periods.get(connection, spec.tenant_id, spec.month)
         return
@@ -204,15 +204,16 @@ def of_spec(connection: sa.Connection, spec: Spec) -> Iterator[Period]:
         yield from found
         after = (found[-1].start_at, found[-1].id)
     if after is None:
-        raise NotFound(f"no tenant has a period {spec.month}", "month")
+        raise RowNotFound(f"no tenant has a period {spec.month}", "month")
 
 
 def run(
-    connection: sa.Connection, spec: Spec, directory: Path, *, bytes_max: int, progress: Progress | None = None
+    connection: sa.Connection, spec: ExportSpec, directory: Path, *, bytes_max: int, progress: Progress | None = None
 ) -> Manifest:
     """Write the file and its manifest into `directory`, which is there. `connection` is of one transaction that reads
     (Database.read_sync). The names of things must be kept (labels). What `progress` raises ends it; then, and whatever
-    goes wrong, nothing of it stays. Raises NotFound, InvalidValue, MissingLibrary, BooksDiffer, TooLarge, OSError."""
+    goes wrong, nothing of it stays. Raises RowNotFound, InvalidValue, MissingLibrary, BooksDiffer, ExportTooLarge,
+    OSError."""
     spec.check()
     if connection.dialect.name != "sqlite":
         connection.execute(_PATIENT)
@@ -251,12 +252,12 @@ def _replace(path: Path, content: bytes) -> None:
 class _Export:
     """One run: the periods one after another through one writer."""
 
-    def __init__(self, connection: sa.Connection, spec: Spec, sink: _Sink, progress: Progress) -> None:
+    def __init__(self, connection: sa.Connection, spec: ExportSpec, sink: _Sink, progress: Progress) -> None:
         self._connection = connection
         self._spec = spec
         self._sink = sink
         self._progress = progress
-        self._sums = _Sums()
+        self._sums = _ManifestSums()
         self._prices: dict[tuple[str, str], Price] = {}
         # Named before the first row is read: of an open period, what is in the roll-ups is what there is.
         self._upto = rollups.read_cursor(connection).sequence
@@ -271,7 +272,7 @@ class _Export:
             invoice = self._period(period, total)
             if invoice is not None:
                 owed = Decimal(decimal_text(invoice.total_picos))
-                invoices[invoice.id] = manifests.Invoice(owed, invoice.currency)
+                invoices[invoice.id] = manifests.ManifestInvoice(owed, invoice.currency)
         if self._writer is not None:
             self._writer.close()
         sha256, sums = self._sink.finish(), self._sums
@@ -324,8 +325,8 @@ class _Export:
     # ---- FOCUS
 
     def _focus(self, period: Period, invoice_id: str | None, total: int) -> None:
-        rows = Rows(period, invoice_id, labels.read(self._connection, period))
-        columns = [_hours.c[name] for name in Hours.__struct_fields__]
+        rows = PeriodRows(period, invoice_id, labels.stored_names(self._connection, period))
+        columns = [_hours.c[name] for name in UsageHour.__struct_fields__]
         query = sa.select(*columns).where(_hours.c.period_id == period.id)
         order = ("key_id", "model", "adapter", "tier", "price_version_id", "project_id")
         query = query.order_by(_hours.c.hour, *(self._bytewise(_hours.c[name]) for name in order))
@@ -333,7 +334,7 @@ class _Export:
         for read in self._stream(query):
             self._know({(row[5], row[4]) for row in read})
             sums.used(
-                _Used(
+                _RowBatch(
                     currencies=[row[7] for row in read],
                     picos=[row[11] for row in read],
                     tokens=([row[8] for row in read], [row[9] for row in read], [row[10] for row in read]),
@@ -386,12 +387,12 @@ class _Export:
     # ---- events
 
     def _events(self, period: Period, total: int) -> None:
-        sums, writer = self._sums, events.Writer()
+        sums, writer = self._sums, events.EventWriter()
         columns = [_usage.c[name] for name in events.USAGE_COLUMNS]
         for read in self._stream(sa.select(*columns).where(*self._in(period)).order_by(_usage.c.sequence)):
             sequences = [row[0] for row in read]
             sums.used(
-                _Used(
+                _RowBatch(
                     currencies=[row[9] for row in read],
                     picos=[row[13] for row in read],
                     tokens=([row[10] - row[11] for row in read], [row[11] for row in read], [row[12] for row in read]),
@@ -411,7 +412,7 @@ class _Export:
         self._progress(self._sums.done, total, self._sums.rows)
 
     def _in(self, period: Period) -> list[sa.ColumnElement[bool]]:
-        """As periods.belongs has it, for one period and up to the roll-ups' cursor."""
+        """As periods.usage_in_period has it, for one period and up to the roll-ups' cursor."""
         upto = self._upto if period.closed_sequence is None else period.closed_sequence
         own = _usage.c.finished_at >= period.start_at
         late = sa.false() if period.late_after is None else _usage.c.sequence > period.late_after
@@ -440,8 +441,8 @@ class _Export:
             yield list(part)
 
 
-def _shown(period: Period) -> manifests.Period:
-    return manifests.Period(
+def _shown(period: Period) -> manifests.ManifestPeriod:
+    return manifests.ManifestPeriod(
         id=period.id,
         tenant_id=period.tenant_id,
         month=period.month,

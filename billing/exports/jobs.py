@@ -13,12 +13,12 @@ import sqlalchemy as sa
 
 from billing import tables
 from billing.clock import Clock, database_now
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.exports import export
-from billing.exports.export import Format, Kind, Spec
+from billing.exports.export import ExportSpec, Format, Kind
 from billing.focus.manifest import Manifest
 from billing.ids import new_id
-from billing.lists import Asked, Columns, Listed, page
+from billing.lists import ListColumns, ListPage, ListQuery, page
 
 # What waits, of all tenants together and of one, each counted apart: nobody keeps others from asking.
 WAITING_MAX = 100
@@ -36,14 +36,14 @@ _exports = tables.exports
 _leases = tables.leases
 
 
-_SORTED = Columns(
+_SORTED = ListColumns(
     sorts={name: _exports.c[name] for name in ("created_at", "month", "kind", "state")},
     unique=_exports.c.sequence,
     searched=(_exports.c.id, _exports.c.month, _exports.c.actor, sa.func.coalesce(_exports.c.tenant_id, "")),
 )
 
 
-class Job(msgspec.Struct, frozen=True):
+class ExportJob(msgspec.Struct, frozen=True):
     """A row of exports, in the order of its columns. `read_rows` of `all_rows` of the ledger are done."""
 
     sequence: int
@@ -69,12 +69,12 @@ class Job(msgspec.Struct, frozen=True):
     error: str | None
 
     @property
-    def spec(self) -> Spec:
-        return Spec(kind=self.kind, format=self.format, month=self.month, tenant_id=self.tenant_id)
+    def spec(self) -> ExportSpec:
+        return ExportSpec(kind=self.kind, format=self.format, month=self.month, tenant_id=self.tenant_id)
 
 
-def create(connection: sa.Connection, spec: Spec, *, actor: str, clock: Clock = database_now) -> Job:
-    """Raises InvalidValue, also when too many wait already, and NotFound where there is nothing to export."""
+def create(connection: sa.Connection, spec: ExportSpec, *, actor: str, clock: Clock = database_now) -> ExportJob:
+    """Raises InvalidValue, also when too many wait already, and RowNotFound where there is nothing to export."""
     spec.check()
     next(export.of_spec(connection, spec))
     waiting = sa.select(sa.func.count()).where(
@@ -96,39 +96,40 @@ def create(connection: sa.Connection, spec: Spec, *, actor: str, clock: Clock = 
         read_rows=0,
         rows=0,
     )
-    return Job(*connection.execute(made.returning(*_exports.c)).one())
+    return ExportJob(*connection.execute(made.returning(*_exports.c)).one())
 
 
-def get(connection: sa.Connection, export_id: str) -> Job:
-    """Raises NotFound."""
+def get(connection: sa.Connection, export_id: str) -> ExportJob:
+    """Raises RowNotFound."""
     row = connection.execute(sa.select(_exports).where(_exports.c.id == export_id)).one_or_none()
     if row is None:
-        raise NotFound(f"there is no export {export_id!r}")
-    return Job(*row)
+        raise RowNotFound(f"there is no export {export_id!r}")
+    return ExportJob(*row)
 
 
 def listing(
     connection: sa.Connection, *, tenant_id: str | None = None, before: int | None = None, limit: int = LIST_MAX
-) -> list[Job]:
+) -> list[ExportJob]:
     """The newest first, beginning before sequence `before`."""
     query = sa.select(_exports).order_by(_exports.c.sequence.desc()).limit(min(limit, LIST_MAX))
     if tenant_id is not None:
         query = query.where(_exports.c.tenant_id == tenant_id)
     if before is not None:
         query = query.where(_exports.c.sequence < before)
-    return [Job(*row) for row in connection.execute(query)]
+    return [ExportJob(*row) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None) -> Listed[Job]:
+def found(connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None) -> ListPage[ExportJob]:
     """Raises InvalidValue."""
     query = sa.select(_exports)
     if tenant_id is not None:
         query = query.where(_exports.c.tenant_id == tenant_id)
-    return page(connection, query, _SORTED, asked, lambda row: Job(*row), lambda job: job.sequence)
+    return page(connection, query, _SORTED, asked, lambda row: ExportJob(*row), lambda job: job.sequence)
 
 
-def end(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> Job:
-    """Cancel one that waits or runs; give up the file of one that is done. Others stay as they are. Raises NotFound."""
+def cancel(connection: sa.Connection, export_id: str, clock: Clock = database_now) -> ExportJob:
+    """Cancel one that waits or runs; give up the file of one that is done. Others stay as they are. Raises
+    RowNotFound."""
     job = get(connection, export_id)
     state = "cancelled" if job.state in ACTIVE else "removed" if job.state == "done" else job.state
     if state == job.state:
@@ -159,13 +160,13 @@ def _head(now: int) -> sa.Select[Any]:
     return sa.select(_exports.c.id, _exports.c.attempts, free).where(active).order_by(_exports.c.sequence).limit(1)
 
 
-def waiting(connection: sa.Connection, clock: Clock = database_now) -> bool:
+def has_waiting(connection: sa.Connection, clock: Clock = database_now) -> bool:
     """Whether there is something to take: a cheap look."""
     head = connection.execute(_head(clock(connection))).one_or_none()
     return head is not None and bool(head.free)
 
 
-def take(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now) -> Job | None:
+def claim(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = database_now) -> ExportJob | None:
     """The oldest unfinished one, when nobody alive works on it: one after another, whoever asks. One that was begun
     ATTEMPTS_MAX times fails."""
     now = clock(connection)
@@ -189,7 +190,7 @@ def take(connection: sa.Connection, gateway_id: str, host: str, clock: Clock = d
             rows=0,
         ).returning(*_exports.c)
     ).one_or_none()
-    return None if row is None else Job(*row)
+    return None if row is None else ExportJob(*row)
 
 
 def _own(export_id: str, gateway_id: str) -> sa.Update:
@@ -198,7 +199,7 @@ def _own(export_id: str, gateway_id: str) -> sa.Update:
     )
 
 
-def progress(
+def record_progress(
     connection: sa.Connection, export_id: str, gateway_id: str, *, read_rows: int, all_rows: int, rows: int
 ) -> bool:
     """False when it is this gateway's no more, or was cancelled: stop."""
@@ -209,7 +210,7 @@ def progress(
 def finish(
     connection: sa.Connection, export_id: str, gateway_id: str, made: Manifest, clock: Clock = database_now
 ) -> bool:
-    """False as of `progress`."""
+    """False as of `record_progress`."""
     change = _own(export_id, gateway_id).values(
         state="done",
         finished_at=clock(connection),
@@ -246,16 +247,16 @@ def fail(
     connection.execute(_own(export_id, gateway_id).values(values))
 
 
-def release(connection: sa.Connection, export_id: str, gateway_id: str) -> None:
+def release_claim(connection: sa.Connection, export_id: str, gateway_id: str) -> None:
     """At a stop: another gateway may take it at once, and this attempt does not count."""
     values = {"state": "queued", "gateway_id": None, "attempts": _exports.c.attempts - 1}
     connection.execute(_own(export_id, gateway_id).values(values))
 
 
-def standing(connection: sa.Connection, names: Sequence[str]) -> list[Job]:
+def active_jobs(connection: sa.Connection, names: Sequence[str]) -> list[ExportJob]:
     """Of those whose ids are among `names`: what waits, runs or is done, the newest first."""
     query = sa.select(_exports).where(_exports.c.id.in_(names), _exports.c.state.in_((*ACTIVE, "done")))
-    return [Job(*row) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
+    return [ExportJob(*row) for row in connection.execute(query.order_by(_exports.c.sequence.desc()))]
 
 
 def remove(connection: sa.Connection, export_ids: Sequence[str]) -> None:

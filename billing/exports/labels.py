@@ -20,7 +20,7 @@ _names = tables.export_names
 _periods = tables.billing_periods
 
 
-def subjects(connection: sa.Connection, period: Period) -> list[str]:
+def named_ids(connection: sa.Connection, period: Period) -> list[str]:
     """Ids of the keys, adapters and projects that the period's rows name."""
     hours, corrections = tables.usage_hours, tables.corrections
     found: set[str] = set()
@@ -31,7 +31,7 @@ def subjects(connection: sa.Connection, period: Period) -> list[str]:
     return sorted(found - {tables.NONE, None})
 
 
-def own(connection: sa.Connection, tenant_id: str) -> dict[str, str]:
+def current_names(connection: sa.Connection, tenant_id: str) -> dict[str, str]:
     """Names of the tenant and of its projects, as they are now."""
     tenants, projects = tables.tenants, tables.projects
     asked = (
@@ -41,7 +41,9 @@ def own(connection: sa.Connection, tenant_id: str) -> dict[str, str]:
     return {subject: name for query in asked for subject, name in connection.execute(query)}
 
 
-def keep(connection: sa.Connection, period: Period, names: Mapping[str, str], clock: Clock = database_now) -> None:
+def store_names(
+    connection: sa.Connection, period: Period, names: Mapping[str, str], clock: Clock = database_now
+) -> None:
     """Of a closed period, what was kept since it was closed stays; before that the newest names hold."""
     if connection.dialect.name == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
@@ -71,7 +73,7 @@ def _parts(names: Mapping[str, str]) -> Iterator[dict[str, str]]:
         yield {subject: names[subject] for subject in ids[at : at + KEEP_MAX]}
 
 
-def read(connection: sa.Connection, period: Period) -> dict[str, str]:
+def stored_names(connection: sa.Connection, period: Period) -> dict[str, str]:
     """What was kept."""
     query = sa.select(_names.c.subject_id, _names.c.name).where(_names.c.period_id == period.id)
     return {row.subject_id: row.name for row in connection.execute(query)}

@@ -85,7 +85,7 @@ COLUMNS = (
 VARYING = frozenset((*MONEY, *QUANTITIES, "ChargePeriodEnd", "ChargePeriodStart"))
 
 
-class Group:
+class SharedCells:
     """Cells that many rows have alike: strings and null, moments in microseconds, unit prices in picos.
     `rendered`: what a writer made of them."""
 
@@ -97,7 +97,7 @@ class Group:
 
 
 # A group, start and end in microseconds, tokens (null: an amount without a price), picos.
-Row = tuple[Group, int, int, int | None, int]
+Row = tuple[SharedCells, int, int, int | None, int]
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class Price(msgspec.Struct, frozen=True):
     picos: tuple[int, int, int]
 
 
-class Hours(msgspec.Struct, frozen=True, array_like=True):
+class UsageHour(msgspec.Struct, frozen=True, array_like=True):
     """What is read of a row of usage_hours, in this order."""
 
     hour: int
@@ -131,14 +131,14 @@ class BooksDiffer(Exception):
     """Sums that must be equal are not: nothing is exported from such books."""
 
 
-class Rows:
+class PeriodRows:
     """Makes the rows of one period. `names`: of projects, adapters and keys by id, of the tenant, and the issuer's as
     `provider`; `invoice_id` of a closed period."""
 
     def __init__(self, period: Period, invoice_id: str | None, names: Mapping[str, str]) -> None:
         self._period = period
         self._names = names
-        self._groups: dict[tuple[Any, ...], tuple[Group | None, ...]] = {}
+        self._groups: dict[tuple[Any, ...], tuple[SharedCells | None, ...]] = {}
         provider = names["provider"]
         self._base: dict[str, Any] = dict.fromkeys(COLUMNS) | {
             "BillingAccountId": period.tenant_id,
@@ -184,11 +184,11 @@ class Rows:
                 )
         return made
 
-    def _usage(self, named: tuple[Any, ...], price: Price, meter: Meter) -> Group:
+    def _usage(self, named: tuple[Any, ...], price: Price, meter: Meter) -> SharedCells:
         key, model, adapter, tier, version, project, currency, late = named
         # Usage that came after its own month was closed: it corrects what was invoiced.
         cells = self._base | self._of(project, key, model, adapter, tier) | self._priced(price, version, tier, meter)
-        return Group(
+        return SharedCells(
             cells
             | {
                 "BillingCurrency": currency,
@@ -258,10 +258,10 @@ class Rows:
         }
         if price is None or made.price_version_id is None or made.meter is None or made.tier is None:
             kind = {"ChargeCategory": "Credit" if made.picos < 0 else "Adjustment", "ChargeFrequency": "One-Time"}
-            return Group(cells | kind), start, end, None, made.picos
+            return SharedCells(cells | kind), start, end, None, made.picos
         cells |= self._priced(price, made.price_version_id, made.tier, _meter(made.meter))
         kind = {"ChargeCategory": "Usage", "ChargeFrequency": "Usage-Based"}
-        return Group(cells | kind), start, end, made.tokens, made.picos
+        return SharedCells(cells | kind), start, end, made.tokens, made.picos
 
 
 def _meter(name: str) -> Meter:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import IO, Any, Protocol
 
 from billing.exports.amounts import csv_cell, decimal_text, moment_text
-from billing.exports.rows import COLUMNS, MOMENTS, MONEY, PRICES, QUANTITIES, VARYING, Group, Row
+from billing.exports.rows import COLUMNS, MOMENTS, MONEY, PRICES, QUANTITIES, VARYING, Row, SharedCells
 
 VERSION = 2  # of what is in the cells: alike rows give alike bytes within one. 2: Tags name the key and the project
 ROW_GROUP = 65_536  # rows of Parquet that are in memory at once
@@ -86,7 +86,7 @@ class TextWriter:
     def close(self) -> None:
         pass
 
-    def _between(self, group: Group, no_tokens: bool) -> tuple[str, ...]:
+    def _between(self, group: SharedCells, no_tokens: bool) -> tuple[str, ...]:
         """A row of the group as text, cut where its own cells go: those of VARYING, in the order of COLUMNS."""
         parts = [""]
         for at, name in enumerate(COLUMNS):
@@ -149,7 +149,7 @@ class ParquetWriter:
         import numpy
 
         groups: dict[int, int] = {}
-        distinct: list[Group] = []
+        distinct: list[SharedCells] = []
         places = numpy.empty(len(rows), numpy.int32)
         for at, row in enumerate(rows):
             place = groups.get(id(row[0]))

@@ -16,9 +16,9 @@ import msgspec
 
 from billing.focus import readers, values
 from billing.focus.columns import COLUMNS, MANDATORY, Column
-from billing.focus.findings import Finding, Findings, Severity
-from billing.focus.manifest import Manifest, ManifestBroken, beside
-from billing.focus.readers import Batch, CannotRead
+from billing.focus.findings import Finding, FindingList, Severity
+from billing.focus.manifest import Manifest, ManifestBroken, manifest_path
+from billing.focus.readers import Batch, UnreadableFile
 from billing.focus.rules import RULES, Rule
 
 # Of what rows have in common through the whole file; beyond it, a rule looks no further and the report says so.
@@ -38,7 +38,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 EXACT = Context(prec=100)
 
 
-class Report(msgspec.Struct, frozen=True):
+class FocusReport(msgspec.Struct, frozen=True):
     """`counts` by rule, of everything found; `findings` are the first of each. `billed` by currency, exact decimals.
     `manifest`: the file that was compared with. `unchecked`: rules that looked at a part only."""
 
@@ -60,11 +60,11 @@ class Report(msgspec.Struct, frozen=True):
         return self.musts == 0
 
 
-def check(path: Path, manifest: Path | None = None) -> Report:
-    """`manifest`: without it, the one that lies beside the file, if any. Raises CannotRead, OSError."""
-    found = Findings()
+def check(path: Path, manifest: Path | None = None) -> FocusReport:
+    """`manifest`: without it, the one that lies beside the file, if any. Raises UnreadableFile, OSError."""
+    found = FindingList()
     promised: Manifest | None = None
-    promise = manifest or beside(path)
+    promise = manifest or manifest_path(path)
     try:
         promised = None if promise is None else Manifest.read(promise)
     except ManifestBroken as error:
@@ -79,7 +79,7 @@ def check(path: Path, manifest: Path | None = None) -> Report:
     check_.finish()
     if promised is not None:
         _compare(promised, check_, digest, path, found)
-    return Report(
+    return FocusReport(
         file=path.name,
         format=path.suffix.removeprefix("."),
         rows=check_.rows,
@@ -98,7 +98,7 @@ def check(path: Path, manifest: Path | None = None) -> Report:
 class _Check:
     """One pass over a file."""
 
-    def __init__(self, names: list[str], typed: bool, found: Findings) -> None:
+    def __init__(self, names: list[str], typed: bool, found: FindingList) -> None:
         self._found = found
         self._typed = typed
         self._index = {name: at for at, name in enumerate(names)}
@@ -288,7 +288,7 @@ def _combinations(columns: list[list[Any]], distinct: list[set[Any]], in_order: 
     return dict.fromkeys(zip(*columns, strict=True))
 
 
-def _compare(promised: Manifest, seen: _Check, digest: str, path: Path, found: Findings) -> None:
+def _compare(promised: Manifest, seen: _Check, digest: str, path: Path, found: FindingList) -> None:
     """The file with what its manifest says of it."""
     if promised.file != path.name:
         found.add("manifest", f"is of the file {promised.file!r}", value=path.name)
@@ -302,7 +302,7 @@ def _compare(promised: Manifest, seen: _Check, digest: str, path: Path, found: F
         _totals("invoice-total", "InvoiceId", invoices, seen.invoices, found)
 
 
-def _totals(rule: str, column: str, promised: dict[str, Decimal], sums: dict[str, Decimal], found: Findings) -> None:
+def _totals(rule: str, column: str, promised: dict[str, Decimal], sums: dict[str, Decimal], found: FindingList) -> None:
     for name in _either(promised, sums):
         there, here = promised.get(name, Decimal(0)), sums.get(name, Decimal(0))
         if there != here:
@@ -313,4 +313,4 @@ def _either(*named: Iterable[str]) -> list[str]:
     return sorted({name for names in named for name in names})
 
 
-__all__ = ["CannotRead", "Report", "check"]
+__all__ = ["FocusReport", "UnreadableFile", "check"]

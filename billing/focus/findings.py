@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
 
-class Findings:
+class FindingList:
     """Collects them within the bounds above. `counts` by rule and severity, of all."""
 
     def __init__(self) -> None:

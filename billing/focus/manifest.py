@@ -16,14 +16,14 @@ class ManifestBroken(Exception):
     """No JSON, or not of this shape."""
 
 
-class Invoice(msgspec.Struct, frozen=True):
+class ManifestInvoice(msgspec.Struct, frozen=True):
     """`total`: what is owed, exact, in `currency`."""
 
     total: Decimal
     currency: str
 
 
-class Ledger(msgspec.Struct, frozen=True):
+class ManifestLedger(msgspec.Struct, frozen=True):
     """Usage rows and corrections of the ledger in the file, by their sequences; null: there are none."""
 
     usage_rows: int
@@ -34,7 +34,7 @@ class Ledger(msgspec.Struct, frozen=True):
     correction_sequence_max: int | None
 
 
-class Period(msgspec.Struct, frozen=True):
+class ManifestPeriod(msgspec.Struct, frozen=True):
     """A tenant's billing period; moments as in the file."""
 
     id: str
@@ -57,11 +57,11 @@ class Manifest(msgspec.Struct, frozen=True):
     rows: int
     billed: dict[str, Decimal]
     tokens: dict[str, int]
-    ledger: Ledger
-    periods: list[Period]
+    ledger: ManifestLedger
+    periods: list[ManifestPeriod]
     provisional: bool
     writer: str
-    invoices: dict[str, Invoice] = {}
+    invoices: dict[str, ManifestInvoice] = {}
     format: str = FORMAT
     focus_version: str | None = None
 
@@ -82,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(self, order="deterministic")) + b"\n"
 
 
-def beside(path: Path) -> Path | None:
+def manifest_path(path: Path) -> Path | None:
     """The manifest of the file at `path`, where there is one."""
     found = path.with_name(path.name + SUFFIX)
     return found if found.is_file() else None

@@ -25,11 +25,11 @@ COLUMNS_MAX = 1000
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
 
-class CannotRead(Exception):
+class UnreadableFile(Exception):
     """The file is none of ours to judge: no such format, broken in the middle, or what reads it is not installed."""
 
 
-class Misfit(msgspec.Struct, frozen=True):
+class MalformedRow(msgspec.Struct, frozen=True):
     """A row that is not as the header says; its cells are in no batch."""
 
     row: int
@@ -43,11 +43,11 @@ class Batch(msgspec.Struct, frozen=True):
 
     rows: list[int]
     columns: list[list[Any]]
-    misfits: list[Misfit]
+    misfits: list[MalformedRow]
     distinct: list[set[Any]]
 
 
-def _batch(rows: list[int], columns: Iterable[Sequence[Any]], misfits: list[Misfit]) -> Batch:
+def _batch(rows: list[int], columns: Iterable[Sequence[Any]], misfits: list[MalformedRow]) -> Batch:
     """Columns that are alike, as costs of a provider without discounts are, become one list."""
     lists: list[list[Any]] = []
     distinct: list[set[Any]] = []
@@ -85,14 +85,14 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 def open_file(path: Path, file: IO[bytes]) -> Reader:
-    """By the end of the path's name. Raises CannotRead, now or from the batches."""
+    """By the end of the path's name. Raises UnreadableFile, now or from the batches."""
     if path.suffix == ".csv":
         return _csv(file)
     if path.suffix == ".jsonl":
         return _jsonl(file)
     if path.suffix == ".parquet":
         return _parquet(file)
-    raise CannotRead(f"the name of the file ends in none of {', '.join(SUFFIXES)}")
+    raise UnreadableFile(f"the name of the file ends in none of {', '.join(SUFFIXES)}")
 
 
 # ---- CSV
@@ -126,11 +126,11 @@ class _Lines:
     def _block(self) -> list[str]:
         block, rest = self._file.read(BLOCK_BYTES), self._file.readline(LINE_CHARS_MAX)
         if len(block) - (block.rfind(b"\n") + 1) + len(rest) >= LINE_CHARS_MAX:
-            raise CannotRead(f"a line is longer than {LINE_CHARS_MAX} bytes")
+            raise UnreadableFile(f"a line is longer than {LINE_CHARS_MAX} bytes")
         try:
             text = (block + rest).decode()
         except UnicodeDecodeError as error:
-            raise CannotRead(f"the file is not UTF-8: {error}") from error
+            raise UnreadableFile(f"the file is not UTF-8: {error}") from error
         return io.StringIO(text, newline="\n").readlines()  # as bytes are split: at no other character
 
     def take(self, count: int) -> list[str]:
@@ -148,11 +148,11 @@ def _csv(file: IO[bytes]) -> Reader:
     try:
         names = next(records)
     except StopIteration:
-        raise CannotRead("the file is empty") from None
+        raise UnreadableFile("the file is empty") from None
     except csv.Error as error:
-        raise CannotRead(f"the header is no CSV: {error}") from error
+        raise UnreadableFile(f"the header is no CSV: {error}") from error
     if len(names) > COLUMNS_MAX:
-        raise CannotRead(f"the file has more than {COLUMNS_MAX} columns")
+        raise UnreadableFile(f"the file has more than {COLUMNS_MAX} columns")
     lines.take(records.line_num)
     return Reader(names, False, _csv_batches(records, lines, len(names)))
 
@@ -164,7 +164,7 @@ def _csv_batches(records: Any, lines: _Lines, width: int) -> Iterator[Batch]:
         try:
             found.extend(itertools.islice(records, BATCH_ROWS))
         except csv.Error as error:
-            raise CannotRead(f"row {row + len(found) + 1} is no CSV: {error}") from error
+            raise UnreadableFile(f"row {row + len(found) + 1} is no CSV: {error}") from error
         if not found:
             return
         text = lines.take(records.line_num - taken)
@@ -174,13 +174,13 @@ def _csv_batches(records: Any, lines: _Lines, width: int) -> Iterator[Batch]:
             found = _with_quoted(text)
         numbers = list(range(row + 1, row + 1 + len(found)))
         row += len(found)
-        misfits: list[Misfit] = []
+        misfits: list[MalformedRow] = []
         if set(map(len, found)) != {width}:
             rows = list(zip(numbers, found, strict=True))
             numbers = [number for number, record in rows if len(record) == width]
             found = [record for record in found if len(record) == width]
             misfits = [
-                Misfit(number, "row-width", f"has {len(record)} cells, the header {width}")
+                MalformedRow(number, "row-width", f"has {len(record)} cells, the header {width}")
                 for number, record in rows
                 if len(record) != width
             ]
@@ -234,19 +234,19 @@ def _jsonl(file: IO[bytes]) -> Reader:
         return Reader([], True, iter(()))
     names = [name for name, _ in _object(first, 1)]
     if len(names) > COLUMNS_MAX:
-        raise CannotRead(f"the first row has more than {COLUMNS_MAX} columns")
+        raise UnreadableFile(f"the first row has more than {COLUMNS_MAX} columns")
     return Reader(names, True, _jsonl_batches(itertools.chain([first], lines), names))
 
 
 def _object(line: bytes, row: int) -> tuple[tuple[str, Any], ...]:
     if len(line) >= LINE_CHARS_MAX:
-        raise CannotRead(f"row {row} is longer than {LINE_CHARS_MAX} bytes")
+        raise UnreadableFile(f"row {row} is longer than {LINE_CHARS_MAX} bytes")
     try:
         found = _DECODER.decode(line.decode())
     except (ValueError, RecursionError) as error:
-        raise CannotRead(f"row {row} is no JSON: {error}") from error
+        raise UnreadableFile(f"row {row} is no JSON: {error}") from error
     if not isinstance(found, tuple):
-        raise CannotRead(f"row {row} is no JSON object")
+        raise UnreadableFile(f"row {row} is no JSON object")
     return found
 
 
@@ -266,7 +266,7 @@ def _jsonl_batches(lines: Iterator[bytes], names: list[str]) -> Iterator[Batch]:
     while True:
         numbers: list[int] = []
         cells: list[tuple[Any, ...]] = []
-        misfits: list[Misfit] = []
+        misfits: list[MalformedRow] = []
         for line in itertools.islice(lines, BATCH_ROWS):
             row += 1
             pairs = _object(line, row)
@@ -275,7 +275,9 @@ def _jsonl_batches(lines: Iterator[bytes], names: list[str]) -> Iterator[Batch]:
                 by_name = dict(pairs)
                 if len(by_name) != len(pairs) or set(by_name) != set(names):
                     differ = sorted(set(by_name) ^ set(names)) or ["a key twice"]
-                    misfits.append(Misfit(row, "row-columns", f"has not the first row's columns: {', '.join(differ)}"))
+                    misfits.append(
+                        MalformedRow(row, "row-columns", f"has not the first row's columns: {', '.join(differ)}")
+                    )
                     continue
                 values = tuple([by_name[name] for name in names])
             numbers.append(row)
@@ -293,14 +295,14 @@ def _parquet(file: IO[bytes]) -> Reader:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise CannotRead("to read Parquet, pyarrow is needed: install laneway[exports]") from error
+        raise UnreadableFile("to read Parquet, pyarrow is needed: install laneway[exports]") from error
     try:
         found = parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
-        raise CannotRead(f"the file is no Parquet: {error}") from error
+        raise UnreadableFile(f"the file is no Parquet: {error}") from error
     names = list(found.schema_arrow.names)
     if len(names) > COLUMNS_MAX:
-        raise CannotRead(f"the file has more than {COLUMNS_MAX} columns")
+        raise UnreadableFile(f"the file has more than {COLUMNS_MAX} columns")
     return Reader(names, True, _parquet_batches(found, pyarrow.ArrowException))
 
 
@@ -312,7 +314,7 @@ def _parquet_batches(found: Any, broken: type[Exception]) -> Iterator[Batch]:
             row += batch.num_rows
             yield _batch(rows, [_cells(column) for column in batch.columns], [])
     except (broken, OSError) as error:
-        raise CannotRead(f"the file breaks off after row {row}: {error}") from error
+        raise UnreadableFile(f"the file breaks off after row {row}: {error}") from error
 
 
 def _cells(column: Any) -> list[Any]:

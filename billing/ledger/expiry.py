@@ -17,7 +17,7 @@ from billing.clock import SECOND, Clock, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger.leases import LEASE_S, is_live
 from billing.ledger.messages import Expire
-from billing.ledger.transaction import Group
+from billing.ledger.transaction import LedgerTransaction
 
 EXPIRE_GROUP_MAX = 500
 AUDIT_S = 5.0
@@ -43,7 +43,7 @@ def expire_dead(connection: sa.Connection, gateway_id: str, now: int, limit: int
     orphans = _OPEN_HOLDS.where(_holds.c.gateway_id.not_in(alive)).limit(limit).with_for_update()
     request_ids = list(connection.execute(orphans).scalars())
     if request_ids:
-        group = Group(gateway_id, 0.0, lambda _connection: now, PriceBook())
+        group = LedgerTransaction(gateway_id, 0.0, lambda _connection: now, PriceBook())
         group.run(connection, [], [Expire(request_id) for request_id in request_ids])
     if len(request_ids) < limit:
         connection.execute(sa.delete(_leases).where(_leases.c.gateway_id.not_in(alive)))

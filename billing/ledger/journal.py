@@ -33,7 +33,7 @@ _ZEROS = bytes(1024 * 1024)
 _log = logging.getLogger("laneway.billing")
 _decoder = msgspec.json.Decoder(Settlement | Void)
 
-Kept = Settlement | Void
+JournalRecord = Settlement | Void
 
 
 class JournalFailed(Exception):
@@ -94,7 +94,7 @@ class Journal:
         os.close(descriptor)
         return None
 
-    def append(self, endings: Sequence[Kept]) -> None:
+    def append(self, endings: Sequence[JournalRecord]) -> None:
         """On the disk when it returns. Raises JournalFailed; then none of them counts as kept."""
         if self.failed:
             raise JournalFailed(self.failed)
@@ -112,10 +112,10 @@ class Journal:
             raise JournalFailed(self.failed) from error
         self.used += len(data)
 
-    def read(self, start: int) -> tuple[list[Kept], int]:
+    def read(self, start: int) -> tuple[list[JournalRecord], int]:
         """At most READ_RECORDS_MAX endings from offset `start`, and the offset behind them. Raises JournalFailed when
         the next one cannot be read."""
-        endings: list[Kept] = []
+        endings: list[JournalRecord] = []
         for text, end in self._records(start):
             if end > self.used or len(endings) == READ_RECORDS_MAX:
                 break
@@ -179,7 +179,7 @@ def paths(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
-def reject(folder: Path, refused: Sequence[tuple[Kept, str]]) -> None:
+def reject(folder: Path, refused: Sequence[tuple[JournalRecord, str]]) -> None:
     """Append endings that can never be settled, each with its reason, to `folder`'s file of them, for a person to look
     at: a JSON text a line. On the disk when it returns; past REJECTED_BYTES_MAX the log alone has them. Raises
     OSError."""
@@ -198,7 +198,7 @@ def reject(folder: Path, refused: Sequence[tuple[Kept, str]]) -> None:
         os.close(descriptor)
 
 
-def _record(ending: Kept) -> bytes:
+def _record(ending: JournalRecord) -> bytes:
     text = msgspec.json.encode(ending)
     assert len(text) + _HEADER.size <= RECORD_BYTES_MAX, "an ending is a few numbers and words"
     return _HEADER.pack(len(text), zlib.crc32(text)) + text

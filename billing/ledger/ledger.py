@@ -20,13 +20,13 @@ from billing.accounts.prices import PriceBook
 from billing.clock import Clock, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.ledger.leases import LEASE_S
-from billing.ledger.messages import Ended, Ending, Held, HoldRefused, HoldRequest, Move, Settlement, Void
-from billing.ledger.transaction import EndResult, Group, HoldEnded, HoldResult, HoldUnknown, RequestIdReused
+from billing.ledger.messages import Ending, Held, HoldEnding, HoldMove, HoldRefused, HoldRequest, Settlement, Void
+from billing.ledger.transaction import EndResult, HoldEnded, HoldResult, HoldUnknown, LedgerTransaction, RequestIdReused
 
 __all__ = [
-    "Ended",
     "Held",
     "HoldEnded",
+    "HoldEnding",
     "HoldRefused",
     "HoldRequest",
     "HoldUnknown",
@@ -59,14 +59,14 @@ class LedgerUnavailable(Exception):
 
 @dataclass(slots=True, eq=False)
 class _HoldItem:
-    asked: HoldRequest | Move
+    asked: HoldRequest | HoldMove
     waiter: asyncio.Future[Held | HoldRefused]
 
 
 @dataclass(slots=True, eq=False)
 class _EndItem:
     asked: Ending
-    waiter: asyncio.Future[Ended] | None  # None: the ledger's own, repeated until it succeeds
+    waiter: asyncio.Future[HoldEnding] | None  # None: the ledger's own, repeated until it succeeds
     since: float = field(default_factory=time.monotonic)
 
 
@@ -126,9 +126,9 @@ class Ledger:
         that it has already; whoever asked voids it. Raises LedgerUnavailable, after which the hold is either one;
         HoldUnknown, HoldEnded."""
         request.check()
-        return await self._reserve(Move(request))
+        return await self._reserve(HoldMove(request))
 
-    async def _reserve(self, asked: HoldRequest | Move) -> Held | HoldRefused:
+    async def _reserve(self, asked: HoldRequest | HoldMove) -> Held | HoldRefused:
         if self.away is not None:
             raise LedgerUnavailable(self.away)
         if len(self._holds) >= HOLDS_WAITING_MAX:
@@ -145,14 +145,14 @@ class Ledger:
                 self._start_for_endings()
             raise
 
-    async def settle(self, settlement: Settlement) -> Ended:
+    async def settle(self, settlement: Settlement) -> HoldEnding:
         """Write usage and entries and close the hold, in one transaction. Asked again, it changes nothing and gives the
         first answer. Retried for `settle_patience_s` while the database is away, then raises LedgerUnavailable.
         Raises HoldUnknown, and AssertionError when more was used than held."""
         settlement.check()
         return await self._end(settlement)
 
-    async def void(self, request_id: str, reason: str) -> Ended:
+    async def void(self, request_id: str, reason: str) -> HoldEnding:
         """Close a hold of a request that made nothing. Idempotent; an unknown id is answered "unknown"."""
         return await self._end(Void(request_id, reason))
 
@@ -176,8 +176,8 @@ class Ledger:
         while self._endings:
             _answer(self._endings.popleft().waiter, closed)
 
-    async def _end(self, ending: Ending) -> Ended:
-        waiter: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+    async def _end(self, ending: Ending) -> HoldEnding:
+        waiter: asyncio.Future[HoldEnding] = asyncio.get_running_loop().create_future()
         self._endings.append(_EndItem(ending, waiter))
         self._start_for_endings()
         return await waiter
@@ -256,10 +256,10 @@ class Ledger:
             _answer(ending.waiter, ended)
 
     async def _transact(
-        self, holds: Sequence[HoldRequest | Move], endings: Sequence[Ending]
+        self, holds: Sequence[HoldRequest | HoldMove], endings: Sequence[Ending]
     ) -> tuple[list[HoldResult], list[EndResult]]:
         def run(connection: sa.Connection) -> tuple[list[HoldResult], list[EndResult]]:
-            group = Group(self._gateway_id, self._lease_s, self._clock, self._prices)
+            group = LedgerTransaction(self._gateway_id, self._lease_s, self._clock, self._prices)
             return group.run(connection, holds, endings)
 
         results = await self._database.write(run)

@@ -42,7 +42,7 @@ class HoldRequest(msgspec.Struct, frozen=True):
         assert self.prompt_tokens + self.max_tokens <= REQUEST_TOKENS_MAX
 
 
-class Move(msgspec.Struct, frozen=True):
+class HoldMove(msgspec.Struct, frozen=True):
     """An open hold is to be one for another model or adapter: `request` has its id, and all that a hold has."""
 
     request: HoldRequest
@@ -127,7 +127,7 @@ class Expire(msgspec.Struct, frozen=True):
 Ending = Settlement | Void | Expire
 
 
-class Ended(msgspec.Struct, frozen=True):
+class HoldEnding(msgspec.Struct, frozen=True):
     """How the hold ended: by this call, or by the one ending it already had. "unknown": there is no such hold.
     After "voided" and "expired" nobody is charged; a settlement that came too late is kept as lost tokens.
     "journaled": the database is away; it lies in this host's journal, and its cost is not known yet."""

@@ -18,9 +18,9 @@ import msgspec
 
 from billing.database import ROW_REFUSED, DatabaseUnavailable
 from billing.ledger import journal as journals
-from billing.ledger.journal import RECORD_BYTES_MAX, Journal, JournalFailed, Kept
+from billing.ledger.journal import RECORD_BYTES_MAX, Journal, JournalFailed, JournalRecord
 from billing.ledger.ledger import Ledger, LedgerUnavailable
-from billing.ledger.messages import Ended, Settlement, Void
+from billing.ledger.messages import HoldEnding, Settlement, Void
 from billing.ledger.patience import Patience
 
 SETTLE_WAIT_S = 2.0
@@ -67,7 +67,7 @@ class Settler:
         self._free = free
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._journal: Journal | None = None
-        self._waiting: list[tuple[Kept, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[JournalRecord, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
         self._away = False
         self._drained = False  # the journal failed, and what could be read from it is settled
@@ -95,7 +95,7 @@ class Settler:
     def bytes_used(self) -> int:
         return 0 if self._journal is None else self._journal.used
 
-    async def settle(self, settlement: Settlement) -> Ended:
+    async def settle(self, settlement: Settlement) -> HoldEnding:
         """Durable when it returns; "journaled" when the database is away. Raises LedgerUnavailable when the journal
         could not take it either, and what Ledger.settle raises for our own mistakes."""
         settlement.check()
@@ -106,11 +106,11 @@ class Settler:
         settlement.check()
         self._keep(settlement).cancel()
 
-    async def void(self, request_id: str, reason: str) -> Ended:
+    async def void(self, request_id: str, reason: str) -> HoldEnding:
         """As `settle`, for a request that made nothing."""
         return await self._end(Void(request_id, reason))
 
-    async def _end(self, ending: Kept) -> Ended:
+    async def _end(self, ending: JournalRecord) -> HoldEnding:
         if not self._away or self._failed():
             try:
                 async with Patience(self._wait_s):
@@ -127,7 +127,7 @@ class Settler:
         except JournalFailed as error:
             raise LedgerUnavailable(f"the database is away, and {error}") from error
         self.journaled += 1
-        return Ended(ending.request_id, "journaled")
+        return HoldEnding(ending.request_id, "journaled")
 
     def _begin_journal(self, error: Exception) -> None:
         if not self._away:
@@ -136,14 +136,14 @@ class Settler:
             _log.warning("journal.begins", extra={"fields": {"reason": reason}})
         self._away = True
 
-    async def _ask_ledger(self, ending: Kept) -> Ended:
+    async def _ask_ledger(self, ending: JournalRecord) -> HoldEnding:
         if isinstance(ending, Settlement):
             return await self._ledger.settle(ending)
         return await self._ledger.void(ending.request_id, ending.reason)
 
     # ---- the journal: one thread writes; what waits meanwhile goes with the next fsync
 
-    def _keep(self, ending: Kept) -> asyncio.Future[None]:
+    def _keep(self, ending: JournalRecord) -> asyncio.Future[None]:
         kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((ending, kept))
         if self._writing is None:
@@ -244,7 +244,7 @@ class Settler:
 
     async def _replay(self, journal: Journal) -> None:
         at = count = 0
-        refused: list[tuple[Kept, str]] = []
+        refused: list[tuple[JournalRecord, str]] = []
         while True:
             endings, at = await self._in_thread(journal.read, at)
             if endings:
@@ -258,7 +258,7 @@ class Settler:
         if count:
             _log.warning("journal.settled", extra={"fields": {"journal": journal.path.name, "endings": count}})
 
-    async def _reject(self, refused: list[tuple[Kept, str]]) -> None:
+    async def _reject(self, refused: list[tuple[JournalRecord, str]]) -> None:
         """Put away what can never be settled, before its journal forgets it. Raises OSError."""
         if not refused:
             return
@@ -266,7 +266,7 @@ class Settler:
         for ending, reason in refused:
             _lost(ending, reason)
 
-    async def _settle_all(self, endings: list[Kept]) -> list[tuple[Kept, str]]:
+    async def _settle_all(self, endings: list[JournalRecord]) -> list[tuple[JournalRecord, str]]:
         """What the ledger refused for good, and why. Raises LedgerUnavailable."""
         asked = [self._ask_ledger(ending) for ending in endings]
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -275,7 +275,7 @@ class Settler:
                 raise answer  # all of them again, later: an ending counts once
             if isinstance(answer, BaseException) and not isinstance(answer, REFUSED):
                 raise LedgerUnavailable(repr(answer)) from answer
-        refused: list[tuple[Kept, str]] = []
+        refused: list[tuple[JournalRecord, str]] = []
         for ending, answer in zip(endings, answers, strict=True):
             if isinstance(answer, BaseException):
                 refused.append((ending, repr(answer)))
@@ -292,7 +292,7 @@ class Settler:
         self._said = trouble
 
 
-def _answer(ending: Kept, kept: asyncio.Future[None], failure: JournalFailed | None) -> None:
+def _answer(ending: JournalRecord, kept: asyncio.Future[None], failure: JournalFailed | None) -> None:
     if kept.done():  # its request was cancelled
         if failure is not None:
             _lost(ending, str(failure))
@@ -302,5 +302,5 @@ def _answer(ending: Kept, kept: asyncio.Future[None], failure: JournalFailed | N
         kept.set_exception(failure)
 
 
-def _lost(ending: Kept, reason: str) -> None:
+def _lost(ending: JournalRecord, reason: str) -> None:
     _log.critical("ending.lost", extra={"fields": {"reason": reason, "ending": msgspec.to_builtins(ending)}})

@@ -15,19 +15,19 @@ import sqlalchemy as sa
 
 from billing import revision, tables
 from billing.accounts import alerts
-from billing.accounts.budget_windows import Budget, Counters, Scope, Window
+from billing.accounts.budget_windows import BudgetWindow, Counters, LockedBudget, Scope
 from billing.accounts.prices import PriceBook, PriceVersion, UnitPrices, format_picos
 from billing.bulk import BulkInsert, BulkUpdate, Query, Row, among
 from billing.clock import SECOND, Clock, rfc3339
 from billing.ledger import leases
 from billing.ledger.messages import (
-    Ended,
     Ending,
     Expire,
     Held,
+    HoldEnding,
+    HoldMove,
     HoldRefused,
     HoldRequest,
-    Move,
     RefusalCode,
     Settlement,
     Void,
@@ -68,7 +68,7 @@ _REFUSAL_CODES: dict[Scope, RefusalCode] = {
 }
 
 HoldResult = Held | HoldRefused | Exception
-EndResult = Ended | Exception
+EndResult = HoldEnding | Exception
 
 
 class HoldUnknown(LookupError):
@@ -120,8 +120,9 @@ class _Grant(msgspec.Struct, frozen=True):
     charges: list[tuple[str, int]]
 
 
-class Group:
-    """`Group(…).run(connection, holds, endings)` once per transaction; its rows are written at the end, in bulk."""
+class LedgerTransaction:
+    """`LedgerTransaction(…).run(connection, holds, endings)` once per transaction; its rows are written at the end, in
+    bulk."""
 
     def __init__(self, gateway_id: str, lease_s: float, clock: Clock, prices: PriceBook) -> None:
         self._gateway_id = gateway_id
@@ -140,7 +141,7 @@ class Group:
         self._entry_rows: list[Row] = []
 
     def run(
-        self, connection: sa.Connection, holds: Sequence[HoldRequest | Move], endings: Sequence[Ending]
+        self, connection: sa.Connection, holds: Sequence[HoldRequest | HoldMove], endings: Sequence[Ending]
     ) -> tuple[list[HoldResult], list[EndResult]]:
         """Results in the order asked. An exception among them concerns that request alone."""
         self._now = self._clock(connection)
@@ -152,18 +153,20 @@ class Group:
         self._lock(connection, holds, endings)
         end_results = [self._guarded_end(connection, ending) for ending in endings]
         hold_results = [
-            self._move(connection, asked.request) if isinstance(asked, Move) else self._hold(connection, asked)
+            self._move(connection, asked.request) if isinstance(asked, HoldMove) else self._hold(connection, asked)
             for asked in holds
         ]
         self._write(connection)
         return hold_results, end_results
 
-    def _lock(self, connection: sa.Connection, holds: Sequence[HoldRequest | Move], endings: Sequence[Ending]) -> None:
+    def _lock(
+        self, connection: sa.Connection, holds: Sequence[HoldRequest | HoldMove], endings: Sequence[Ending]
+    ) -> None:
         request_ids = [item.request_id for item in (*endings, *holds)]
         for row in _LOCK_HOLDS.rows(connection, {"request_ids": request_ids}):
             hold = _Hold(*row)
             self._known[hold.request_id] = hold
-        changing = [*endings, *(asked for asked in holds if isinstance(asked, Move))]
+        changing = [*endings, *(asked for asked in holds if isinstance(asked, HoldMove))]
         charged = [item.request_id for item in changing if item.request_id in self._known]
         charges: set[tuple[str, int]] = set()
         if charged:
@@ -172,7 +175,7 @@ class Group:
                 charges.add((budget_id, start))
         zones: dict[str, ZoneInfo] = {}
         for asked in holds:
-            request = asked.request if isinstance(asked, Move) else asked
+            request = asked.request if isinstance(asked, HoldMove) else asked
             terms = self._prices.terms(connection, request.tenant_id)
             if terms is not None:
                 zones.update(dict.fromkeys(request.scope_ids, terms.zone))
@@ -238,11 +241,11 @@ class Group:
         return _Grant(max_tokens, version, prices, [(budget.id, window.start) for budget, window in budgets])
 
     def _afford(
-        self, request: HoldRequest, budgets: list[tuple[Budget, Window]], prices: UnitPrices, currency: str
+        self, request: HoldRequest, budgets: list[tuple[LockedBudget, BudgetWindow]], prices: UnitPrices, currency: str
     ) -> tuple[int, HoldRefused | None]:
         """The tokens that every budget can bear; or the refusal of the one that keeps the request out the longest."""
         granted = request.max_tokens
-        blocking: list[tuple[Budget, Window]] = []
+        blocking: list[tuple[LockedBudget, BudgetWindow]] = []
         for budget, window in budgets:
             affordable = _affordable(budget, window, request.prompt_tokens, prices)
             if affordable is None:
@@ -253,7 +256,7 @@ class Group:
         if not blocking:
             return granted, None
 
-        def reset(pair: tuple[Budget, Window]) -> float:
+        def reset(pair: tuple[LockedBudget, BudgetWindow]) -> float:
             resets_at = self._counters.resets_at(pair[0])
             return float("inf") if resets_at is None else resets_at
 
@@ -289,12 +292,12 @@ class Group:
         except (AssertionError, LookupError) as error:  # this request's alone; its waiter raises it
             return error
 
-    def _end(self, connection: sa.Connection, ending: Ending) -> Ended:
+    def _end(self, connection: sa.Connection, ending: Ending) -> HoldEnding:
         hold = self._known.get(ending.request_id)
         if hold is None:
             if isinstance(ending, Settlement):
                 raise HoldUnknown(f"{ending.request_id} settles, and never held anything")
-            return Ended(ending.request_id, "unknown")
+            return HoldEnding(ending.request_id, "unknown")
         if hold.state != "held":
             return self._repeat(hold, ending)
         if isinstance(ending, Settlement):
@@ -305,7 +308,7 @@ class Group:
         self._ended[hold.request_id] = hold
         return _outcome(hold)
 
-    def _repeat(self, hold: _Hold, ending: Ending) -> Ended:
+    def _repeat(self, hold: _Hold, ending: Ending) -> HoldEnding:
         """One ending per hold, whichever came first. Tokens made after a hold expired are lost, and say so."""
         if isinstance(ending, Settlement) and hold.state == "expired" and not hold.lost_tokens:
             hold.lost_tokens = ending.made_tokens
@@ -388,7 +391,7 @@ class Group:
             _INSERT_CHARGES.run(connection, rows)
 
 
-def _affordable(budget: Budget, window: Window, prompt_tokens: int, prices: UnitPrices) -> int | None:
+def _affordable(budget: LockedBudget, window: BudgetWindow, prompt_tokens: int, prices: UnitPrices) -> int | None:
     """Completion tokens that fit what is left; None when it sets no bound. Below 1: not even one does."""
     left = budget.bound - window.held - window.posted
     if budget.unit == "tokens":
@@ -400,7 +403,7 @@ def _affordable(budget: Budget, window: Window, prompt_tokens: int, prices: Unit
 
 
 def _refusal(
-    request: HoldRequest, budget: Budget, window: Window, needed: int, currency: str, resets_at: int | None
+    request: HoldRequest, budget: LockedBudget, window: BudgetWindow, needed: int, currency: str, resets_at: int | None
 ) -> HoldRefused:
     def show(amount: int) -> str:
         return f"{amount} tokens" if budget.unit == "tokens" else format_picos(amount, currency)
@@ -420,6 +423,6 @@ def _held(hold: _Hold) -> Held:
     return Held(hold.request_id, hold.max_tokens, hold.hold_picos, hold.price_version_id)
 
 
-def _outcome(hold: _Hold) -> Ended:
+def _outcome(hold: _Hold) -> HoldEnding:
     assert hold.state in ("settled", "voided", "expired")
-    return Ended(hold.request_id, hold.state, hold.settled_picos)  # type: ignore[arg-type]
+    return HoldEnding(hold.request_id, hold.state, hold.settled_picos)  # type: ignore[arg-type]

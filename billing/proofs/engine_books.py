@@ -75,7 +75,7 @@ def ledger_count(connection: sa.Connection, clock: Clock = database_now) -> Ledg
     return LedgerCount(cursor.made_tokens + after + told_late, open_holds, told_late, untold + running)
 
 
-def note(
+def record_count(
     connection: sa.Connection,
     before: LedgerCount,
     engine: EngineCount,
@@ -100,7 +100,7 @@ def note(
     connection.execute(sa.delete(_counts).where(_counts.c.read_at < now - SILENT_S * SECOND))
 
 
-def gap(connection: sa.Connection) -> int | None:
+def token_gap(connection: sa.Connection) -> int | None:
     """The ledger's tokens less what all engines made, without overrun and what they lost. None unless each engine was
     quiet when it was read and the ledger has not moved since."""
     rows = connection.execute(sa.select(_counts)).all()
@@ -110,13 +110,15 @@ def gap(connection: sa.Connection) -> int | None:
     return ledger.tokens - sum(int(row.made_tokens - row.overrun_tokens - row.lost_tokens) for row in rows)
 
 
-def lost(connection: sa.Connection) -> dict[str, int]:
+def lost_by_epoch(connection: sa.Connection) -> dict[str, int]:
     """By epoch."""
     query = sa.select(_counts.c.epoch, _counts.c.lost_tokens).order_by(_counts.c.epoch)
     return {row.epoch: row.lost_tokens for row in connection.execute(query)}
 
 
-def compare(gap_then: int, engines_then: dict[str, int], gap_now: int, engines_now: dict[str, int]) -> list[Imbalance]:
+def compare_gaps(
+    gap_then: int, engines_then: dict[str, int], gap_now: int, engines_now: dict[str, int]
+) -> list[Imbalance]:
     """Between two quiet moments with the same engines the gap stays. An engine may count as lost what a gateway had
     settled when it was killed, before it said so: by that much, at most, the gap may have grown."""
     if engines_then.keys() != engines_now.keys():
@@ -127,7 +129,7 @@ def compare(gap_then: int, engines_then: dict[str, int], gap_now: int, engines_n
     return [Imbalance("tokens settled, less those made", " ".join(engines_now), gap_then, gap_now)]
 
 
-def follow(connection: sa.Connection, before: Bounds | None) -> tuple[Bounds | None, list[Imbalance]]:
+def update_bounds(connection: sa.Connection, before: Bounds | None) -> tuple[Bounds | None, list[Imbalance]]:
     """What the newest look at the engines adds to what was known, whatever runs. Each token that was settled or counted
     as lost before an engine was asked is among those that it made (but may be counted twice, once as lost); and each
     that it made is settled after, counted as lost, or of a hold that is open or expired lately. So each look bounds

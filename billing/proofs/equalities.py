@@ -73,7 +73,7 @@ def rolled_up(connection: sa.Connection, month: str | None) -> list[Imbalance]:
         *(_usage.c[name] for name in key),
         sa.func.coalesce(_usage.c.adapter, rollups.NOTHING).label("adapter"),
         *(column.label(name) for name, column in sums.items()),
-    ).join(_periods, periods.belongs())
+    ).join(_periods, periods.usage_in_period())
     raw = _of(raw, month).where(_usage.c.sequence <= folded, *_readable(connection, month))
     raw = raw.group_by(_periods.c.id, *(_usage.c[name] for name in key), _usage.c.adapter)
     kept = _select(

@@ -24,7 +24,7 @@ from billing.proofs.equalities import Imbalance, Sums
 MINUTE_ROWS_MAX = 100_000  # usage rows of one minute's check; the rest is the next one's
 # Corrections are looked at again for so long: their moment is taken before they commit.
 CORRECTIONS_AGAIN_S = 120
-KEPT = 10_000  # results; those that found something are kept for ever
+RESULTS_KEPT_MAX = 10_000  # results; those that found something are kept for ever
 LIST_MAX = 1000
 
 Kind = Literal["minute", "month", "whole"]
@@ -42,7 +42,7 @@ _results = tables.reconciliations
 _FEW_AND_NEW = sa.text("SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL random_page_cost = 1.1")
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Reconciliation(msgspec.Struct, frozen=True, kw_only=True):
     """What one reconciling found: nothing, when `sound`. It covers usage with sequence_from < sequence ≤ sequence_to,
     as it was at the moment `at`. `overshot`: windows of budgets. `engine_gap`: the ledger's tokens less the engines',
     when nothing ran; `engines`: what each engine had lost by then; `engine_bounds`: between what the gap must lie,
@@ -66,7 +66,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return not self.imbalances and not self.overshot
 
 
-class Standing(msgspec.Struct, frozen=True):
+class OpenFindings(msgspec.Struct, frozen=True):
     """What is known to be wrong: all that was found since the last whole reconciling, and by it."""
 
     imbalances: int
@@ -74,7 +74,7 @@ class Standing(msgspec.Struct, frozen=True):
     at: int | None  # of the newest result
 
 
-def whole(connection: sa.Connection, clock: Clock = database_now) -> Result:
+def reconcile_all(connection: sa.Connection, clock: Clock = database_now) -> Reconciliation:
     """Everything anew. In one unchanging view."""
     began, at = time.monotonic(), clock(connection)
     found = [one for proof in PERIOD_PROOFS for one in proof(connection, None)]
@@ -86,7 +86,7 @@ def whole(connection: sa.Connection, clock: Clock = database_now) -> Result:
     return _result("whole", began, at, 0, connection, found, findings.overshot, both)
 
 
-def month(connection: sa.Connection, label: str, clock: Clock = database_now) -> Result:
+def reconcile_month(connection: sa.Connection, label: str, clock: Clock = database_now) -> Reconciliation:
     """The periods of a month (`2026-01`), over all tenants. In one unchanging view. Raises InvalidValue."""
     check_month(label)
     began, at = time.monotonic(), clock(connection)
@@ -96,29 +96,29 @@ def month(connection: sa.Connection, label: str, clock: Clock = database_now) ->
     return _result("month", began, at, 0, connection, found, equalities.overshot(connection), both)
 
 
-def minute(connection: sa.Connection, clock: Clock = database_now) -> Result:
+def reconcile_minute(connection: sa.Connection, clock: Clock = database_now) -> Reconciliation:
     """What was folded since the last minute's result. In one unchanging view."""
     if connection.dialect.name != "sqlite":
         connection.execute(_FEW_AND_NEW)
     began, at = time.monotonic(), clock(connection)
-    last = newest(connection, "minute")
+    last = newest_result(connection, "minute")
     first = 0 if last is None else last.sequence_to
     upto = min(rollups.read_cursor(connection).sequence, first + MINUTE_ROWS_MAX)
     found, both = equalities.settled(connection, first, upto)
     found += equalities.rolled_up_hours(connection, first, upto)
     found += equalities.corrected(connection, 0 if last is None else last.at - CORRECTIONS_AGAIN_S * SECOND)
-    gap, engines = engine_books.gap(connection), engine_books.lost(connection)
+    gap, engines = engine_books.token_gap(connection), engine_books.lost_by_epoch(connection)
     quiet = _last_quiet(connection)
     if gap is not None and quiet is not None and quiet.engine_gap is not None:
-        found += engine_books.compare(quiet.engine_gap, quiet.engines, gap, engines)
-    bounds, contradictions = engine_books.follow(connection, None if last is None else last.engine_bounds)
+        found += engine_books.compare_gaps(quiet.engine_gap, quiet.engines, gap, engines)
+    bounds, contradictions = engine_books.update_bounds(connection, None if last is None else last.engine_bounds)
     found += contradictions
     result = _result("minute", began, at, first, connection, found, equalities.overshot(connection), both)
     books = {"engine_gap": gap, "engines": {} if gap is None else engines, "engine_bounds": bounds}
     return msgspec.structs.replace(result, sequence_to=upto, **books)
 
 
-def record(connection: sa.Connection, result: Result) -> Result:
+def record(connection: sa.Connection, result: Reconciliation) -> Reconciliation:
     """Write it down: a minute's is where the next one begins."""
     row = {
         "kind": result.kind,
@@ -140,17 +140,17 @@ def record(connection: sa.Connection, result: Result) -> Result:
     made = connection.execute(sa.insert(_results).values(row).returning(_results.c.number))
     number = int(made.scalar_one())
     nothing = sa.and_(_results.c.imbalances == 0, _results.c.overshot == 0)
-    connection.execute(sa.delete(_results).where(_results.c.number <= number - KEPT, nothing))
+    connection.execute(sa.delete(_results).where(_results.c.number <= number - RESULTS_KEPT_MAX, nothing))
     return msgspec.structs.replace(result, number=number)
 
 
-def newest(connection: sa.Connection, kind: Kind | None = None) -> Result | None:
+def newest_result(connection: sa.Connection, kind: Kind | None = None) -> Reconciliation | None:
     query = sa.select(_results).order_by(_results.c.number.desc()).limit(1)
     row = connection.execute(query if kind is None else query.where(_results.c.kind == kind)).one_or_none()
     return None if row is None else _read(row)
 
 
-def listing(connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX) -> list[Result]:
+def listing(connection: sa.Connection, *, before: int | None = None, limit: int = LIST_MAX) -> list[Reconciliation]:
     """The newest first; a page begins below the number `before`."""
     query = sa.select(_results).order_by(_results.c.number.desc()).limit(min(limit, LIST_MAX))
     return [
@@ -158,18 +158,18 @@ def listing(connection: sa.Connection, *, before: int | None = None, limit: int 
     ]
 
 
-def standing(connection: sa.Connection) -> Standing:
+def open_findings(connection: sa.Connection) -> OpenFindings:
     """For gauges that must stay 0: a minute's finding does not go away with the next minute."""
-    last = newest(connection)
+    last = newest_result(connection)
     if last is None:
-        return Standing(0, 0, None)
-    last_whole = newest(connection, "whole")
+        return OpenFindings(0, 0, None)
+    last_whole = newest_result(connection, "whole")
     since = 0 if last_whole is None else last_whole.number
     query = sa.select(sa.func.coalesce(sa.func.sum(_results.c.imbalances), 0)).where(_results.c.number >= since)
-    return Standing(int(connection.execute(query).scalar_one()), len(last.overshot), last.at)
+    return OpenFindings(int(connection.execute(query).scalar_one()), len(last.overshot), last.at)
 
 
-def _last_quiet(connection: sa.Connection) -> Result | None:
+def _last_quiet(connection: sa.Connection) -> Reconciliation | None:
     query = sa.select(_results).where(_results.c.engine_gap.is_not(None)).order_by(_results.c.number.desc()).limit(1)
     row = connection.execute(query).one_or_none()
     return None if row is None else _read(row)
@@ -184,8 +184,8 @@ def _result(
     found: list[Imbalance],
     overshot: list[str],
     sums: list[Sums],
-) -> Result:
-    return Result(
+) -> Reconciliation:
+    return Reconciliation(
         kind=kind,
         at=at,
         sequence_from=first,
@@ -197,9 +197,9 @@ def _result(
     )
 
 
-def _read(row: sa.Row[Any]) -> Result:
+def _read(row: sa.Row[Any]) -> Reconciliation:
     found = row.findings
-    return Result(
+    return Reconciliation(
         number=row.number,
         kind=row.kind,
         at=row.at,

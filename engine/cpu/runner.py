@@ -24,14 +24,14 @@ from engine.cpu.batch import pack
 from engine.cpu.decoder import Decoder
 from engine.cpu.sampler import sample
 from engine.cpu.weights import CpuModel, CpuWeights
-from engine.models.compatibility import check_weights_fit, in_order_of_loading
+from engine.models.compatibility import check_weights_fit, loading_order
 from engine.models.config import ModelRefused
 from engine.models.dummy import dummy_digest
 from engine.models.shape import base_shape
 from engine.models.weights import model_digest
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import Logprobs, ModelInfo
-from engine.step import UNDRAWABLE, Chunk, Done, HostPool, Step, StepResult
+from engine.step import UNDRAWABLE, Chunk, CompletedStep, HostPool, Step, StepResult
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class TorchRunner:
         self._dtype = dtype
 
     @torch.inference_mode()
-    def begin(self, step: Step) -> Done:
+    def begin(self, step: Step) -> CompletedStep:
         """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
         info, decoder = self.models[step.model], self.weights.decoder(step.model)
         good, errors = sort_out(step.chunks, info)
@@ -78,7 +78,7 @@ class TorchRunner:
                 reported[index] = found
             if chunk.sample and token is None and index not in errors:
                 errors[index] = "the model's logits are not finite numbers"
-        return Done(StepResult(ids, errors, reported))
+        return CompletedStep(StepResult(ids, errors, reported))
 
     def _forward(
         self, chunks: list[Chunk], decoder: Decoder
@@ -180,7 +180,7 @@ def build_runner(config: EngineConfig) -> TorchRunner:
     for found in checked:
         with _refusing(found.config.name, refused):
             runner.add(found)
-    for info in in_order_of_loading(runner.models.values()):
+    for info in loading_order(runner.models.values()):
         if weights.free() >= info.weights_bytes:
             with _refusing(info.name, refused):
                 weights.load_now(info.name)

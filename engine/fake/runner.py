@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from engine.fake.weights import FakeWeights
-from engine.models.compatibility import check_dtype, check_weights_fit, in_order_of_loading
+from engine.models.compatibility import check_dtype, check_weights_fit, loading_order
 from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
 from engine.protocol.frames import Logprobs, ModelInfo
 from engine.step import (
@@ -53,14 +53,14 @@ class FakeModel:
     words: list[int]
 
 
-class _Vocabulary(msgspec.Struct):
+class _FakeVocabulary(msgspec.Struct):
     vocab: dict[str, int]
 
 
-class _Tokenizer(msgspec.Struct):
+class _FakeTokenizer(msgspec.Struct):
     """Of tokenizer.json."""
 
-    model: _Vocabulary
+    model: _FakeVocabulary
 
 
 def _decoded(path: Path, kind: type[Decoded]) -> Decoded:
@@ -81,7 +81,7 @@ def fake_model(model: ModelConfig, fake: FakeConfig) -> FakeModel:
     vocab_size, context = shape.get("vocab_size"), shape.get("max_position_embeddings")
     size = vocab_size if isinstance(vocab_size, int) else fake.vocab_size
     if directory is not None and (directory / "tokenizer.json").exists():
-        vocabulary = _decoded(directory / "tokenizer.json", _Tokenizer).model.vocab
+        vocabulary = _decoded(directory / "tokenizer.json", _FakeTokenizer).model.vocab
         words = sorted(index for word, index in vocabulary.items() if index < size and _WORD.match(word))[:WORDS_MAX]
     context_tokens = context if isinstance(context, int) else fake.context_tokens
     info = ModelInfo(
@@ -227,7 +227,7 @@ class FakeRunner:
         self.page_waste = {model.info.name: 0 for model in models}
         for model in models:
             self.weights.know(model.info.name)
-        for info in in_order_of_loading(model.info for model in models):
+        for info in loading_order(model.info for model in models):
             if self.weights.free() >= info.weights_bytes:
                 self.weights.put(info.name)
         self.adapters = FakeAdapters(config.adapter_pages)

@@ -17,7 +17,7 @@ from engine.step import WeightsMove, WeightsTable
 
 
 @dataclass(slots=True, frozen=True)
-class _Coming:
+class _FakeLoad:
     source: Literal["host", "disk"]
     began: float
     due: float
@@ -39,7 +39,7 @@ class FakeWeights(WeightsTable):
         self._known: set[str] = set()
         self._device: set[str] = set()
         self._host: OrderedDict[str, None] = OrderedDict()  # least recently used first
-        self._coming: dict[str, _Coming] = {}
+        self._coming: dict[str, _FakeLoad] = {}
         self._fetching: dict[str, float] = {}  # from disk to host memory: when it is there
         self._idle_at = -math.inf  # when all that was asked for is done
 
@@ -101,7 +101,7 @@ class FakeWeights(WeightsTable):
         source: Literal["host", "disk"] = "host" if model in self._host or model in self._fetching else "disk"
         takes = self._host_s if source == "host" else self._disk_s + self._host_s
         self._idle_at = max(self._idle_at, now) + takes
-        self._coming[model] = _Coming(source, now, self._idle_at)
+        self._coming[model] = _FakeLoad(source, now, self._idle_at)
 
     def drop(self, model: str) -> None:
         self._device.discard(model)

@@ -11,20 +11,20 @@ import threading
 import torch
 
 from adapters.device.pool import TilePool
-from adapters.device.staging import CudaLane, Staging
+from adapters.device.staging import CopyBuffer, CudaCopyLane
 from adapters.device.table import LAYERS_MIN, AdapterRows
 from engine.compute.host_pool import build_host_pool
 from engine.compute.shared import PAGE_TOKENS, check_page, host_memory
 from engine.gpu.driver import OUT_OF_MEMORY, DriverError, DriverMemory
 from engine.gpu.graphs import CudaRecorder, Graphs
-from engine.gpu.layouts import Limits, row_buckets
-from engine.gpu.memory import ChunkedRoom, Room, WholeRoom, chunk_size
+from engine.gpu.layouts import StepLimits, row_buckets
+from engine.gpu.memory import ChunkedSpace, UnboundedSpace, WeightSpace, chunk_size
 from engine.gpu.opening import OpenedModel, dtype_of, open_model
 from engine.gpu.pinned import CudaCopies, pinned_pieces
 from engine.gpu.runner import GpuRunner
 from engine.gpu.weights import GpuWeights
 from engine.gpu.weights_loader import PASSING
-from engine.models.compatibility import check_weights_fit, in_order_of_loading
+from engine.models.compatibility import check_weights_fit, loading_order
 from engine.models.config import ModelRefused
 from engine.protocol.config import EngineConfig
 
@@ -54,7 +54,7 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: b
             runner.add(model)
         except ModelRefused as error:
             refused[model.name] = str(error)
-    _bring(runner)
+    _load_at_start(runner)
     _check_any(config, runner.models, refused)
     if capture:
         runner.warm_up()
@@ -101,11 +101,11 @@ def _runner(
     layers = max(LAYERS_MIN, *(model.shape.layers for model in opened))
     rows = AdapterRows(arena, dtype, layers, config.adapters_max, config.adapter_rank_max)
     memory = torch.empty(config.adapter_staging_bytes, dtype=torch.uint8, device=device)
-    staging = Staging(memory, CudaLane(device))
+    staging = CopyBuffer(memory, CudaCopyLane(device))
     adapters = TilePool(arena, dtype, {}, rows, host=host_memory(config, pinned=True), staging=staging)
     weights = _weights(config, opened, device, lock)
     graphs = Graphs(CudaRecorder(device), config.graph_bytes if capture else 0, lock)
-    limits = Limits(max(config.step_tokens_max, sequences), sequences, 0)
+    limits = StepLimits(max(config.step_tokens_max, sequences), sequences, 0)
     pool = build_host_pool(arena, config.host_pool_bytes)
     runner = GpuRunner(arena, adapters, weights, graphs, pool, limits)
     runner.reserve(opened)
@@ -114,7 +114,7 @@ def _runner(
 
 def _weights(config: EngineConfig, opened: list[OpenedModel], device: torch.device, lock: threading.Lock) -> GpuWeights:
     budget = config.weights_bytes
-    room: Room
+    room: WeightSpace
     together = sum(model.source.layout.bytes for model in opened)
     _, total = torch.cuda.mem_get_info(device)
     if budget > total:
@@ -125,9 +125,9 @@ def _weights(config: EngineConfig, opened: list[OpenedModel], device: torch.devi
             piece = chunk_size(budget, driver.granularity())
             if budget < piece:
                 raise ModelRefused(f"weights_bytes: {budget} is less than the {piece} bytes that a GPU gives at once")
-            room = ChunkedRoom(driver, budget, piece, lock)
+            room = ChunkedSpace(driver, budget, piece, lock)
         else:
-            piece, room = chunk_size(together, GRAIN_BYTES), WholeRoom(device)
+            piece, room = chunk_size(together, GRAIN_BYTES), UnboundedSpace(device)
     except DriverError as error:
         why = "the device has no such room" if error.code == OUT_OF_MEMORY else str(error)
         raise ModelRefused(f"weights_bytes: {budget}: {why}") from error
@@ -142,10 +142,10 @@ def _weights(config: EngineConfig, opened: list[OpenedModel], device: torch.devi
     return weights
 
 
-def _bring(runner: GpuRunner) -> None:
+def _load_at_start(runner: GpuRunner) -> None:
     """Those that are there at first; the next ones wait in host memory."""
     weights = runner.weights
-    order = [model.name for model in in_order_of_loading(runner.models.values())]
+    order = [model.name for model in loading_order(runner.models.values())]
     for name, why in weights.load(order).items():
         runner.unload_model(name)
         runner.refused[name] = why

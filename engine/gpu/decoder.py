@@ -28,7 +28,7 @@ from kernels.swiglu import swiglu
 
 
 @dataclass(frozen=True, slots=True)
-class Lora:
+class GpuLora:
     """What a step's rows add to the base: the work list, and the memory and stream to compute it in."""
 
     work: LoraWork
@@ -54,7 +54,7 @@ class GpuDecoder:
         self._stacks = stacks(base)
 
     def forward(
-        self, step: StepTensors, drawn: Tensor, memory: StepMemory, lora: Lora | None, samples: int, *, decodes: bool
+        self, step: StepTensors, drawn: Tensor, memory: StepMemory, lora: GpuLora | None, samples: int, *, decodes: bool
     ) -> None:
         """Logits of `step.sampled` into the first `samples` of `memory.logits`; K and V of every row are in the arena
         afterwards.
@@ -84,7 +84,7 @@ class GpuDecoder:
         step: StepTensors,
         memory: StepMemory,
         work: Workspace,
-        lora: Lora | None,
+        lora: GpuLora | None,
         decodes: bool,
     ) -> None:
         config = self.config
@@ -150,7 +150,7 @@ class GpuDecoder:
         next_norm: Tensor,
         step: StepTensors,
         work: Workspace,
-        lora: Lora | None,
+        lora: GpuLora | None,
     ) -> None:
         delta = _product(layer.gate_up, work.x, work.gate_up, lora, index, self._stacks.gate_up)
         swiglu(work.gate_up, work.activated, delta=delta, adapted=None if delta is None else step.adapted)
@@ -163,7 +163,7 @@ class GpuDecoder:
         add_rms_norm(work.added, work.hidden, norm, eps, work.x, delta=delta, adapted=adapted_rows)
 
 
-def _product(linear: Linear, x: Tensor, out: Tensor, lora: Lora | None, layer: int, stack: Stack) -> Tensor | None:
+def _product(linear: Linear, x: Tensor, out: Tensor, lora: GpuLora | None, layer: int, stack: Stack) -> Tensor | None:
     """The base's x · Wᵀ into `out`, and beside it the delta that its consumer adds; None: no row is adapted."""
     if lora is None:
         linear(x, out=out)

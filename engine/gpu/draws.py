@@ -62,7 +62,7 @@ def mode_of(draws: Many[Draw], vocab: int) -> Mode:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class PendingLogprobs:
     """Logprobs on their way to the host: of `places` (in the order of samples), the drawn id and the likeliest."""
 
     places: list[int]
@@ -79,7 +79,7 @@ class Reported:
         }
 
 
-def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> Reported | None:
+def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> PendingLogprobs | None:
     """As engine.compute.logprobs, without waiting: log softmax of the raw `logits` [samples, vocab] for the rows that
     asked, of the ids in `drawn` [samples] (a failed row's −1 is read as 0, and its report is dropped with it)."""
     places = [place for place, draw in enumerate(draws) if draw.sampling.logprobs >= 0]
@@ -93,7 +93,7 @@ def report(logits: Tensor, drawn: Tensor, draws: Many[Draw]) -> Reported | None:
     likeliest, their_ids = raw.topk(min(max(counts), raw.shape[1]))
     values = (torch.cat((raw.gather(1, own), likeliest), dim=1) - total).clamp(min=LOGPROB_MIN)
     ids = torch.cat((own, their_ids), dim=1)
-    return Reported(places, counts, to_host(ids), to_host(values))
+    return PendingLogprobs(places, counts, to_host(ids), to_host(values))
 
 
 def to_host(tensor: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Shown:
+class _TensorMemory:
     """Memory as torch is told of it, which keeps this as long as any tensor lies there."""
 
     def __init__(self, address: int, size: int, owner: object) -> None:
@@ -130,7 +130,7 @@ class DriverMemory:
 
     def tensor(self, address: int, size: int, owner: object) -> Tensor:
         """uint8 [size] of mapped memory; `owner` lives as long as it, or a view of it, does."""
-        shown = _Shown(address, size, owner)
+        shown = _TensorMemory(address, size, owner)
         tensor = torch.as_tensor(shown, device=self._device)
         assert tensor.data_ptr() == address, "torch copied what it was to show"
         return tensor

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 Run = Callable[[], None]
 
 
-class Kind(NamedTuple):
+class GraphKind(NamedTuple):
     """Of steps that one graph is for. `rows` and what else there is room for are the graph's; `model` is a number, as
     another of the same name may come."""
 
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     lora: bool
 
 
-class Replayed(Protocol):
+class CapturedGraph(Protocol):
     def replay(self) -> None: ...
 
 
@@ -49,7 +49,7 @@ class Recorder(Protocol):
         steps."""
         ...
 
-    def record(self, run: Run) -> tuple[Replayed, int]:
+    def record(self, run: Run) -> tuple[CapturedGraph, int]:
         """Capture it, which runs nothing on the device; and the bytes that this took of it. Raises MemoryError where
         the device has no room for a graph of it, and all else is as good as before."""
         ...
@@ -61,7 +61,7 @@ class Recorder(Protocol):
 
 @dataclass(slots=True)
 class _Graph:
-    replayed: Replayed
+    replayed: CapturedGraph
     bytes: int
 
 
@@ -76,22 +76,22 @@ class Graphs:
         self._bytes_max = bytes_max
         self._lock = lock
         self._pauses = 0
-        self._graphs: OrderedDict[Kind, _Graph] = OrderedDict()  # least recently used first
-        self._runs: Counter[Kind] = Counter()  # eager ones, since the start or since its graph went
-        self._before: dict[Kind, int] = {}
+        self._graphs: OrderedDict[GraphKind, _Graph] = OrderedDict()  # least recently used first
+        self._runs: Counter[GraphKind] = Counter()  # eager ones, since the start or since its graph went
+        self._before: dict[GraphKind, int] = {}
         self._leaving: list[tuple[_Graph, Mark]] = []  # a step in flight may be of theirs
 
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def get(self, kind: Kind) -> Replayed | None:
+    def get(self, kind: GraphKind) -> CapturedGraph | None:
         graph = self._graphs.get(kind)
         if graph is None:
             return None
         self._graphs.move_to_end(kind)
         return graph.replayed
 
-    def is_due(self, kind: Kind) -> bool:
+    def is_due(self, kind: GraphKind) -> bool:
         """It runs now, without a graph; whether it should have one from the next time on."""
         if not self._bytes_max or self._pauses:
             return False
@@ -102,7 +102,7 @@ class Graphs:
         """A step that is to be captured afterwards."""
         self._recorder.run(run)
 
-    def capture(self, kind: Kind, run: Run) -> bool:
+    def capture(self, kind: GraphKind, run: Run) -> bool:
         """After it was `run` once; whether there is a graph of it now. Others go if it does not fit beside them."""
         self._sweep()
         with self._lock:
@@ -148,13 +148,13 @@ class Graphs:
             del self._runs[kind]
         self._before = {kind: runs for kind, runs in self._before.items() if kind.model != model}
 
-    def _drop(self, kind: Kind) -> None:
+    def _drop(self, kind: GraphKind) -> None:
         graph = self._graphs.pop(kind)
         self.bytes -= graph.bytes
         self._leaving.append((graph, self._recorder.mark()))
         self._put_off(kind)
 
-    def _put_off(self, kind: Kind) -> None:
+    def _put_off(self, kind: GraphKind) -> None:
         """It runs twice as often as before until it is captured."""
         self._runs.pop(kind, None)
         self._before[kind] = min(RUNS_BEFORE_MAX, 2 * self._before.get(kind, RUNS_BEFORE))
@@ -184,7 +184,7 @@ class CudaRecorder:
             run()
         torch.cuda.current_stream().wait_stream(self._stream)
 
-    def record(self, run: Run) -> tuple[Replayed, int]:
+    def record(self, run: Run) -> tuple[CapturedGraph, int]:
         before, _ = torch.cuda.mem_get_info(self._device)
         graph = torch.cuda.CUDAGraph()
         # Not torch.cuda.graph, which waits for the device. Threads that copy weights or read adapters go on meanwhile:

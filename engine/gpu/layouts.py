@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.gpu.packing import Layout, Sizes
+from engine.gpu.packing import Sizes, StepLayout
 from kernels.lora_work import DECODE_BLOCK_ROWS, PREFILL_BLOCK_ROWS, WorkLayout
 from kernels.prefill_blocks import parts_max, prefill_blocks
 
@@ -26,7 +26,7 @@ def row_buckets(rows_max: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """The largest step."""
 
     rows: int
@@ -35,10 +35,10 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Layouts:
+class StepLayouts:
     """Of one model. `programs`: of prefill attention at once, which says into how many parts long chunks are cut."""
 
-    limits: Limits
+    limits: StepLimits
     tiles_max: int
     heads: int
     kv_heads: int
@@ -52,20 +52,20 @@ class Layouts:
     def mixed_rows(self) -> list[int]:
         return [rows for rows in MIXED_ROWS if rows <= self.limits.rows]
 
-    def decode(self, rows: int) -> Layout:
+    def decode(self, rows: int) -> StepLayout:
         """`rows` sequences of one row each."""
         return self.exact(rows, rows, 0, self.limits.pages, prefill=False)
 
-    def mixed(self, rows: int) -> Layout:
+    def mixed(self, rows: int) -> StepLayout:
         """Whatever makes at most `rows` rows."""
         sequences = min(rows, self.limits.sequences)
         return self.exact(rows, sequences, self.blocks_max(rows, sequences), self.limits.pages, prefill=True)
 
-    def exact(self, rows: int, sequences: int, blocks: int, pages: int, *, prefill: bool) -> Layout:
+    def exact(self, rows: int, sequences: int, blocks: int, pages: int, *, prefill: bool) -> StepLayout:
         words = self._work(rows, sequences, PREFILL_BLOCK_ROWS if prefill else DECODE_BLOCK_ROWS).size
-        return Layout(Sizes(rows, sequences, blocks, words, pages))
+        return StepLayout(Sizes(rows, sequences, blocks, words, pages))
 
-    def work(self, layout: Layout, *, prefill: bool) -> WorkLayout:
+    def work(self, layout: StepLayout, *, prefill: bool) -> WorkLayout:
         """How the LoRA work list lies in its field."""
         sizes = layout.sizes
         return self._work(sizes.rows, sizes.sequences, PREFILL_BLOCK_ROWS if prefill else DECODE_BLOCK_ROWS)

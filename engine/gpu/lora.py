@@ -19,7 +19,7 @@ from kernels.lora_work import LoraWork, Stack, TileTable
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
+class LayerStacks:
     """The modules of a layer as the fused weights stack them."""
 
     qkv: Stack
@@ -28,8 +28,8 @@ class Stacks:
     down: Stack
 
 
-def stacks(base: BaseShape) -> Stacks:
-    return Stacks(
+def stacks(base: BaseShape) -> LayerStacks:
+    return LayerStacks(
         qkv=stack_of(base, QKV),
         o=stack_of(base, ("o_proj",)),
         gate_up=stack_of(base, GATE_UP),

@@ -20,14 +20,14 @@ CHUNKS_MIN = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lease:
+class WeightAllocation:
     """Bytes that a model has from `take` to `give`."""
 
     model: str
     chunks: tuple[int, ...] = ()
 
 
-class Room(Protocol):
+class WeightSpace(Protocol):
     """`take` and `give` are the loop's; `add`, `remove` and `prepare` run on threads of their own beside them."""
 
     bytes_max: int | None
@@ -47,15 +47,15 @@ class Room(Protocol):
 
     def free(self) -> int: ...
 
-    def take(self, model: str) -> Lease:
+    def take(self, model: str) -> WeightAllocation:
         """`free` is at least its `size`."""
         ...
 
-    def give(self, lease: Lease) -> None:
+    def give(self, lease: WeightAllocation) -> None:
         """Nothing reads or writes those bytes any more."""
         ...
 
-    def prepare(self, lease: Lease) -> None:
+    def prepare(self, lease: WeightAllocation) -> None:
         """Its bytes are behind its slab from now on. Nothing reads the slab meanwhile."""
         ...
 
@@ -64,7 +64,7 @@ class Room(Protocol):
         ...
 
 
-class WholeRoom:
+class UnboundedSpace:
     """No budget: every known model has its bytes."""
 
     bytes_max: int | None = None
@@ -90,13 +90,13 @@ class WholeRoom:
     def free(self) -> int:
         return 1 << 62
 
-    def take(self, model: str) -> Lease:
-        return Lease(model)
+    def take(self, model: str) -> WeightAllocation:
+        return WeightAllocation(model)
 
-    def give(self, lease: Lease) -> None:
+    def give(self, lease: WeightAllocation) -> None:
         pass
 
-    def prepare(self, lease: Lease) -> None:
+    def prepare(self, lease: WeightAllocation) -> None:
         pass
 
     def check_integrity(self) -> None:
@@ -123,7 +123,7 @@ class _Slab:
     planned: list[int]  # likewise, once the leases given until now are prepared
 
 
-class ChunkedRoom:
+class ChunkedSpace:
     """A budget of physical chunks of one size, all taken at the start: models of any size share them without gaps.
 
     Every address of every known model has some chunk behind it at any time, its own or another's: a chunk may be behind
@@ -142,7 +142,7 @@ class ChunkedRoom:
         self._handles: list[int] = []
         self._slabs: dict[str, _Slab] = {}
         self._free: dict[int, None] = dict.fromkeys(range(count))  # in the order in which they were given back
-        self._leases: list[Lease] = []
+        self._leases: list[WeightAllocation] = []
         self._next = 0  # where the next model's chunks begin, if it may choose
         finalizer = weakref.finalize(self, _release, mapper, self._handles, self._slabs, chunk_bytes)
         finalizer.atexit = False  # the process's end frees all
@@ -181,7 +181,7 @@ class ChunkedRoom:
     def free(self) -> int:
         return len(self._free) * self._chunk_bytes
 
-    def take(self, model: str) -> Lease:
+    def take(self, model: str) -> WeightAllocation:
         planned = self._slabs[model].planned
         assert len(self._free) >= len(planned)
         chunks: list[int | None] = []
@@ -195,15 +195,15 @@ class ChunkedRoom:
         for chunk in found:
             self._free.pop(chunk, None)
         planned[:] = found
-        lease = Lease(model, found)
+        lease = WeightAllocation(model, found)
         self._leases.append(lease)
         return lease
 
-    def give(self, lease: Lease) -> None:
+    def give(self, lease: WeightAllocation) -> None:
         self._leases.remove(lease)
         self._free.update(dict.fromkeys(lease.chunks))
 
-    def prepare(self, lease: Lease) -> None:
+    def prepare(self, lease: WeightAllocation) -> None:
         slab = self._slabs[lease.model]
         for place, chunk in enumerate(lease.chunks):
             if slab.mapped[place] != chunk:
@@ -230,7 +230,7 @@ class ChunkedRoom:
         for slab in self._slabs.values():
             assert len(slab.mapped) == len(slab.planned) == -(-slab.needed // self._chunk_bytes)
 
-    def check_mapped(self, lease: Lease) -> None:
+    def check_mapped(self, lease: WeightAllocation) -> None:
         """AssertionError when a prepared lease has another's bytes behind it."""
         assert self._slabs[lease.model].mapped == list(lease.chunks), f"{lease.model}: mapped otherwise than leased"
 

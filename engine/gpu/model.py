@@ -19,11 +19,11 @@ from torch import Tensor
 
 from adapters.device.pool import TilePool
 from adapters.device.work import write_work
-from engine.gpu.decoder import GpuDecoder, Lora
-from engine.gpu.graphs import Graphs, Kind, Replayed, Run
-from engine.gpu.layouts import Layouts
+from engine.gpu.decoder import GpuDecoder, GpuLora
+from engine.gpu.graphs import CapturedGraph, GraphKind, Graphs, Run
+from engine.gpu.layouts import StepLayouts
 from engine.gpu.lora import LoraDeltas
-from engine.gpu.packing import Layout, PackedStep, Packer, views
+from engine.gpu.packing import PackedStep, Packer, StepLayout, views
 from engine.gpu.step_memory import StepMemory
 from engine.protocol.frames import ModelInfo
 from engine.step import Sequence
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class SharedStepState:
     """What the steps of all models have in common: one runs at a time."""
 
     packer: Packer
@@ -53,7 +53,13 @@ class Common:
 
 class GpuModel:
     def __init__(
-        self, info: ModelInfo, decoder: GpuDecoder, layouts: Layouts, memory: StepMemory, common: Common, number: int
+        self,
+        info: ModelInfo,
+        decoder: GpuDecoder,
+        layouts: StepLayouts,
+        memory: StepMemory,
+        common: SharedStepState,
+        number: int,
     ) -> None:
         """`number`: no other model ever has it."""
         assert common.adapters.rows is not None
@@ -67,10 +73,10 @@ class GpuModel:
         self._common = common
         self._deltas = LoraDeltas(common.adapters.rows.table, memory, common.side)
         self._buckets = {True: layouts.decode_rows, False: layouts.mixed_rows}
-        self._captured: dict[tuple[bool, int], Layout] = {}  # layouts of graphs, by whether of decodes, and rows
-        self._due: tuple[Kind, Run] | None = None
+        self._captured: dict[tuple[bool, int], StepLayout] = {}  # layouts of graphs, by whether of decodes, and rows
+        self._due: tuple[GraphKind, Run] | None = None
 
-    def beside(self, memory: StepMemory, common: Common) -> GpuModel:
+    def beside(self, memory: StepMemory, common: SharedStepState) -> GpuModel:
         """The same model, working elsewhere."""
         return GpuModel(self.info, self._decoder, self._layouts, memory, common, self.number)
 
@@ -96,7 +102,7 @@ class GpuModel:
         sizes += [self._warm_layout(rows, prefill=False) for rows in DECODE_WARM_ROWS]
         return max(layout.words for layout in sizes)
 
-    def _warm_layout(self, rows: int, *, prefill: bool) -> Layout:
+    def _warm_layout(self, rows: int, *, prefill: bool) -> StepLayout:
         if prefill:
             return self._layouts.exact(rows, 1, 1, 1, prefill=True)
         return self._layouts.exact(rows, rows, 0, 1, prefill=False)
@@ -108,7 +114,7 @@ class GpuModel:
             # Largest first: the smaller ones fit into the memory that it took.
             for rows in reversed(self._buckets[decodes]):
                 for lora in (True, False) if with_lora else (False,):
-                    kind = Kind(self.number, decodes, rows, lora)
+                    kind = GraphKind(self.number, decodes, rows, lora)
                     if graphs.has_room() and graphs.get(kind) is None:
                         layout = self._captured_layout(decodes, rows)
                         self._send_padding(layout)
@@ -134,7 +140,7 @@ class GpuModel:
             fields = {"model": self.info.name, "rows": kind.rows, "decodes": kind.decodes, "lora": kind.lora}
             _log.info("graph.captured", extra={"fields": fields | {"seconds": round(time.monotonic() - began, 4)}})
 
-    def forward(self, packed: PackedStep, drawn: dict[Sequence, int], fields: dict[str, NDArray[Any]]) -> Layout:
+    def forward(self, packed: PackedStep, drawn: dict[Sequence, int], fields: dict[str, NDArray[Any]]) -> StepLayout:
         """Start the step. It writes the first rows of `memory.logits`, one per sample. Returns where the step's fields
         lie in `memory.packed`. `drawn`: by sequence, the index of its id among the ids of the previous step;
         `fields`: `draw_fields` of the samples."""
@@ -160,12 +166,14 @@ class GpuModel:
             self._run(layout, len(packed.sampling), lora=adapted, decodes=packed.decodes)
         return layout
 
-    def _way(self, packed: PackedStep, adapted: bool, blocks: int) -> tuple[Layout, Replayed | None, Run | None]:
+    def _way(
+        self, packed: PackedStep, adapted: bool, blocks: int
+    ) -> tuple[StepLayout, CapturedGraph | None, Run | None]:
         """How the step is to be sent, and its graph; without one how it runs if it is captured afterwards."""
         buckets, decodes = self._buckets[packed.decodes], packed.decodes
         index = bisect.bisect_left(buckets, packed.rows)
         if index < len(buckets) and not self.eager:
-            kind = Kind(self.number, decodes, buckets[index], adapted)
+            kind = GraphKind(self.number, decodes, buckets[index], adapted)
             graph = self._common.graphs.get(kind)
             if graph is not None:
                 return self._captured_layout(decodes, kind.rows), graph, None
@@ -177,25 +185,25 @@ class GpuModel:
         rows, sequences, prefill = packed.rows, len(packed.chunks), not decodes
         return self._layouts.exact(rows, sequences, blocks, packed.page_count, prefill=prefill), None, None
 
-    def _captured_layout(self, decodes: bool, rows: int) -> Layout:
+    def _captured_layout(self, decodes: bool, rows: int) -> StepLayout:
         if (decodes, rows) not in self._captured:
             make = self._layouts.decode if decodes else self._layouts.mixed
             self._captured[decodes, rows] = make(rows)
         return self._captured[decodes, rows]
 
-    def _captured_run(self, layout: Layout, decodes: bool, lora: bool) -> Run:
+    def _captured_run(self, layout: StepLayout, decodes: bool, lora: bool) -> Run:
         samples = layout.sizes.rows if decodes else layout.sizes.sequences
         return partial(self._run, layout, samples, lora=lora, decodes=decodes)
 
-    def _run(self, layout: Layout, samples: int, *, lora: bool, decodes: bool) -> None:
+    def _run(self, layout: StepLayout, samples: int, *, lora: bool, decodes: bool) -> None:
         """The forward over the packed buffer."""
         tensors = views(layout, self.memory.packed)
         beside = None
         if lora:
-            beside = Lora(self._layouts.work(layout, prefill=not decodes).view(tensors.lora), self._deltas)
+            beside = GpuLora(self._layouts.work(layout, prefill=not decodes).view(tensors.lora), self._deltas)
         self._decoder.forward(tensors, self._common.drawn, self.memory, beside, samples, decodes=decodes)
 
-    def _send_padding(self, layout: Layout) -> None:
+    def _send_padding(self, layout: StepLayout) -> None:
         """A step of nothing but padding."""
         nothing = {
             "query_blocks": np.zeros(0, np.int32),

@@ -26,7 +26,7 @@ ALIGN_WORDS = 4
 NOWHERE = -1
 
 
-class Field(NamedTuple):
+class BufferField(NamedTuple):
     """Where a field lies in the buffer, in words of 4 bytes."""
 
     offset: int
@@ -45,13 +45,13 @@ class Sizes:
     pages: int  # of all sequences' page tables together
 
 
-class Layout:
+class StepLayout:
     """The fields of a step of these sizes. The page list comes last, so that only its used part is copied."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self._position = 0
-        self.fields: dict[str, Field] = {}
+        self.fields: dict[str, BufferField] = {}
         for name in ("ids", "source", "positions", "write_pages", "write_slots", "adapted"):
             self._add(name, sizes.rows)
         for name in ("sequence_rows", "kv_lens", "page_starts", "query_lens", "sampled"):
@@ -75,7 +75,7 @@ class Layout:
         return self.fields["pages"].offset + pages
 
     def _add(self, name: str, words: int, dtype: torch.dtype = torch.int32) -> None:
-        self.fields[name] = Field(self._position, words, dtype)
+        self.fields[name] = BufferField(self._position, words, dtype)
         self._position += -(-words // ALIGN_WORDS) * ALIGN_WORDS
 
 
@@ -107,7 +107,7 @@ class StepTensors:
     pages: Tensor
 
 
-def views(layout: Layout, buffer: Tensor) -> StepTensors:
+def views(layout: StepLayout, buffer: Tensor) -> StepTensors:
     found = {name: layout.view(buffer, name) for name in layout.fields}
     found["query_blocks"] = found["query_blocks"].view(-1, BLOCK_FIELDS)
     return StepTensors(**found)
@@ -186,7 +186,7 @@ class Packer:
 
     def send(
         self,
-        layout: Layout,
+        layout: StepLayout,
         packed: PackedStep,
         drawn: dict[Sequence, int],
         extra: dict[str, NDArray[Any]],

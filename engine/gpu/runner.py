@@ -19,13 +19,13 @@ from adapters.device.table import AdapterRows
 from engine.compute.penalties import Draw, penalize
 from engine.compute.shared import check_page, draw_of, sort_out
 from engine.gpu.decoder import GpuDecoder
-from engine.gpu.draws import Reported, draw_fields, mode_of, report, to_host, undrawable
+from engine.gpu.draws import PendingLogprobs, draw_fields, mode_of, report, to_host, undrawable
 from engine.gpu.driver import DriverError
 from engine.gpu.graphs import Graphs
-from engine.gpu.layouts import Layouts, Limits
-from engine.gpu.model import STEPS_AHEAD, WARM_ROWS, WARM_SENDS, Common, GpuModel
+from engine.gpu.layouts import StepLayouts, StepLimits
+from engine.gpu.model import STEPS_AHEAD, WARM_ROWS, WARM_SENDS, GpuModel, SharedStepState
 from engine.gpu.opening import OpenedModel, open_model
-from engine.gpu.packing import Layout, PackedStep, Packer
+from engine.gpu.packing import PackedStep, Packer, StepLayout
 from engine.gpu.step_memory import StepMemories, StepMemory, StepSizes, form_bytes, step_form
 from engine.gpu.weights import GpuWeights
 from engine.models.config import DecoderConfig, ModelRefused
@@ -48,7 +48,7 @@ class PendingStep:
     places: list[int]  # by place in the order of samples: the chunk's index in the step
     wanted: list[bool]  # likewise: whether its chunk samples
     ids: Tensor  # [samples] int32, pinned; −1: the row's logits are not numbers
-    reported: Reported | None
+    reported: PendingLogprobs | None
     done: torch.cuda.Event
 
     def result(self) -> StepResult:
@@ -83,7 +83,7 @@ class GpuRunner:
         weights: GpuWeights,
         graphs: Graphs,
         host_pool: HostPool | None,
-        limits: Limits,
+        limits: StepLimits,
     ) -> None:
         """`arena` [pages, page_bytes] uint8: every model's K and V, and the adapters' tiles, lie in it.
         `adapters` learns of every model here. `limits.pages` is not looked at: each model has its own."""
@@ -101,7 +101,7 @@ class GpuRunner:
         self._limits = limits
         self._multiprocessors = torch.cuda.get_device_properties(arena.device).multi_processor_count
         self._memories = StepMemories(arena.device)
-        self._common = Common(
+        self._common = SharedStepState(
             Packer(1, STEPS_AHEAD + 2, pinned=True),
             torch.zeros(limits.sequences, dtype=torch.int32, device=arena.device),
             adapters,
@@ -263,7 +263,7 @@ class GpuRunner:
         device, words = self._arena.device, served.warm_words()
         sizes = StepSizes(words, WARM_ROWS, WARM_ROWS, self._limits.sequences)
         form = step_form(opened.shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
-        common = Common(
+        common = SharedStepState(
             Packer(words, WARM_SENDS, pinned=True),
             torch.zeros(WARM_ROWS, dtype=torch.int32, device=device),
             self.adapters,
@@ -273,20 +273,22 @@ class GpuRunner:
         served.beside(StepMemories(device).place(form), common).warm_up()
         torch.cuda.current_stream().synchronize()
 
-    def _layouts(self, shape: DecoderConfig, tokens_per_page: int) -> Layouts:
+    def _layouts(self, shape: DecoderConfig, tokens_per_page: int) -> StepLayouts:
         limits = self._limits
         # No sequence has more pages than there are, whatever context its model's files promise.
         tables = limits.sequences * min(self.pages, -(-shape.context_tokens // tokens_per_page))
-        own = Limits(limits.rows, limits.sequences, tables)
+        own = StepLimits(limits.rows, limits.sequences, tables)
         programs = self._multiprocessors * PROGRAMS_PER_SM
-        return Layouts(own, self._rows.table.tiles_max, shape.heads, shape.kv_heads, programs)
+        return StepLayouts(own, self._rows.table.tiles_max, shape.heads, shape.kv_heads, programs)
 
-    def _form(self, shape: DecoderConfig, layouts: Layouts) -> StepMemory:
+    def _form(self, shape: DecoderConfig, layouts: StepLayouts) -> StepMemory:
         limits = self._limits
         sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
         return step_form(shape, self._dtype, self._rows.table, sizes, self._multiprocessors)
 
-    def _draw_ids(self, model: GpuModel, layout: Layout, draws: list[Draw]) -> tuple[Reported | None, dict[int, str]]:
+    def _draw_ids(
+        self, model: GpuModel, layout: StepLayout, draws: list[Draw]
+    ) -> tuple[PendingLogprobs | None, dict[int, str]]:
         """Draw into the fixed buffer that the next step reads. Also returns, by place, the errors of draws that failed;
         their ids are meaningless."""
         memory = model.memory

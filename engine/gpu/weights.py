@@ -15,9 +15,9 @@ from typing import Literal
 from torch import Tensor
 
 from adapters.device.staging import Mark
-from engine.gpu.memory import Lease, Room
+from engine.gpu.memory import WeightAllocation, WeightSpace
 from engine.gpu.weights_host import HostSlab, HostSlabs
-from engine.gpu.weights_loader import PASSING, Copies, Load, Loader
+from engine.gpu.weights_loader import PASSING, Copies, SlabLoad, SlabLoader
 from engine.models.slab_source import SlabSource
 from engine.step import WeightsMove
 
@@ -33,21 +33,21 @@ LOOK_S = 0.002
 
 
 @dataclass(slots=True, eq=False)
-class _Known:
+class _KnownModel:
     """`key`: another model of the same name, later, is another."""
 
     name: str
     key: str
     source: SlabSource
     slab: Tensor
-    lease: Lease | None = None  # it is on the device, or on its way there
-    coming: Load | None = None
-    gathering: Load | None = None
+    lease: WeightAllocation | None = None  # it is on the device, or on its way there
+    coming: SlabLoad | None = None
+    gathering: SlabLoad | None = None
     awaited: float = 0.0  # until when its place in host memory is kept
     unread: float = 0.0  # until when it is not read again, after its files could not be
     forgotten: bool = False
-    leaving: list[tuple[Lease, Mark]] = field(default_factory=list)
-    stopping: list[tuple[Lease, Load]] = field(default_factory=list)
+    leaving: list[tuple[WeightAllocation, Mark]] = field(default_factory=list)
+    stopping: list[tuple[WeightAllocation, SlabLoad]] = field(default_factory=list)
 
     def uses_host(self) -> bool:
         return self.coming is not None or self.gathering is not None or bool(self.stopping)
@@ -57,7 +57,9 @@ class GpuWeights:
     """Implements engine.step.WeightsTable. One thread uses it, but for `add`, and `remove` of what nobody else was told
     of, which may run beside."""
 
-    def __init__(self, room: Room, copies: Copies, host: list[Tensor], passing: list[Tensor], piece_bytes: int) -> None:
+    def __init__(
+        self, room: WeightSpace, copies: Copies, host: list[Tensor], passing: list[Tensor], piece_bytes: int
+    ) -> None:
         """`host` and `passing`: pinned pieces uint8 [piece_bytes], for slabs that stay and for those that pass."""
         self.bytes_max = room.bytes_max
         self.rates = {"host": HOST_RATE, "disk": DISK_RATE}
@@ -65,9 +67,9 @@ class GpuWeights:
         self.room = room
         self._copies = copies
         self._piece_bytes = piece_bytes
-        self._loader = Loader(copies, passing[:PASSING], piece_bytes)
-        self._known: dict[str, _Known] = {}
-        self._busy: dict[str, _Known] = {}  # key → one with something under way, known by its name still or not
+        self._loader = SlabLoader(copies, passing[:PASSING], piece_bytes)
+        self._known: dict[str, _KnownModel] = {}
+        self._busy: dict[str, _KnownModel] = {}  # key → one with something under way, known by its name still or not
         self._numbers = itertools.count()
 
     # ---- knowing
@@ -76,7 +78,7 @@ class GpuWeights:
         """Know it; its slab on the device, empty. Raises MemoryError."""
         key = f"{model}/{next(self._numbers)}"
         slab = self.room.add(key, source.layout.bytes)
-        self._known[model] = _Known(model, key, source, slab)
+        self._known[model] = _KnownModel(model, key, source, slab)
         return slab
 
     def remove(self, model: str) -> None:
@@ -135,7 +137,7 @@ class GpuWeights:
             return
         slab = self.host.get(known.key) or self._host_slab(known)
         if slab is not None and not slab.whole:
-            known.gathering = Load(model, known.source, slab, None)
+            known.gathering = SlabLoad(model, known.source, slab, None)
             self._busy[known.key] = known
             self._loader.put(known.gathering)
 
@@ -146,7 +148,7 @@ class GpuWeights:
         self.host.touch(known.key)
         known.awaited = 0.0
         lease = known.lease = self.room.take(known.key)
-        known.coming = Load(
+        known.coming = SlabLoad(
             model,
             known.source,
             slab,
@@ -198,7 +200,7 @@ class GpuWeights:
 
     # ---- books
 
-    def _host_slab(self, known: _Known) -> HostSlab | None:
+    def _host_slab(self, known: _KnownModel) -> HostSlab | None:
         """Room for it in host memory, in place of others that nobody needs there now."""
         now = time.monotonic()
         needed = {other.key for other in self._busy.values() if other.uses_host()}
@@ -207,7 +209,7 @@ class GpuWeights:
             known.key, -(-known.source.layout.bytes // self._piece_bytes), lambda other: other not in needed
         )
 
-    def _take_in(self, load: Load) -> WeightsMove | None:
+    def _take_in(self, load: SlabLoad) -> WeightsMove | None:
         """A load has ended; what the scheduler is to hear of it."""
         known = next(own for own in self._busy.values() if load in (own.coming, own.gathering, *_loads(own)))
         if load is known.gathering:
@@ -230,7 +232,7 @@ class GpuWeights:
         source = "host" if load.from_host else "disk"
         return WeightsMove(known.name, source, time.monotonic() - load.asked, load.error)
 
-    def _tidy(self, known: _Known) -> None:
+    def _tidy(self, known: _KnownModel) -> None:
         """What nobody reads any more is free, once that is so."""
         for lease, mark in list(known.leaving):
             if mark.query():
@@ -246,12 +248,12 @@ class GpuWeights:
             # Hundreds of calls of the driver.
             threading.Thread(target=self.room.remove, args=(known.key,), name="weights-remove", daemon=True).start()
 
-    def _rate(self, load: Load) -> None:
+    def _rate(self, load: SlabLoad) -> None:
         size = load.source.layout.bytes
         if size >= RATED_BYTES_MIN and load.seconds > 0:
             self.rates["host" if load.from_host else "disk"] = size / load.seconds
 
-    def _left(self, known: _Known) -> float:
+    def _left(self, known: _KnownModel) -> float:
         """Seconds that the thread would take for it alone."""
         slab, size = self.host.get(known.key), known.source.layout.bytes
         done = 0 if known.coming is None else known.coming.pieces * self._piece_bytes
@@ -259,9 +261,9 @@ class GpuWeights:
         return max(0.0, (size - done) / self.rates["host"], min(unread, size) / self.rates["disk"])
 
 
-def _loads(known: _Known) -> list[Load]:
+def _loads(known: _KnownModel) -> list[SlabLoad]:
     return [load for _, load in known.stopping]
 
 
-def _earlier(one: Load, other: Load | None) -> bool:
+def _earlier(one: SlabLoad, other: SlabLoad | None) -> bool:
     return other is None or one.asked < other.asked

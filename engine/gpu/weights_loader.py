@@ -55,7 +55,7 @@ class Copies(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Load:
+class SlabLoad:
     """A slab to bring, and how that went. Without a `target` it is to come to host memory alone."""
 
     model: str
@@ -72,19 +72,19 @@ class Load:
     error: str = ""
 
 
-class Loader:
+class SlabLoader:
     """Loads to the device in the order in which they are asked for; those to host memory in between, as long as there
     is none. `ended` has those that were done, stopped or failed: nothing of them is under way any more."""
 
     def __init__(self, copies: Copies, passing: list[Tensor], piece_bytes: int) -> None:
         """`passing` [PASSING] uint8 [piece_bytes], pinned."""
         assert len(passing) >= PASSING
-        self.ended: queue.SimpleQueue[Load] = queue.SimpleQueue()
-        self._work = _Work(copies, passing, piece_bytes, self.ended)
+        self.ended: queue.SimpleQueue[SlabLoad] = queue.SimpleQueue()
+        self._work = _LoaderWork(copies, passing, piece_bytes, self.ended)
         self._started = False
         weakref.finalize(self, self._work.asked.put, None)  # so that no thread outlives whom it loads for
 
-    def put(self, load: Load) -> None:
+    def put(self, load: SlabLoad) -> None:
         load.asked = time.monotonic()
         (self._work.urgent if load.target is not None else self._work.quiet).append(load)
         self._work.asked.put(load)
@@ -93,13 +93,15 @@ class Loader:
             threading.Thread(target=self._work.run, name="weights", daemon=True).start()
 
 
-class _Work:
+class _LoaderWork:
     """What the thread has of a loader."""
 
-    def __init__(self, copies: Copies, passing: list[Tensor], piece_bytes: int, ended: queue.SimpleQueue[Load]) -> None:
-        self.asked: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
-        self.urgent: deque[Load] = deque()
-        self.quiet: deque[Load] = deque()
+    def __init__(
+        self, copies: Copies, passing: list[Tensor], piece_bytes: int, ended: queue.SimpleQueue[SlabLoad]
+    ) -> None:
+        self.asked: queue.SimpleQueue[SlabLoad | None] = queue.SimpleQueue()
+        self.urgent: deque[SlabLoad] = deque()
+        self.quiet: deque[SlabLoad] = deque()
         self._copies = copies
         self._passing = passing
         self._piece_bytes = piece_bytes
@@ -120,7 +122,7 @@ class _Work:
             did = True
         return did
 
-    def _do(self, load: Load) -> None:
+    def _do(self, load: SlabLoad) -> None:
         began = time.monotonic()
         try:
             if load.target is None:
@@ -135,7 +137,7 @@ class _Work:
         load.seconds += time.monotonic() - began
         self._ended.put(load)
 
-    def _bring(self, load: Load, target: Tensor) -> None:
+    def _bring(self, load: SlabLoad, target: Tensor) -> None:
         """To the device. Nothing of it is under way any more when this ends, however it does."""
         if load.after is not None:
             self._copies.wait(load.after)
@@ -166,7 +168,7 @@ class _Work:
             while marks:
                 self._copies.wait(marks.popleft())
 
-    def _gather(self, load: Load) -> None:
+    def _gather(self, load: SlabLoad) -> None:
         """To host memory. Loads to the device go first, between its pieces."""
         assert load.host is not None
         size, total = self._piece_bytes, load.source.layout.bytes
@@ -192,7 +194,7 @@ class _Work:
         finally:
             _settle([read for _, read in reads])
 
-    def _read(self, load: Load, index: int, length: int) -> tuple[Tensor, Future[None] | None]:
+    def _read(self, load: SlabLoad, index: int, length: int) -> tuple[Tensor, Future[None] | None]:
         """The piece, and its read if it is not filled yet."""
         if load.host is None:
             piece = self._passing[index % len(self._passing)][:length]
@@ -202,13 +204,13 @@ class _Work:
                 return piece, None
         return piece, self._readers.submit(load.source.fill, index * self._piece_bytes, piece)
 
-    def _finish(self, load: Load, index: int, read: Future[None] | None) -> None:
+    def _finish(self, load: SlabLoad, index: int, read: Future[None] | None) -> None:
         if read is not None:
             read.result()
             self._note_filled(load, index)
         load.pieces = max(load.pieces, index + 1)
 
-    def _note_filled(self, load: Load, index: int) -> None:
+    def _note_filled(self, load: SlabLoad, index: int) -> None:
         if load.host is not None:
             load.host.filled[index] = True
 

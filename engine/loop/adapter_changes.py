@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
-from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, Changes
+from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, FileChecks
 from engine.protocol.frames import AdapterState, LoadAdapter, UnloadAdapter
 from engine.protocol.inbox import Inbox
 from engine.step import Runner
@@ -40,7 +40,7 @@ class AdapterChanges:
         self._uses: collections.Counter[str] = collections.Counter()  # requests in flight
         self._models: dict[str, set[str]] = {}  # known digest → the models that it was loaded for
         self._answer = answer
-        self._changes = Changes("adapters", self._check, self._loaded, inbox)
+        self._changes = FileChecks("adapters", self._check, self._loaded, inbox)
 
     def load(self, gateway: int, frame: LoadAdapter) -> None:
         """Answers "loaded" at once when it is known, else when its files were checked."""

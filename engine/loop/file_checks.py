@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from engine.protocol.inbox import Call, Inbox
+from engine.protocol.inbox import Inbox, LoopCall
 
 # Of one kind, that wait; more are answered "failed".
 CHANGES_MAX = 4096
@@ -20,18 +20,18 @@ CHANGES_MAX = 4096
 BEING_LOADED, BEING_UNLOADED = "it is being loaded", "it is being unloaded"
 
 _log = logging.getLogger(__name__)
-Asked = TypeVar("Asked")
-Found = TypeVar("Found")
+Request = TypeVar("Request")
+Checked = TypeVar("Checked")
 
 
-class Changes(Generic[Asked, Found]):
+class FileChecks(Generic[Request, Checked]):
     """A name is being loaded, or retires, or neither. For the loop's thread only, except `check`."""
 
     def __init__(
         self,
         kind: str,
-        check: Callable[[Asked], Found],
-        checked: Callable[[Asked, Found | None, str], None],
+        check: Callable[[Request], Checked],
+        checked: Callable[[Request, Checked | None, str], None],
         inbox: Inbox,
     ) -> None:
         """`kind` in the plural. `check(asked)` runs on a thread of its own, one after another; then `checked(asked,
@@ -45,7 +45,7 @@ class Changes(Generic[Asked, Found]):
         self._loading: dict[str, list[int]] = {}
         self._retiring: dict[str, list[int]] = {}
         self._waiting = 0  # of both, together
-        self._files: queue.SimpleQueue[Asked] = queue.SimpleQueue()
+        self._files: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def full(self) -> bool:
@@ -63,7 +63,7 @@ class Changes(Generic[Asked, Found]):
     def retiring(self) -> tuple[str, ...]:
         return tuple(self._retiring)
 
-    def load(self, name: str, gateway: int, asked: Asked) -> None:
+    def load(self, name: str, gateway: int, asked: Request) -> None:
         """Check it, if nobody asked for it before."""
         self._waiting += 1
         if name in self._loading:
@@ -96,4 +96,4 @@ class Changes(Generic[Asked, Found]):
             except Exception as error:  # noqa: BLE001 - the thread's edge: one fails alone, and loudly
                 _log.exception("files.check_failed", extra={"fields": {"kind": self._kind}})
                 message = f"{type(error).__name__}: {error}"
-            self._inbox.put(Call(functools.partial(self._checked, asked, found, message)))
+            self._inbox.put(LoopCall(functools.partial(self._checked, asked, found, message)))

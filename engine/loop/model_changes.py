@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, Changes
+from engine.loop.file_checks import BEING_LOADED, BEING_UNLOADED, FileChecks
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import LoadModel, ModelFailure, ModelInfo, Models, ModelState, UnloadModel
 from engine.protocol.inbox import Inbox
@@ -53,7 +53,7 @@ class ModelChanges:
         self._answer = answer
         self._changed = changed
         self._forgotten = forgotten
-        self._changes = Changes("models", runner.load_model, self._loaded, inbox)
+        self._changes = FileChecks("models", runner.load_model, self._loaded, inbox)
 
     def load(self, gateway: int, frame: LoadModel) -> None:
         """Answers "loaded" at once when it is known, else when its files were checked."""

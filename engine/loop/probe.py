@@ -98,7 +98,7 @@ def least_target_ms(step_s: float) -> int:
     return math.ceil(round(step_s * 1000 / TARGET_MARGIN, 6))
 
 
-def raised(tiers: tuple[Tier, ...], step_s: float) -> tuple[Tier, ...]:
+def with_raised_targets(tiers: tuple[Tier, ...], step_s: float) -> tuple[Tier, ...]:
     """The tiers with targets that steps of `step_s` can keep. Where none is below it, the tiers as they are."""
     step_ms = step_s * 1000
     if all(min(tier.inter_token_ms, tier.ttft_base_ms) >= step_ms for tier in tiers):
@@ -119,12 +119,12 @@ def shortest_target_s(tiers: tuple[Tier, ...]) -> float:
     return min(min(tier.inter_token_ms, tier.ttft_base_ms) for tier in tiers) / 1000
 
 
-def impossible(tiers: tuple[Tier, ...], step_s: float) -> list[str]:
+def impossible_targets(tiers: tuple[Tier, ...], step_s: float) -> list[str]:
     """A sentence for each target below `step_s` / IMPOSSIBLE_TIMES."""
-    return out_of_reach(tiers, step_s / IMPOSSIBLE_TIMES, step_s)
+    return unreachable_targets(tiers, step_s / IMPOSSIBLE_TIMES, step_s)
 
 
-def out_of_reach(tiers: tuple[Tier, ...], step_s: float, shown_s: float | None = None) -> list[str]:
+def unreachable_targets(tiers: tuple[Tier, ...], step_s: float, shown_s: float | None = None) -> list[str]:
     """A sentence for each target below `step_s`. Not even a single request can keep it: the time between tokens is at
     least a step, and so is the time to the first token. `shown_s`: the step named in the sentence, if another."""
     step_ms, found = (step_s if shown_s is None else shown_s) * 1000, []

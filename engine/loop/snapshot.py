@@ -19,7 +19,7 @@ import numpy.typing as npt
 from engine.memory.arena import PageKind
 from engine.protocol.frames import AdapterPlace, ModelPlace, PageOwner, Preemption, RequestState, Snapshot, TierState
 from engine.scheduler.entry import Entry
-from engine.scheduler.preemption_log import Preempted
+from engine.scheduler.preemption_log import PreemptionRecord
 from engine.scheduler.scheduler import Scheduler
 
 REQUESTS_MAX = 256
@@ -30,12 +30,12 @@ MAP_CELLS_MAX = 65_536
 REQUEST_ID_CHARS_MAX = 128
 
 Owners = npt.NDArray[np.uint32]
-Shown = npt.NDArray[np.uint16]
+PageMap = npt.NDArray[np.uint16]
 # Kind, tier, model and adapter of a PageOwner.
-Owner = tuple[str, str | None, str | None, str | None]
+PageOwnerKey = tuple[str, str | None, str | None, str | None]
 
 
-def take(
+def take_snapshot(
     scheduler: Scheduler,
     epoch: str,
     step: int,
@@ -74,7 +74,7 @@ def take(
 
 def _arena(scheduler: Scheduler) -> tuple[list[PageOwner], bytes, int]:
     """Owners that have a page, the runs of the map by their index, and how many pages a cell of it has."""
-    owners: list[Owner] = [("free", None, None, None)]
+    owners: list[PageOwnerKey] = [("free", None, None, None)]
     owner_of = _unheld(scheduler, owners)
     _paint_adapters(scheduler, owner_of, owners)
     _paint_requests(scheduler, owner_of, owners)
@@ -87,7 +87,7 @@ def _arena(scheduler: Scheduler) -> tuple[list[PageOwner], bytes, int]:
     return held, _runs(index[owner_of[::cell]], cell, len(owner_of)), cell
 
 
-def _unheld(scheduler: Scheduler, owners: list[Owner]) -> Owners:
+def _unheld(scheduler: Scheduler, owners: list[PageOwnerKey]) -> Owners:
     """By page: 0 free, then who adds to `owners`: cached, by the model that its label says, and adapters. Who holds
     pages is painted over that."""
     kinds = np.frombuffer(scheduler.arena.kinds(), np.uint8)
@@ -104,7 +104,7 @@ def _unheld(scheduler: Scheduler, owners: list[Owner]) -> Owners:
     return owner_of
 
 
-def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:
+def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwnerKey]) -> None:
     """Make each of the first ADAPTERS_MAX adapters the owner of its pages; the other adapter pages stay unnamed. A page
     with tiles of several adapters is shown as that of the first of them."""
     shown = list(islice(scheduler.residency.pages().items(), ADAPTERS_MAX))
@@ -113,9 +113,9 @@ def _paint_adapters(scheduler: Scheduler, owner_of: Owners, owners: list[Owner])
     _paint(owner_of, [(first + index, pages) for index, (_, pages) in reversed([*enumerate(shown)])])
 
 
-def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[Owner]) -> None:
+def _paint_requests(scheduler: Scheduler, owner_of: Owners, owners: list[PageOwnerKey]) -> None:
     """Tier by tier, the highest last: of what is shared it has the last word."""
-    numbers: dict[Owner, int] = {}
+    numbers: dict[PageOwnerKey, int] = {}
     held = []
     for running in reversed(scheduler.running_entries()):
         for entry in running:
@@ -133,7 +133,7 @@ def _paint(owner_of: Owners, held: Ordered[tuple[int, Ordered[int]]]) -> None:
     owner_of[pages] = np.repeat(np.array([owner for owner, _ in held], np.uint32), counts)
 
 
-def _runs(owner_of: Shown, cell: int, pages: int) -> bytes:
+def _runs(owner_of: PageMap, cell: int, pages: int) -> bytes:
     ends = np.append(np.flatnonzero(owner_of[1:] != owner_of[:-1]), len(owner_of) - 1)
     pairs = np.empty((len(ends), 2), "<u4")
     pairs[:, 0] = owner_of[ends]
@@ -208,7 +208,7 @@ def _request(entry: Entry, now: float) -> RequestState:
     )
 
 
-def _preemption(one: Preempted, tiers: list[str], now: float) -> Preemption:
+def _preemption(one: PreemptionRecord, tiers: list[str], now: float) -> Preemption:
     kind: Literal["recompute", "swap"] = "swap" if one.swapped else "recompute"
     request_id = one.request_id[:REQUEST_ID_CHARS_MAX]
     return Preemption(one.number, now - one.at, request_id, tiers[one.tier], tiers[one.cause], kind)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 UNRECORDED_MAX = 65_536
 
 
-class Unrecorded:
+class UnrecordedRequests:
     """For the loop's thread."""
 
     def __init__(self, most: int = UNRECORDED_MAX) -> None:

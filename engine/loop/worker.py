@@ -17,11 +17,12 @@ from engine.loop.adapter_changes import AdapterChanges
 from engine.loop.gauges import read_gauges
 from engine.loop.metrics import EngineMetrics
 from engine.loop.model_changes import ModelChanges
-from engine.loop.unsettled import Unrecorded
+from engine.loop.unsettled import UnrecordedRequests
 from engine.protocol.config import ModelConfig
 from engine.protocol.frames import (
     Abort,
     AdapterState,
+    EngineUsage,
     Finished,
     FinishReason,
     Hello,
@@ -39,13 +40,12 @@ from engine.protocol.frames import (
     Tokens,
     UnloadAdapter,
     UnloadModel,
-    Usage,
     Watch,
 )
-from engine.protocol.inbox import Call, Command, GatewayGone, Inbox, Progress, Received, Stop
+from engine.protocol.inbox import Command, GatewayDisconnected, Inbox, LoopCall, LoopProgress, ReceivedFrame, Stop
 from engine.protocol.outbox import Outbox
-from engine.protocol.server import Outgoing
-from engine.scheduler.scheduler import Ended, Scheduler, StepOutcome
+from engine.protocol.server import OutgoingFrames
+from engine.scheduler.scheduler import RequestEnding, Scheduler, StepOutcome
 from engine.step import DeviceLost, Pending, Runner, Sequence, Step, StepResult
 
 # Idle for so long, the loop looks its books over once.
@@ -70,7 +70,7 @@ class BadRequest(Exception):
         self.code: RefusalCode = code
 
 
-class _NotBegun(Pending):
+class _FailedToBegin(Pending):
     """A step that the runner could not begin: it fails when its turn comes."""
 
     def __init__(self, error: Exception) -> None:
@@ -89,7 +89,7 @@ class _Flight:
     began: float
 
 
-class Worker:
+class EngineLoop:
     """Owns the scheduler and the runner. Everything here is for the loop's thread."""
 
     def __init__(
@@ -99,8 +99,8 @@ class Worker:
         scheduler: Scheduler,
         runner: Runner,
         inbox: Inbox,
-        progress: Progress,
-        send: Callable[[list[Outgoing]], None],
+        progress: LoopProgress,
+        send: Callable[[list[OutgoingFrames]], None],
         tell_models: Callable[[Models], None] = lambda _: None,
         configs: Iterable[ModelConfig] = (),
         targets_out_of_reach: int = 0,
@@ -128,7 +128,7 @@ class Worker:
         self._in_flight: deque[_Flight] = deque()  # oldest first
         self._completed_at = 0.0  # the last step
         self._gateways: set[int] = set()
-        self._unrecorded = Unrecorded()
+        self._unrecorded = UnrecordedRequests()
         self._last_token_at: dict[Sequence, float] = {}
         self._checked = False  # the books, since the last step
         self._coming_since: float | None = None  # nothing can be computed before an adapter or weights have come
@@ -192,7 +192,7 @@ class Worker:
         if not self._in_flight:
             return True
         newest = self._in_flight[-1].pending
-        return len(self._in_flight) <= self._runner.steps_ahead and not isinstance(newest, _NotBegun)
+        return len(self._in_flight) <= self._runner.steps_ahead and not isinstance(newest, _FailedToBegin)
 
     def _begin(self, step: Step) -> None:
         began = self._clock()
@@ -202,7 +202,7 @@ class Worker:
         except DeviceLost:
             raise
         except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
-            pending = _NotBegun(error)
+            pending = _FailedToBegin(error)
         self._in_flight.append(_Flight(step, pending, began))
 
     def _complete(self) -> None:
@@ -261,17 +261,17 @@ class Worker:
 
     def _obey(self, command: Command) -> None:
         match command:
-            case Received():
+            case ReceivedFrame():
                 self._gateways.add(command.gateway)
                 self._frame(command)
-            case GatewayGone():
+            case GatewayDisconnected():
                 self._gone(command.gateway)
-            case Call():
+            case LoopCall():
                 command.function()
             case Stop():
                 self._stop(command.why)
 
-    def _frame(self, received: Received) -> None:
+    def _frame(self, received: ReceivedFrame) -> None:
         gateway, frame = received.gateway, received.frame
         match frame:
             case Submit():
@@ -315,7 +315,7 @@ class Worker:
             self._metrics.request_errors += 1
             _log.exception("submit.failed", extra={"fields": {"request_id": frame.request_id}})
             message = f"internal error: {type(error).__name__}"
-            self._outbox.end(gateway, Finished(frame.handle, "error", Usage(len(frame.prompt_ids)), message))
+            self._outbox.end(gateway, Finished(frame.handle, "error", EngineUsage(len(frame.prompt_ids)), message))
             return
         self._refuse(gateway, answer)
 
@@ -377,9 +377,9 @@ class Worker:
         self._complete_all()
         for gateway in sorted(self._gateways):
             for ended in self._scheduler.abort_gateway(gateway):
-                self._end(Ended(ended.sequence, "error", "the engine is shutting down"))
+                self._end(RequestEnding(ended.sequence, "error", "the engine is shutting down"))
         for command in self._inbox.take(0.0):
-            if isinstance(command, Received):
+            if isinstance(command, ReceivedFrame):
                 self._frame(command)
 
     # ---- answers
@@ -417,7 +417,7 @@ class Worker:
         for ended in outcome.ended:
             self._end(ended)
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: RequestEnding) -> None:
         sequence = ended.sequence
         usage = self._close(sequence, ended.reason)
         if sequence.gateway in self._gateways:
@@ -435,7 +435,7 @@ class Worker:
             self._metrics.tokens_lost += tokens
             _log.warning("tokens.lost", extra={"fields": {"request_id": request_id, "tokens": tokens}})
 
-    def _close(self, sequence: Sequence, reason: FinishReason) -> Usage:
+    def _close(self, sequence: Sequence, reason: FinishReason) -> EngineUsage:
         """The books of one request that has ended."""
         now = self._clock()
         pair = (sequence.model, sequence.tier)
@@ -447,7 +447,7 @@ class Worker:
         if sequence.started_at is not None:
             self._metrics.prompt_tokens[pair] += len(sequence.prompt_ids)
         self._last_token_at.pop(sequence, None)
-        return Usage(
+        return EngineUsage(
             prompt_tokens=len(sequence.prompt_ids),
             cached_tokens=sequence.cached_tokens,
             completion_tokens=len(sequence.output_ids),
@@ -477,7 +477,7 @@ class Worker:
         from engine.loop import snapshot
 
         self._metrics.snapshots += 1
-        return snapshot.take(
+        return snapshot.take_snapshot(
             self._scheduler,
             self._hello.epoch,
             self._progress.step,

@@ -39,7 +39,7 @@ class AdapterCounts:
     failures: int  # loads that failed
 
 
-class Residency:
+class AdapterResidency:
     def __init__(self, table: AdapterTable, arena: Arena, sequences_max: int = 1, floor_pages: int = 0) -> None:
         """`floor_pages`: pages that the tiers' floors promise together; pinned adapters may not take them."""
         self._evictions = 0

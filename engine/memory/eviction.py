@@ -13,7 +13,7 @@ USES_HALF_S = 60.0
 
 
 @dataclass(slots=True)
-class Hosted:
+class ModelWeights:
     """A model and its weights. For watchers; only Hosting changes it."""
 
     name: str
@@ -46,7 +46,7 @@ class Hosted:
 
 
 @dataclass(slots=True, frozen=True)
-class Wait:
+class WeightWait:
     """Until a model's weights could be on the device: until they begin to come, and while they do."""
 
     before_s: float = 0.0
@@ -58,7 +58,7 @@ class Wait:
 
 
 @dataclass(slots=True)
-class Room:
+class Eviction:
     """What is made for a model, by a request of `rank`: who goes, decided once."""
 
     model: str
@@ -68,7 +68,7 @@ class Room:
 
 
 @dataclass(slots=True, frozen=True, order=True)
-class Asker:
+class WeightDemand:
     """A model that is wanted on the device; sorted, who comes first."""
 
     rank: int  # of the best tier that waits for it
@@ -78,16 +78,16 @@ class Asker:
 
 
 # What an idle model is worth now: who is worth least goes first, of equals who was used longest ago.
-Keep = Callable[[Hosted, float], float]
+EvictionValue = Callable[[ModelWeights, float], float]
 
 
-def by_use(hosted: Hosted, now: float) -> float:
+def by_use(hosted: ModelWeights, now: float) -> float:
     """Seconds of loading that each of its bytes is likely to save."""
     return hosted.uses(now) * (hosted.load_s / max(1, hosted.bytes) or 1.0)
 
 
-def least_recently_used(hosted: Hosted, now: float) -> float:
+def least_recently_used(hosted: ModelWeights, now: float) -> float:
     return hosted.used_at
 
 
-KEEPS: dict[str, Keep] = {"use": by_use, "lru": least_recently_used}
+EVICTION_VALUES: dict[str, EvictionValue] = {"use": by_use, "lru": least_recently_used}

@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from itertools import islice
 
-from engine.memory.eviction import Asker, Hosted, Keep, Room, Wait, by_use
+from engine.memory.eviction import Eviction, EvictionValue, ModelWeights, WeightDemand, WeightWait, by_use
 from engine.step import WeightsTable
 
 # A model in use stays at least so many times as long as it takes to come, before another of its tier has a turn.
-LOADS_WORTH = 4.0
+RESIDENCE_LOADS_MIN = 4.0
 # One that leaves for another of its tier has this part of its stay to finish what runs; then that is preempted.
-LEAVING_PART = 0.5
-NOWHERE: frozenset[str] = frozenset()
+DRAIN_PART = 0.5
+NO_MODELS: frozenset[str] = frozenset()
 # Who waits has its model's load given up for higher tiers so many times; then it comes, and stays as long as it took.
-LOADS_GIVEN_UP_MAX = 2
+CANCELLED_LOADS_MAX = 2
 # A model that a higher tier holds is told to be held as long again as it was, up to this.
-HELD_S_MAX = 600.0
+PREDICTED_RESIDENCE_S_MAX = 600.0
 # Loads whose seconds are kept until somebody takes them.
 LOADS_MAX = 10_000
 
@@ -31,7 +31,7 @@ LOADS_MAX = 10_000
 Evacuate = Callable[[str, int | None], bool]
 
 
-class Hosting:
+class WeightResidency:
     """The device's bytes for weights, by these rules:
 
     - The model with the best waiting tier comes first, of equals who has waited longest; one at a time. One that those
@@ -39,12 +39,12 @@ class Hosting:
     - Pinned models never go, nor those that have requests of a tier above the asking one. Idle ones go first, those
       first that `keep` values least. One with requests of lower tiers alone goes at once: they wait again. One with
       requests of the asking tier stays for its residence; then it leaves: nobody joins, who cannot be preempted runs to
-      the end, the others for LEAVING_PART of that time.
+      the end, the others for DRAIN_PART of that time.
     - A load for lower tiers is given up when its bytes are wanted, or more than half of it is to come. After
-      LOADS_GIVEN_UP_MAX times it comes, and stays for as long as it took.
+      CANCELLED_LOADS_MAX times it comes, and stays for as long as it took.
     - Nobody goes in vain: room is made only where it suffices.
 
-    So of n models of a tier that want the bytes of one, each comes within n · (1 + LEAVING_PART) stays and n loads,
+    So of n models of a tier that want the bytes of one, each comes within n · (1 + DRAIN_PART) stays and n loads,
     with the longest run in place of that part where it cannot be preempted; behind higher tiers, when those let it.
     """
 
@@ -57,10 +57,10 @@ class Hosting:
         evacuate: Evacuate,
         *,
         residence_s: float,
-        keep: Keep = by_use,
+        keep: EvictionValue = by_use,
     ) -> None:
         """`live`: requests by model and tier, the caller's own. No table: all are there for ever."""
-        self.models: dict[str, Hosted] = {}
+        self.models: dict[str, ModelWeights] = {}
         self.hits = Counter(device=0, host=0, disk=0)  # where a request's model was when it came
         self.failures = 0  # loads that failed
         self.evictions: Counter[str] = Counter()  # by model; removed models are included
@@ -72,7 +72,7 @@ class Hosting:
         self._residence_s = residence_s
         self._keep = keep
         self._cold: dict[str, None] = {}  # those that are not on the device, in order of the models
-        self._room: Room | None = None
+        self._room: Eviction | None = None
         self._loads: list[tuple[str, str, float]] = []  # model, from where, and the seconds; for whoever takes them
         self._came = 0
         self._byte_s = 0.0  # what a byte of the last load took; 0: unknown
@@ -89,7 +89,7 @@ class Hosting:
         on_device = self._table is None or self._table.where(model) == "device"
         now = self._clock()
         bytes_ = self._table.bytes(model) if self._table else 0
-        self.models[model] = Hosted(model, self._came, bytes_, False, on_device, came_at=now, used_at=now)
+        self.models[model] = ModelWeights(model, self._came, bytes_, False, on_device, came_at=now, used_at=now)
         if not on_device:
             self._cold[model] = None
 
@@ -194,7 +194,7 @@ class Hosting:
     def turn(self) -> frozenset[str]:
         """Let who is wanted come, and others go for it. Those that nobody can join: they are not there, or leave."""
         if not self._cold or self._table is None:
-            return NOWHERE
+            return NO_MODELS
         askers = self._askers()
         if askers:
             self._serve(askers, self._table)
@@ -203,7 +203,7 @@ class Hosting:
         leaving = [model for model in (self._room.victims if self._room else ()) if self.models[model].leaving]
         return frozenset((*self._cold, *leaving))
 
-    def _serve(self, askers: list[Asker], table: WeightsTable) -> None:
+    def _serve(self, askers: list[WeightDemand], table: WeightsTable) -> None:
         able = list(islice((asker for asker in askers if not self._barred(asker)), 2))
         if not able:
             self._calm()
@@ -214,14 +214,14 @@ class Hosting:
             if not hosted.coming and table.where(asker.model) == "disk":
                 table.prefetch(asker.model)
 
-    def _barred(self, asker: Asker) -> bool:
+    def _barred(self, asker: WeightDemand) -> bool:
         """Those that never go for it, pinned or of higher tiers, leave too little: it keeps nobody from coming beside
         them."""
         there = (hosted for hosted in self.models.values() if hosted.on_device or hosted.coming)
         may = sum(hosted.bytes for hosted in there if self._ready_s(hosted, asker.rank) < math.inf)
         return self._free() + may < self.models[asker.model].bytes
 
-    def _serve_first(self, first: Asker, table: WeightsTable) -> None:
+    def _serve_first(self, first: WeightDemand, table: WeightsTable) -> None:
         coming = [hosted for hosted in map(self.models.__getitem__, self._cold) if hosted.coming]
         for hosted in coming:
             if self._gives_up(hosted, first):
@@ -231,14 +231,14 @@ class Hosting:
         if not any(hosted.coming for hosted in coming):
             self._bring(first)
 
-    def _gives_up(self, coming: Hosted, asker: Asker) -> bool:
+    def _gives_up(self, coming: ModelWeights, asker: WeightDemand) -> bool:
         """Its load, for one that waits for better reasons."""
         best = self._rank(coming.name)
         if best <= asker.rank:
             return False
         if best == self._tiers and not self._wanted(coming):
             return True
-        if coming.given_up >= LOADS_GIVEN_UP_MAX:
+        if coming.given_up >= CANCELLED_LOADS_MAX:
             return False
         # Where both have room, what is nearly there is only a while before the other's copy; elsewhere it would have to
         # go as soon as it came.
@@ -248,7 +248,7 @@ class Hosting:
         assert self._table is not None
         return not beside or self._table.seconds(coming.name) > coming.coming_s / 2
 
-    def _askers(self) -> list[Asker]:
+    def _askers(self) -> list[WeightDemand]:
         now, askers = self._clock(), []
         for model in self._cold:
             hosted, rank = self.models[model], self._rank(model)
@@ -262,22 +262,22 @@ class Hosting:
             if hosted.coming or self.cannot(model):
                 continue
             if rank < self._tiers or self._unasked(hosted):
-                askers.append(Asker(rank, hosted.since.get(rank, now), hosted.number, model))
+                askers.append(WeightDemand(rank, hosted.since.get(rank, now), hosted.number, model))
         return sorted(askers)
 
     def _rank(self, model: str) -> int:
         """The best tier that has requests of it; below all of them for none."""
         return next((rank for rank, count in enumerate(self._live[model]) if count), self._tiers)
 
-    def _unasked(self, hosted: Hosted) -> bool:
+    def _unasked(self, hosted: ModelWeights) -> bool:
         """It is to come, whether anybody asks or not."""
         return self._wanted(hosted) and not hosted.on_device and not hosted.coming and not hosted.failed
 
-    def _wanted(self, hosted: Hosted) -> bool:
+    def _wanted(self, hosted: ModelWeights) -> bool:
         """On the device, whether anybody asks or not."""
         return hosted.pinned or (self._table is not None and self._table.bytes_max is None)
 
-    def _bring(self, asker: Asker) -> None:
+    def _bring(self, asker: WeightDemand) -> None:
         assert self._table is not None
         model = self.models[asker.model]
         if self._free() < model.bytes:
@@ -300,7 +300,7 @@ class Hosting:
 
     # ---- who goes
 
-    def _make_room(self, asker: Asker, lacking: float) -> None:
+    def _make_room(self, asker: WeightDemand, lacking: float) -> None:
         now, room = self._clock(), self._room
         if room is None or room.model != asker.model or room.rank != asker.rank or not self._suffices(room, lacking):
             victims = self._victims(asker.rank, lacking)
@@ -308,7 +308,7 @@ class Hosting:
                 room.rank = asker.rank
             else:
                 self._calm()
-                room = Room(asker.model, asker.rank, victims, now)
+                room = Eviction(asker.model, asker.rank, victims, now)
             self._room = room if victims else None
             if not victims:
                 return
@@ -320,7 +320,7 @@ class Hosting:
             for model in idle:
                 self._goes(model, room, now)
 
-    def _goes(self, model: str, room: Room, now: float) -> bool:
+    def _goes(self, model: str, room: Eviction, now: float) -> bool:
         """Let it go, or on its way to that."""
         hosted = self.models[model]
         if not hosted.on_device:
@@ -328,7 +328,7 @@ class Hosting:
         best = self._rank(model)
         if best < self._tiers:
             hosted.leaving = True
-            impatient = best > room.rank or now - room.since >= LEAVING_PART * self._stay_s(hosted)
+            impatient = best > room.rank or now - room.since >= DRAIN_PART * self._stay_s(hosted)
             if not self._evacuate(model, room.rank if impatient else None):
                 return False
         self._drop(model)
@@ -353,7 +353,7 @@ class Hosting:
                     self.models[model].leaving = False
         self._room = None
 
-    def _suffices(self, room: Room, lacking: float) -> bool:
+    def _suffices(self, room: Eviction, lacking: float) -> bool:
         """Who was to go may still go, and is enough."""
         victims = [self.models[model] for model in room.victims if self.models[model].on_device]
         may = all(self._ready_s(hosted, room.rank) == 0 for hosted in victims)
@@ -363,7 +363,7 @@ class Hosting:
         """Who goes for a request of this tier, idle ones first; nobody if all together would not do."""
         now = self._clock()
         may = [hosted for hosted in self.models.values() if hosted.on_device and self._ready_s(hosted, rank) == 0]
-        chosen: list[Hosted] = []
+        chosen: list[ModelWeights] = []
         for hosted in sorted(may, key=lambda hosted: self._order(hosted, rank, now)):
             if sum(other.bytes for other in chosen) >= lacking:
                 break
@@ -375,7 +375,7 @@ class Hosting:
                 chosen.remove(hosted)
         return [hosted.name for hosted in chosen]
 
-    def _order(self, hosted: Hosted, rank: int, now: float) -> tuple[int, float, float]:
+    def _order(self, hosted: ModelWeights, rank: int, now: float) -> tuple[int, float, float]:
         """Who goes first: who is idle, then the lowest tier, and of the asking one who came first."""
         best = self._rank(hosted.name)
         hosted.load_s = hosted.load_s or self._byte_s * hosted.bytes
@@ -383,32 +383,32 @@ class Hosting:
             return 0, hosted.came_at, 0.0
         return -best, self._keep(hosted, now), hosted.used_at
 
-    def _ready_s(self, hosted: Hosted, rank: int) -> float:
+    def _ready_s(self, hosted: ModelWeights, rank: int) -> float:
         """Until it may go, or begin to leave, for a request of this tier; inf: no time tells."""
         best = self._rank(hosted.name)
         if hosted.pinned or best < rank:
             return math.inf
-        if best == self._tiers or (best > rank and hosted.given_up < LOADS_GIVEN_UP_MAX):
+        if best == self._tiers or (best > rank and hosted.given_up < CANCELLED_LOADS_MAX):
             return 0.0
         stay_s = self._stay_s(hosted) if best == rank else hosted.load_s
         return max(0.0, hosted.came_at + stay_s - self._clock())
 
-    def _stay_s(self, hosted: Hosted) -> float:
-        return max(self._residence_s, LOADS_WORTH * hosted.load_s)
+    def _stay_s(self, hosted: ModelWeights) -> float:
+        return max(self._residence_s, RESIDENCE_LOADS_MIN * hosted.load_s)
 
     def _pinned_bytes(self) -> int:
         return sum(hosted.bytes for hosted in self.models.values() if hosted.pinned)
 
     # ---- what a request would wait
 
-    def wait(self, model: str, rank: int) -> Wait:
+    def wait(self, model: str, rank: int) -> WeightWait:
         """Of a request that came now."""
         hosted = self.models[model]
         if self.joins(model) or self._table is None:
-            return Wait()
+            return WeightWait()
         if hosted.coming:
-            return Wait(0.0, self._table.seconds(model))
-        own = Asker(rank, hosted.since.get(rank, self._clock()), hosted.number, model)
+            return WeightWait(0.0, self._table.seconds(model))
+        own = WeightDemand(rank, hosted.since.get(rank, self._clock()), hosted.number, model)
         coming = [other for other in map(self.models.__getitem__, self._cold) if other.coming]
         given_up = [other for other in coming if self._gives_up(other, own)]
         comes = [other for other in coming if other not in given_up]
@@ -428,37 +428,37 @@ class Hosting:
                     free += self.models[name].bytes
             free -= lacking
             if asker is own:
-                return Wait(at_s, load_s)
+                return WeightWait(at_s, load_s)
             at_s += load_s
             going[asker.model] = at_s + self._stay_s(self.models[asker.model])
         raise AssertionError("unreachable")
 
-    def _ahead(self, own: Asker) -> list[Asker]:
+    def _ahead(self, own: WeightDemand) -> list[WeightDemand]:
         """Those that come before it: none that higher tiers leave no room for, unless it is one itself."""
         ahead = [asker for asker in self._askers() if asker < own and asker.model != own.model]
         return ahead if self._barred(own) else [asker for asker in ahead if not self._barred(asker)]
 
-    def _going_s(self, hosted: Hosted, rank: int) -> float:
+    def _going_s(self, hosted: ModelWeights, rank: int) -> float:
         """Until it could be gone, as far as can be told: who serves a higher tier may go any time, or never, and is
         taken to go on for as long as it has."""
         now = self._clock()
         if hosted.leaving and self._room:
-            return max(0.0, self._room.since + LEAVING_PART * self._stay_s(hosted) - now)
+            return max(0.0, self._room.since + DRAIN_PART * self._stay_s(hosted) - now)
         ready_s = self._ready_s(hosted, rank)
         if ready_s == math.inf:
             live = self._live[hosted.name]
             held_s = max((now - hosted.busy[higher] for higher in range(rank) if live[higher]), default=0.0)
-            return max(self._stay_s(hosted), min(HELD_S_MAX, held_s))
+            return max(self._stay_s(hosted), min(PREDICTED_RESIDENCE_S_MAX, held_s))
         if self._rank(hosted.name) == rank:
-            return ready_s + LEAVING_PART * self._stay_s(hosted)
+            return ready_s + DRAIN_PART * self._stay_s(hosted)
         return ready_s
 
-    def _stays_s(self, hosted: Hosted, rank: int) -> float:
+    def _stays_s(self, hosted: ModelWeights, rank: int) -> float:
         """One that is on its way, once it is there, as far as can be told."""
         best = self._rank(hosted.name)
         if best <= rank:
             return self._stay_s(hosted)
-        return hosted.load_s if best < self._tiers and hosted.given_up >= LOADS_GIVEN_UP_MAX else 0.0
+        return hosted.load_s if best < self._tiers and hosted.given_up >= CANCELLED_LOADS_MAX else 0.0
 
     # ---- counts
 

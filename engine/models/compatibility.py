@@ -20,6 +20,6 @@ def check_dtype(model: ModelConfig, dtype: str) -> None:
         raise ValueError(f"dtype: the models of one engine share one, here {dtype}")
 
 
-def in_order_of_loading(models: Iterable[ModelInfo]) -> list[ModelInfo]:
+def loading_order(models: Iterable[ModelInfo]) -> list[ModelInfo]:
     """At the start: the pinned ones, then those before others."""
     return sorted(models, key=lambda model: not model.pinned)

@@ -35,7 +35,7 @@ class _Entry(msgspec.Struct):
     data_offsets: tuple[_Offset, _Offset]
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor of a file, from byte `start` on."""
 
     file: Path
@@ -74,7 +74,7 @@ class WeightFiles:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def find(self, name: str, shape: tuple[int, ...]) -> Stored:
+    def find(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         """Raises ModelRefused naming the tensor, if there is none of this shape that can be read."""
         if name not in self._entries:
             raise ModelRefused(f"{self._directory}: {name} is missing")
@@ -88,9 +88,9 @@ class WeightFiles:
         dtype = DTYPES[entry.dtype]
         if end - begin != math.prod(shape) * dtype.itemsize:
             raise ModelRefused(f"{path}: {name} has {end - begin} bytes, which is not what its shape and dtype take")
-        return Stored(path, start + begin, shape, dtype)
+        return StoredTensor(path, start + begin, shape, dtype)
 
-    def read(self, stored: Stored, target: Tensor) -> None:
+    def read(self, stored: StoredTensor, target: Tensor) -> None:
         """All of a tensor, into as many contiguous numbers on the host. Raises OSError."""
         read_numbers(self._descriptors[stored.file], stored.file, stored.start, stored.dtype, target)
 

@@ -21,7 +21,7 @@ ALIGN_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SlabPart:
     """One tensor of the slab. `stacked`: as `weights.Fused` says."""
 
     offset: int
@@ -34,7 +34,7 @@ class SlabLayout:
     """Of one model in one dtype. A tied lm_head is the embedding, and has no part."""
 
     dtype: torch.dtype
-    parts: dict[str, Part]
+    parts: dict[str, SlabPart]
     bytes: int
 
     def view(self, slab: Tensor, name: str) -> Tensor:
@@ -55,10 +55,10 @@ class Stretch:
 
 
 def slab_layout(config: DecoderConfig, dtype: torch.dtype, *, tied: bool) -> SlabLayout:
-    parts: dict[str, Part] = {}
+    parts: dict[str, SlabPart] = {}
     position = 0
     for name, shape, stacked in fused_tensors(config, tied=tied):
-        parts[name] = Part(position, shape, stacked)
+        parts[name] = SlabPart(position, shape, stacked)
         size = math.prod(shape) * dtype.itemsize
         position += -(-size // ALIGN_BYTES) * ALIGN_BYTES
     return SlabLayout(dtype, parts, position)

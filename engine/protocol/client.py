@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from engine.protocol.connection import Ending, EngineLost, EngineUnavailable, Generation, Link
+from engine.protocol.connection import EngineLost, EngineUnavailable, Generation, GenerationEnding, Link
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Heartbeat,
@@ -33,7 +33,15 @@ from engine.protocol.frames import (
     Watch,
 )
 
-__all__ = ["AdapterFailed", "Ending", "EngineClient", "EngineLost", "EngineUnavailable", "Generation", "ModelFailed"]
+__all__ = [
+    "AdapterFailed",
+    "EngineClient",
+    "EngineLost",
+    "EngineUnavailable",
+    "Generation",
+    "GenerationEnding",
+    "ModelFailed",
+]
 
 BACKOFF_MIN_S = 0.05
 BACKOFF_MAX_S = 1.0

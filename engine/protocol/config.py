@@ -16,15 +16,15 @@ from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
 CONFIG_BYTES_MAX = 1024 * 1024
 
 
-class ConfigError(Exception):
+class EngineConfigError(Exception):
     """The configuration cannot be used; the message names the field."""
 
 
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConfigSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all sections: a name that is not a field is refused."""
 
 
-class ModelConfig(Section, frozen=True, kw_only=True):
+class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     """One base model. `path` is a directory with config.json, model.safetensors and tokenizer.json; the fake reads of
     it only the shape and the words, and does without when it is empty or not there."""
 
@@ -37,7 +37,7 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     dummy: bool = False  # random weights in the shape that config.json says; for benchmarks
 
 
-class FakeFaults(Section, frozen=True, kw_only=True):
+class FakeFaults(ConfigSection, frozen=True, kw_only=True):
     """Faults on demand, for tests: a prompt that contains the id makes it happen."""
 
     chunk_error_id: int | None = None  # its chunk fails, alone
@@ -49,7 +49,7 @@ class FakeFaults(Section, frozen=True, kw_only=True):
     weights_error_model: str | None = None  # the weights of models whose names begin so fail to come
 
 
-class FakeConfig(Section, frozen=True, kw_only=True):
+class FakeConfig(ConfigSection, frozen=True, kw_only=True):
     """Speed and shape of the engine without a model."""
 
     step_ms: Annotated[float, Meta(ge=0, le=60_000)] = 5.0
@@ -71,7 +71,7 @@ class FakeConfig(Section, frozen=True, kw_only=True):
     faults: FakeFaults = FakeFaults()
 
 
-class EngineConfig(Section, frozen=True, kw_only=True):
+class EngineConfig(ConfigSection, frozen=True, kw_only=True):
     models: Annotated[tuple[ModelConfig, ...], Meta(min_length=1, max_length=64)]
     tiers: Annotated[tuple[Tier, ...], Meta(min_length=1, max_length=16)] = SHIPPED_TIERS  # high to low
     arena_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024, le=2**48)] = 512 * 1024 * 1024
@@ -112,18 +112,18 @@ class EngineConfig(Section, frozen=True, kw_only=True):
 
 
 def parse(data: bytes, source: str = "the configuration") -> EngineConfig:
-    """Raises ConfigError."""
+    """Raises EngineConfigError."""
     if len(data) > CONFIG_BYTES_MAX:
-        raise ConfigError(f"{source}: {len(data)} bytes; the limit is {CONFIG_BYTES_MAX}")
+        raise EngineConfigError(f"{source}: {len(data)} bytes; the limit is {CONFIG_BYTES_MAX}")
     try:
         return msgspec.json.decode(data, type=EngineConfig)
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"{source}: {error}") from error
+        raise EngineConfigError(f"{source}: {error}") from error
 
 
 def load(path: Path) -> EngineConfig:
-    """Raises ConfigError."""
+    """Raises EngineConfigError."""
     try:
         return parse(path.read_bytes(), str(path))
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise EngineConfigError(f"{path}: {error.strerror}") from error

@@ -45,7 +45,7 @@ class EngineLost:
     message: str
 
 
-Ending = Finished | Refused | EngineLost
+GenerationEnding = Finished | Refused | EngineLost
 Answer = TypeVar("Answer")
 
 
@@ -63,7 +63,7 @@ class Generation:
         self.handle = handle
         self.received = 0  # ids received until Abort was sent; those that come later are dropped
         self.cached_tokens = 0  # of the prompt, known with the first id
-        self.ending: Ending | None = None
+        self.ending: GenerationEnding | None = None
         self._link = link
         self._ids: list[int] = []
         self._logprobs: list[Logprobs] = []  # of _ids, or empty
@@ -92,7 +92,7 @@ class Generation:
     def __aiter__(self) -> Generation:
         return self
 
-    async def __anext__(self) -> list[int] | Ending:
+    async def __anext__(self) -> list[int] | GenerationEnding:
         while True:
             if self._ids:
                 return self.take()
@@ -141,7 +141,7 @@ class Generation:
         if logprobs is not None:
             self._logprobs.append(logprobs)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: GenerationEnding) -> None:
         """Nothing more comes."""
         assert self.ending is None, "a generation ends once"
         self.ending = ending

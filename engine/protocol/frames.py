@@ -84,14 +84,14 @@ class ModelInfo(msgspec.Struct, frozen=True, array_like=True):
     pinned: bool = False  # it never leaves the device
 
 
-class Recompute(msgspec.Struct, frozen=True, array_like=True):
+class TierRecompute(msgspec.Struct, frozen=True, array_like=True):
     """What one tier's preemptions of a request cost: tokens computed again, and their share of the steps."""
 
     tokens: int = 0
     device_s: float = 0.0
 
 
-class Usage(msgspec.Struct, frozen=True, array_like=True):
+class EngineUsage(msgspec.Struct, frozen=True, array_like=True):
     """What one request took. Seconds are of the engine's monotonic clock."""
 
     prompt_tokens: int = 0
@@ -102,7 +102,7 @@ class Usage(msgspec.Struct, frozen=True, array_like=True):
     device_s: float = 0.0  # its share of the steps it took part in, without what is in `recomputed`
     preemptions: int = 0
     recomputed_tokens: int = 0
-    recomputed: dict[str, Recompute] = {}  # by the tier that caused it; their tokens add up to recomputed_tokens
+    recomputed: dict[str, TierRecompute] = {}  # by the tier that caused it; their tokens add up to recomputed_tokens
     swapped_tokens: int = 0  # whose KV went to host memory and came back instead
 
 
@@ -227,7 +227,7 @@ class Finished(Frame, frozen=True, tag="finished", array_like=True):
 
     handle: int
     reason: FinishReason
-    usage: Usage
+    usage: EngineUsage
     message: str = ""
 
 

@@ -18,7 +18,7 @@ COMMAND_BYTES = 512
 
 
 @dataclass(slots=True, frozen=True)
-class Received:
+class ReceivedFrame:
     """A frame from gateway `gateway`, at `at` (seconds of the monotonic clock)."""
 
     gateway: int
@@ -28,14 +28,14 @@ class Received:
 
 
 @dataclass(slots=True, frozen=True)
-class GatewayGone:
+class GatewayDisconnected:
     """Its stream ended. Nothing more comes from it."""
 
     gateway: int
 
 
 @dataclass(slots=True, frozen=True)
-class Call:
+class LoopCall:
     """Run `function` between two steps: how a helper thread hands its result to the loop."""
 
     function: Callable[[], None]
@@ -48,7 +48,7 @@ class Stop:
     why: str
 
 
-Command = Received | GatewayGone | Call | Stop
+Command = ReceivedFrame | GatewayDisconnected | LoopCall | Stop
 
 
 class Inbox:
@@ -65,9 +65,9 @@ class Inbox:
         """From the I/O thread only. `size` is the frame's length in bytes."""
         weight = size + COMMAND_BYTES
         self._put_bytes += weight
-        self._queue.put(Received(gateway, frame, at, weight))
+        self._queue.put(ReceivedFrame(gateway, frame, at, weight))
 
-    def put(self, command: GatewayGone | Call | Stop) -> None:
+    def put(self, command: GatewayDisconnected | LoopCall | Stop) -> None:
         """From any thread. These are bounded by the streams and by the adapters being loaded."""
         self._queue.put(command)
 
@@ -85,12 +85,12 @@ class Inbox:
                 commands.append(self._queue.get_nowait())
         except queue.Empty:
             pass
-        self._taken_bytes += sum(command.weight for command in commands if isinstance(command, Received))
+        self._taken_bytes += sum(command.weight for command in commands if isinstance(command, ReceivedFrame))
         return commands
 
 
 @dataclass(slots=True)
-class Progress:
+class LoopProgress:
     """Where the loop is. The loop writes, the I/O thread reads; each field is one word, so neither locks."""
 
     step: int = 0

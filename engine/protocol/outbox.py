@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.protocol.frames import Finished, FromEngine, Refused, encode
-from engine.protocol.server import Outgoing
+from engine.protocol.server import OutgoingFrames
 
 
 @dataclass(slots=True)
-class _Mail:
+class _GatewayFrames:
     frames: list[bytes] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)  # the handles whose ending is among them
 
@@ -21,9 +21,9 @@ class _Mail:
 class Outbox:
     """For the loop's thread; `send` hands a round to the I/O thread."""
 
-    def __init__(self, send: Callable[[list[Outgoing]], None]) -> None:
+    def __init__(self, send: Callable[[list[OutgoingFrames]], None]) -> None:
         self._send = send
-        self._mail: dict[int, _Mail] = {}  # by gateway
+        self._mail: dict[int, _GatewayFrames] = {}  # by gateway
 
     def add(self, gateway: int, frame: FromEngine) -> None:
         self._for(gateway).frames.append(encode(frame))
@@ -41,12 +41,12 @@ class Outbox:
     def post(self) -> None:
         """All gateways at once."""
         if self._mail:
-            batch = [Outgoing(gateway, b"".join(mail.frames), mail.ended) for gateway, mail in self._mail.items()]
+            batch = [OutgoingFrames(gateway, b"".join(mail.frames), mail.ended) for gateway, mail in self._mail.items()]
             self._mail = {}
             self._send(batch)
 
-    def _for(self, gateway: int) -> _Mail:
+    def _for(self, gateway: int) -> _GatewayFrames:
         mail = self._mail.get(gateway)
         if mail is None:
-            mail = self._mail[gateway] = _Mail()
+            mail = self._mail[gateway] = _GatewayFrames()
         return mail

@@ -16,7 +16,7 @@ TOP_K_MAX = 2**31 - 1
 CHOICE_MAX = 2**31 - 1
 
 
-def fault(sampling: Sampling, max_tokens: int, vocab_size: int | None) -> str | None:
+def find_fault(sampling: Sampling, max_tokens: int, vocab_size: int | None) -> str | None:
     """The first field that is not within its limits, with both; None when all are. NaN is within none."""
     s = sampling
     checks = (

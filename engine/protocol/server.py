@@ -31,7 +31,7 @@ from engine.protocol.frames import (
     decode_to_engine,
     encode,
 )
-from engine.protocol.inbox import GatewayGone, Inbox, Progress
+from engine.protocol.inbox import GatewayDisconnected, Inbox, LoopProgress
 
 STREAMS_MAX = 64
 # What may lie unsent for one gateway. One that does not read for so long is cut; its requests are aborted.
@@ -51,7 +51,7 @@ class SocketInUse(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class Outgoing:
+class OutgoingFrames:
     """Frames for one gateway, encoded, in order; `ended` are the handles whose ending is among them."""
 
     gateway: int
@@ -118,7 +118,7 @@ class Server:
     `stop`, which are for the loop's thread."""
 
     def __init__(
-        self, path: Path, hello: Hello, inbox: Inbox, progress: Progress, parent: int, ended: Callable[[str], None]
+        self, path: Path, hello: Hello, inbox: Inbox, progress: LoopProgress, parent: int, ended: Callable[[str], None]
     ) -> None:
         """`ended(why)` is called from the I/O thread when `parent`, the process that started this one, is gone, or
         when the thread itself cannot go on."""
@@ -146,7 +146,7 @@ class Server:
         self._inode = self._path.stat().st_ino
         self._thread.start()
 
-    def send(self, batch: list[Outgoing]) -> None:
+    def send(self, batch: list[OutgoingFrames]) -> None:
         """Hand frames to the I/O thread. What is for a stream that is gone is dropped."""
         self._loop.call_soon_threadsafe(self._deliver, batch)
 
@@ -178,7 +178,7 @@ class Server:
             return
         fields = {"gateway": stream.number, "unfinished": len(stream.live), "error": error}
         _log.info("stream.lost", extra={"fields": fields})
-        self.inbox.put(GatewayGone(stream.number))
+        self.inbox.put(GatewayDisconnected(stream.number))
         if not self._streams:
             self._all_lost.set()
 
@@ -205,7 +205,7 @@ class Server:
             if stream.transport is not None and not stream.transport.is_closing():
                 stream.transport.resume_reading()
 
-    def _deliver(self, batch: list[Outgoing]) -> None:
+    def _deliver(self, batch: list[OutgoingFrames]) -> None:
         for outgoing in batch:
             stream = self._streams.get(outgoing.gateway)
             if stream is not None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
-from engine.memory.adapter_residency import Residency
-from engine.memory.weight_residency import Hosting
+from engine.memory.adapter_residency import AdapterResidency
+from engine.memory.weight_residency import WeightResidency
 from engine.protocol.frames import RefusalCode
-from engine.protocol.sampling_limits import fault
+from engine.protocol.sampling_limits import find_fault
 from engine.protocol.tiers import Tier
 from engine.scheduler.floors import Floors
 from engine.scheduler.queues import TierQueue
-from engine.scheduler.served import ModelLimits, Served
+from engine.scheduler.served import ModelLimits, ModelTable
 from engine.step import Sequence
 
 # What a refusal advises when nothing better is known.
@@ -31,15 +31,15 @@ class Refusal:
     retry_after_s: float | None = None
 
 
-class Admission:
+class AdmissionControl:
     def __init__(
         self,
         tiers: Ordered[Tier],
-        served: Served,
+        served: ModelTable,
         pages: Floors,
         places: Floors,
-        residency: Residency,
-        hosting: Hosting,
+        residency: AdapterResidency,
+        hosting: WeightResidency,
         queues: Ordered[TierQueue],
     ) -> None:
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
@@ -115,5 +115,5 @@ def _malformed(sequence: Sequence, limits: ModelLimits) -> Refusal | None:
         return Refusal("bad_request", f"max_tokens is {sequence.max_tokens}; it must be at least 1")
     if limits.vocab_size is not None and (min(ids) < 0 or max(ids) >= limits.vocab_size):
         return Refusal("bad_request", f"the prompt has an id outside the vocabulary of {limits.vocab_size}")
-    wrong = fault(sequence.sampling, sequence.max_tokens, limits.vocab_size)
+    wrong = find_fault(sequence.sampling, sequence.max_tokens, limits.vocab_size)
     return Refusal("bad_request", wrong) if wrong else None

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 
-from engine.memory.adapter_residency import Residency
+from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.arena import Arena
 from engine.memory.prefix_cache import PrefixCache
 from engine.protocol.tiers import Tier
@@ -20,7 +20,7 @@ from engine.scheduler.floors import Floors
 from engine.scheduler.swap import Swap
 
 
-class Room:
+class Capacity:
     """Knows every running request. `preempt(victim, cause)` is the scheduler's: it calls `leave` before it returns;
     `cause` is the rank of the tier for which it happens."""
 
@@ -29,7 +29,7 @@ class Room:
         tiers: Ordered[Tier],
         arena: Arena,
         prefix: PrefixCache,
-        residency: Residency,
+        residency: AdapterResidency,
         swap: Swap,
         sequences_max: int,
         preempt: Callable[[Entry, int], None],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Ordered
 
-from engine.scheduler.costs import Costs, Load
+from engine.scheduler.costs import Costs, StepLoad
 from engine.step import Chunk
 
 # The weight of all earlier steps against the newest: about 200 steps are remembered.
@@ -21,7 +21,7 @@ OUTLIER = 4.0
 RIDGE = 1e-4
 TERMS = 5
 # A step by which models are compared.
-TYPICAL = Load(prefill_tokens=256, sequences=8, kv_tokens=4096, adapters=0)
+TYPICAL = StepLoad(prefill_tokens=256, sequences=8, kv_tokens=4096, adapters=0)
 
 
 class CostModel:
@@ -35,7 +35,7 @@ class CostModel:
         self._moments = [0.0] * TERMS  # Σ x · seconds
         self._steps = 0
 
-    def observe(self, load: Load, seconds: float) -> None:
+    def observe(self, load: StepLoad, seconds: float) -> None:
         """A step of `load` took `seconds`."""
         if self._steps >= FIT_EVERY:
             seconds = min(seconds, OUTLIER * self.costs.seconds(load))
@@ -48,7 +48,7 @@ class CostModel:
         if self._steps < FIT_EVERY or not self._steps % FIT_EVERY:
             self._fit()
 
-    def prefill_within(self, seconds: float, load: Load, tokens_max: int) -> int:
+    def prefill_within(self, seconds: float, load: StepLoad, tokens_max: int) -> int:
         """The most tokens of prefill, at most `tokens_max`, that a step may have beside `load` and still take at most
         `seconds`; `tokens_max` while that is unknown."""
         each = self.costs.prefill_token_s + self.costs.kv_token_s
@@ -127,7 +127,7 @@ class CostModels:
         """Not to be told of steps: `observe` is."""
         return self._fitted.get(model) or CostModel(self._guess())
 
-    def observe(self, model: str, load: Load, seconds: float) -> None:
+    def observe(self, model: str, load: StepLoad, seconds: float) -> None:
         if model not in self._fitted:
             self._fitted[model] = CostModel(self._guess())
         self._fitted[model].observe(load, seconds)

@@ -11,7 +11,7 @@ from engine.step import Step
 
 
 @dataclass(slots=True, frozen=True)
-class Load:
+class StepLoad:
     """What is in a step, as far as its time depends on it."""
 
     prefill_tokens: int  # of chunks of more than one token
@@ -30,7 +30,7 @@ class Costs:
     kv_token_s: float = 0.0
     adapter_s: float = 0.0
 
-    def seconds(self, load: Load) -> float:
+    def seconds(self, load: StepLoad) -> float:
         return (
             self.base_s
             + self.prefill_token_s * load.prefill_tokens
@@ -40,7 +40,7 @@ class Costs:
         )
 
 
-def load_of(step: Step) -> Load:
+def load_of(step: Step) -> StepLoad:
     prefill = kv = 0
     adapters = set()
     for chunk in step.chunks:
@@ -48,4 +48,4 @@ def load_of(step: Step) -> Load:
             prefill += chunk.count
         kv += chunk.start + chunk.count
         adapters.add(chunk.sequence.adapter)
-    return Load(prefill, len(step.chunks), kv, len(adapters - {None}))
+    return StepLoad(prefill, len(step.chunks), kv, len(adapters - {None}))

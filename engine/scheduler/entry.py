@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.memory.prefix_cache import Chain
-from engine.protocol.frames import Recompute
+from engine.protocol.frames import TierRecompute
 from engine.step import PENDING_ID, Chunk, Sequence
 
 
@@ -63,8 +63,8 @@ class Entry:
             self.peak = computed
         if again > 0:
             part = seconds * again / chunk.count
-            before = sequence.recomputed.get(self.cause, Recompute())
-            sequence.recomputed[self.cause] = Recompute(before.tokens + again, before.device_s + part)
+            before = sequence.recomputed.get(self.cause, TierRecompute())
+            sequence.recomputed[self.cause] = TierRecompute(before.tokens + again, before.device_s + part)
             sequence.recomputed_tokens += again
             seconds -= part
         sequence.device_s += seconds

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Ordered
 
-from engine.memory.adapter_residency import Residency
-from engine.scheduler.capacity import Room
+from engine.memory.adapter_residency import AdapterResidency
+from engine.scheduler.capacity import Capacity
 from engine.scheduler.entry import Entry
 from engine.scheduler.queues import TierQueue
-from engine.scheduler.served import Served
+from engine.scheduler.served import ModelTable
 from engine.scheduler.swap import Swap
 from engine.step import PENDING_ID, DeviceLost
 
@@ -31,11 +31,11 @@ class Faults:
     def __init__(
         self,
         entries: dict[tuple[int, int], Entry],
-        room: Room,
+        room: Capacity,
         queues: Ordered[TierQueue],
-        residency: Residency,
+        residency: AdapterResidency,
         swap: Swap,
-        served: Served,
+        served: ModelTable,
     ) -> None:
         self.count = 0  # since the start
         self.unchecked = False  # a fault happened after the last integrity check
@@ -77,7 +77,7 @@ class NoStep(Exception):
     """There is work, no step is in flight, no load is awaited, and yet no step can be planned."""
 
 
-def stuck(entries: Iterable[Entry], claims: Iterable[Entry]) -> Entry:
+def find_blocking_request(entries: Iterable[Entry], claims: Iterable[Entry]) -> Entry:
     """The request to end when no step can be planned, so that the others can continue. In this order: a request that
     blocks others from joining (`claims`), a waiting request that is owed its run, another waiting request, a running
     request; among equals the highest tier, then the oldest."""

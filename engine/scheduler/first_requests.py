@@ -15,7 +15,7 @@ from collections.abc import Sequence as Ordered
 
 from engine.memory.arena import Arena
 from engine.protocol.tiers import Tier
-from engine.scheduler.capacity import Room
+from engine.scheduler.capacity import Capacity
 from engine.scheduler.entry import Entry
 from engine.scheduler.queues import Ready, TierQueue
 
@@ -34,7 +34,7 @@ class FirstRequests:
     def __init__(
         self,
         tiers: Ordered[Tier],
-        room: Room,
+        room: Capacity,
         arena: Arena,
         queues: Ordered[TierQueue],
         clock: Callable[[], float],
@@ -137,16 +137,16 @@ class FirstRequests:
             pages -= self._freed(victim)
         return found
 
-    def _holdings(self, entry: Entry) -> list[_Holding]:
+    def _holdings(self, entry: Entry) -> list[_ShareUse]:
         """Shares with several running requests that were served at least as much as the first request's share: by the
         fairness counters its turn is before theirs."""
         queue, most = self._queues[entry.tier], self._tiers[entry.tier].preemptions_max
-        holdings: dict[str, _Holding] = {}
+        holdings: dict[str, _ShareUse] = {}
         asked_at = entry.sequence.arrived_at
         for other in self._room.running[entry.tier]:
             share = other.sequence.share
             if share not in holdings:
-                holdings[share] = _Holding(other.sequence.weight, most, asked_at)
+                holdings[share] = _ShareUse(other.sequence.weight, most, asked_at)
             holdings[share].add(other)
         served = queue.served(entry.sequence.share)
         return [own for share, own in holdings.items() if own.count > 1 and queue.served(share) >= served]
@@ -156,7 +156,7 @@ class FirstRequests:
         return sum(self._arena.references(page) == 1 for page in victim.sequence.pages)
 
 
-class _Holding:
+class _ShareUse:
     """What a share holds in a tier."""
 
     def __init__(self, weight: float, preemptions_max: int, asked_at: float) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from engine.scheduler.costs import Costs, Load
+from engine.scheduler.costs import Costs, StepLoad
 from engine.scheduler.entry import Entry
 from engine.step import PENDING_ID, Chunk, Step
 
 
-class Plan:
+class StepPlan:
     """At most `tokens` tokens of one model, in the order of `add`."""
 
     def __init__(self, model: str, tokens: int) -> None:
@@ -64,11 +64,11 @@ class Plan:
                 self.prefill_tokens -= chunk.count
                 self.prefill_of[entry.tier] -= chunk.count
 
-    def load(self) -> Load:
+    def load(self) -> StepLoad:
         """What is in it. Until it begins the adapters are those of when it was first asked."""
         if self._adapters is None:
             self._adapters = len({chunk.sequence.adapter for chunk in self.chunks.values()} - {None})
-        return Load(self.prefill_tokens, len(self.chunks), self._kv_tokens, self._adapters)
+        return StepLoad(self.prefill_tokens, len(self.chunks), self._kv_tokens, self._adapters)
 
     # ---- decodes beside prefill
 

@@ -9,34 +9,34 @@ import math
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 
-from engine.memory.adapter_residency import Residency
+from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.prefix_cache import PrefixCache
-from engine.memory.weight_residency import Hosting
+from engine.memory.weight_residency import WeightResidency
 from engine.protocol.tiers import Tier
-from engine.scheduler.capacity import Room
+from engine.scheduler.capacity import Capacity
 from engine.scheduler.cost_model import CostModels
-from engine.scheduler.costs import Load
+from engine.scheduler.costs import StepLoad
 from engine.scheduler.entry import Entry
 from engine.scheduler.first_requests import FirstRequests
-from engine.scheduler.plan import Plan
+from engine.scheduler.plan import StepPlan
 from engine.scheduler.queues import TierQueue
-from engine.scheduler.turns import TARGET_MARGIN, Turns, Work
+from engine.scheduler.turns import TARGET_MARGIN, ModelTurns, ModelWork
 
 # Others whose adapters are in the batch may join before a request until it has waited so much of its tier's target.
 PASSED_SHARE_MAX = 0.25
 
 
-class Planner:
+class StepPlanner:
     def __init__(
         self,
         tiers: Ordered[Tier],
-        room: Room,
+        room: Capacity,
         queues: Ordered[TierQueue],
-        residency: Residency,
-        hosting: Hosting,
+        residency: AdapterResidency,
+        hosting: WeightResidency,
         prefix: PrefixCache,
         cost_models: CostModels,
-        turns: Turns,
+        turns: ModelTurns,
         clock: Callable[[], float],
         fail: Callable[[Entry, str], None],
         fault: Callable[[Entry, Exception], None],
@@ -74,13 +74,13 @@ class Planner:
 
     # ---- a step
 
-    def fill(self, plan: Plan) -> None:
+    def fill(self, plan: StepPlan) -> None:
         self._claims.pop(plan.model, None)
         self._plan_decodes(plan)
         self._plan_prefills(plan)
         self._end_faulty()
 
-    def settle(self, plan: Plan) -> None:
+    def settle(self, plan: StepPlan) -> None:
         """It begins. What a tier that ran out of tokens lacks of its floor's share of prefill is owed to it."""
         for tier, owed in enumerate(self._prefill_owed):
             if tier in plan.hungry:
@@ -102,13 +102,13 @@ class Planner:
         """Nobody of it can join before it comes back: so nobody of it waits for room."""
         self._claims.pop(model, None)
 
-    def work(self, live: dict[str, list[int]]) -> dict[str, Work]:
+    def work(self, live: dict[str, list[int]]) -> dict[str, ModelWork]:
         """Of the models on the device, those that have requests: `live`, by tier."""
         self._end_faulty()
         models = [model for model, ranks in live.items() if any(ranks) and self._hosting.runs(model)]
         if len(models) < 2:
-            return {model: Work(0, None, (), 0.0) for model in models}
-        made = {model: _Making() for model in models}
+            return {model: ModelWork(0, None, (), 0.0) for model in models}
+        made = {model: _WorkCount() for model in models}
         for rank, running in enumerate(self._room.running):
             for entry in running:
                 own = made[entry.sequence.model]
@@ -118,7 +118,7 @@ class Planner:
                     own.first = rank
         return {model: self._work(model, live[model], made[model]) for model in models}
 
-    def _work(self, model: str, live: list[int], made: _Making) -> Work:
+    def _work(self, model: str, live: list[int], made: _WorkCount) -> ModelWork:
         best = next(rank for rank, count in enumerate(live) if count)
         first = made.first
         if model not in self._claims:
@@ -130,10 +130,10 @@ class Planner:
         costs = self._cost_models.of(model).costs
         next_s = costs.seconds(made.load()) if made.ranks else 0.0
         if first is not None:
-            next_s += costs.seconds(Load(self._prefill_tokens_min, 1, 0, 0)) - (costs.base_s if made.ranks else 0.0)
-        return Work(best, first, tuple(made.ranks), next_s)
+            next_s += costs.seconds(StepLoad(self._prefill_tokens_min, 1, 0, 0)) - (costs.base_s if made.ranks else 0.0)
+        return ModelWork(best, first, tuple(made.ranks), next_s)
 
-    def _plan_decodes(self, plan: Plan) -> None:
+    def _plan_decodes(self, plan: StepPlan) -> None:
         grow = self._room.grow
         for running in self._room.running:
             for entry in tuple(running):
@@ -147,7 +147,7 @@ class Planner:
                     self._fault(entry, error)
         plan.note_decodes()
 
-    def _plan_prefills(self, plan: Plan) -> None:
+    def _plan_prefills(self, plan: StepPlan) -> None:
         """Tier by tier; before that, those that higher tiers kept from their share of prefill get what they are
         owed."""
         ranks = range(len(self.tiers))
@@ -159,7 +159,7 @@ class Planner:
             self._fill(plan, tier, self._step_tokens_max)
         plan.put_back()
 
-    def _fill(self, plan: Plan, tier: int, tokens_max: int) -> None:
+    def _fill(self, plan: StepPlan, tier: int, tokens_max: int) -> None:
         """Prefill of one tier, at most `tokens_max` tokens: who runs goes on, then who waits joins."""
         chunks, left_out = plan.chunks, plan.left_out
         idle = [entry for entry in self._room.running[tier] if entry not in chunks and entry not in left_out]
@@ -177,7 +177,7 @@ class Planner:
                 begun.remove(entry)
                 self._guard(self._plan_prefill, plan, entry)
 
-    def _guard(self, plans: Callable[[Plan, Entry], bool | None], plan: Plan, entry: Entry) -> bool | None:
+    def _guard(self, plans: Callable[[StepPlan, Entry], bool | None], plan: StepPlan, entry: Entry) -> bool | None:
         """Call `plans`. If it raises, end the request and return True, so that others are planned."""
         try:
             return plans(plan, entry)
@@ -197,20 +197,20 @@ class Planner:
         queue = self._queues[entry.tier]
         return queue.crowds(entry), queue.served(entry.sequence.share), entry.number
 
-    def _allowed(self, plan: Plan, entry: Entry) -> int:
+    def _allowed(self, plan: StepPlan, entry: Entry) -> int:
         """Tokens for the tier, and for a share that crowds it: steps with its prefill stay short, as newcomers of other
         shares wait for those in flight and then share theirs with it."""
         if not self._queues[entry.tier].crowds(entry):
             return plan.tier_left
         return max(0, min(plan.tier_left, plan.crowd_max - plan.prefill_tokens))
 
-    def _prefill_for(self, plan: Plan, entry: Entry) -> int:
+    def _prefill_for(self, plan: StepPlan, entry: Entry) -> int:
         """What is left of these and of the step's time, which never is less than `prefill_tokens_min` take."""
         costs = self._cost_models.of(plan.model)
         within = costs.prefill_within(plan.limit_s, plan.load(), self._step_tokens_max)
         return min(self._allowed(plan, entry), max(within, self._prefill_tokens_min - plan.prefill_tokens))
 
-    def _may_prefill(self, plan: Plan, entry: Entry) -> bool:
+    def _may_prefill(self, plan: StepPlan, entry: Entry) -> bool:
         """Now, or in the time of decodes of lower tiers that may wait a step for it."""
         if self._prefill_for(plan, entry) > 0:
             return True
@@ -234,7 +234,7 @@ class Planner:
         places = (self._crowd_places if heavily else self._crowd_places_beside_light)[entry.tier]
         return sum(map(queue.crowds, self._room.running[entry.tier])) >= places
 
-    def _make_way(self, plan: Plan, entry: Entry) -> None:
+    def _make_way(self, plan: StepPlan, entry: Entry) -> None:
         """Let decodes of shares that crowd the tier wait a step for prefill of one that does not. Nobody waits twice in
         a row."""
         queue, tier = self._queues[entry.tier], entry.tier
@@ -248,7 +248,7 @@ class Planner:
             if crowds(other):
                 plan.leave_out(other)
 
-    def _plan_prefill(self, plan: Plan, entry: Entry) -> None:
+    def _plan_prefill(self, plan: StepPlan, entry: Entry) -> None:
         """A chunk as long as there are tokens and time for; decodes of lower tiers wait for it, and of who crowds its
         own."""
         if self._may_prefill(plan, entry):
@@ -262,7 +262,7 @@ class Planner:
         # Charged now, so that whose turn is next in this step is known.
         self._queues[entry.tier].charge(entry, entry.sequence.computed + count)
 
-    def _admit(self, plan: Plan, entry: Entry) -> bool:
+    def _admit(self, plan: StepPlan, entry: Entry) -> bool:
         """Let a waiting request join, if the step has tokens for it. Nobody overtakes one that waits for room: False
         ends it for the tier and this step."""
         if plan.tokens_left + plan.decodes_below(entry.tier) <= 0 or not self._may_prefill(plan, entry):
@@ -330,7 +330,7 @@ class Planner:
             self.prefix.looked_up(sequence.model, len(sequence.prompt_ids), sequence.computed)
         return True
 
-    def _join_first(self, plan: Plan, tier: int) -> Entry | None:
+    def _join_first(self, plan: StepPlan, tier: int) -> Entry | None:
         """If the next request lacks room, let a share's first request join instead, preempting others for it."""
         entry = self._firsts.next(plan.model, tier, self._may_join)
         if entry is None or self._overtakes(entry):
@@ -356,7 +356,7 @@ class Planner:
                 return not self._room.within_floor(entry)
         return False
 
-    def _limit_s(self, plan: Plan, tier: int) -> float:
+    def _limit_s(self, plan: StepPlan, tier: int) -> float:
         """How long a step with prefill of this tier may be: no longer than those who decode may wait, in it and on
         other models, nor than a request of a higher tier that comes while it runs may. Lower tiers' targets do not
         count."""
@@ -367,7 +367,7 @@ class Planner:
                 limit_s = min(limit_s, self._targets_s[rank] - waited_s)
         return limit_s
 
-    def _take_from_decodes(self, plan: Plan, tier: int, tokens: int) -> None:
+    def _take_from_decodes(self, plan: StepPlan, tier: int, tokens: int) -> None:
         """Let decodes of lower tiers wait a step, the youngest of the lowest first, for so many tokens of prefill of
         this one: until they fit, into the step's time too, and it is no longer than its first token can wait. So what
         others' targets leave of a step is first a higher tier's prefill, then decodes of lower ones. Nobody waits twice
@@ -392,7 +392,7 @@ class Planner:
         return ready
 
 
-class _Making:
+class _WorkCount:
     """The work of one model being counted."""
 
     def __init__(self) -> None:
@@ -409,5 +409,5 @@ class _Making:
         if entry.sequence.adapter is not None:
             self._adapters.add(entry.sequence.adapter)
 
-    def load(self) -> Load:
-        return Load(0, self._sequences, self._kv_tokens, len(self._adapters))
+    def load(self) -> StepLoad:
+        return StepLoad(0, self._sequences, self._kv_tokens, len(self._adapters))

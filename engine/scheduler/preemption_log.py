@@ -14,7 +14,7 @@ PREEMPTIONS_KEPT = 256
 
 
 @dataclass(slots=True, frozen=True)
-class Preempted:
+class PreemptionRecord:
     number: int  # from 1
     at: float  # of the scheduler's clock
     request_id: str
@@ -28,15 +28,15 @@ class PreemptionLog:
         self.count = 0
         self.by_tier = [0] * tiers  # whose requests gave way, by rank
         self.by_model: Counter[str] = Counter()
-        self._latest: deque[Preempted] = deque(maxlen=PREEMPTIONS_KEPT)
+        self._latest: deque[PreemptionRecord] = deque(maxlen=PREEMPTIONS_KEPT)
 
     def note(self, at: float, request_id: str, model: str, tier: int, cause: int, *, swapped: bool) -> None:
         self.count += 1
         self.by_tier[tier] += 1
         self.by_model[model] += 1
-        self._latest.append(Preempted(self.count, at, request_id, tier, cause, swapped))
+        self._latest.append(PreemptionRecord(self.count, at, request_id, tier, cause, swapped))
 
-    def after(self, number: int) -> list[Preempted]:
+    def after(self, number: int) -> list[PreemptionRecord]:
         """Those above `number` that are still known, the oldest first."""
         newer = list(takewhile(lambda one: one.number > number, reversed(self._latest)))
         return newer[::-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 MEMORY = 0.95
 
 
-class Drain:
+class QueueRate:
     """Starts per second of waiting. Time in which nobody waits does not count: an idle engine is not a slow one."""
 
     def __init__(self) -> None:

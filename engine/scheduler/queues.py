@@ -14,7 +14,7 @@ from itertools import islice
 from engine.protocol.tiers import Tier
 from engine.scheduler.crowding import Crowding
 from engine.scheduler.entry import Entry
-from engine.scheduler.queue_wait import Drain
+from engine.scheduler.queue_wait import QueueRate
 
 # Shares whose counters are remembered; beyond it those that were served least are forgotten, which costs others least.
 SHARES_MAX = 10_000
@@ -38,7 +38,7 @@ class TierQueue:
     def __init__(self, tier: Tier, clock: Callable[[], float]) -> None:
         self._tier = tier
         self._clock = clock
-        self._drain = Drain()
+        self._drain = QueueRate()
         self._crowding = Crowding(LIGHT_TOKENS_MIN)
         self._counted: dict[str, float] = {}  # share → its `_served` when last reported to the crowding
         self._present: Counter[str] = Counter()  # share → its requests in the tier, running or waiting
@@ -318,7 +318,7 @@ class _Line:
     def __init__(self) -> None:
         self.owed: list[Entry] = []  # oldest first
         self.resumed: list[Entry] = []  # oldest first
-        self.drain = Drain()
+        self.drain = QueueRate()
         self._fresh: dict[str, OrderedDict[int, Entry]] = {}  # share → number → request
         self._since: OrderedDict[str, float] = OrderedDict()  # share → its last start, or when it came; in that order
         self._crowd = NOBODY  # as it was when the rows were made

@@ -9,32 +9,32 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Ordered
 
-from engine.memory.adapter_residency import Residency
+from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.arena import Arena
-from engine.memory.eviction import Keep, by_use
+from engine.memory.eviction import EvictionValue, by_use
 from engine.memory.prefix_cache import NAMESPACE_QUOTA, PrefixCache
-from engine.memory.weight_residency import Hosting
+from engine.memory.weight_residency import WeightResidency
 from engine.protocol.frames import FinishReason
 from engine.protocol.tiers import Tier, check_tiers
-from engine.scheduler.admission import Admission, Refusal
-from engine.scheduler.capacity import Room
+from engine.scheduler.admission import AdmissionControl, Refusal
+from engine.scheduler.capacity import Capacity
 from engine.scheduler.cost_model import CostModels
 from engine.scheduler.entry import Entry
-from engine.scheduler.faults import Faults, NoStep, stuck
+from engine.scheduler.faults import Faults, NoStep, find_blocking_request
 from engine.scheduler.first_requests import FirstRequests
-from engine.scheduler.plan import Plan
-from engine.scheduler.planner import Planner
+from engine.scheduler.plan import StepPlan
+from engine.scheduler.planner import StepPlanner
 from engine.scheduler.preemption_log import PreemptionLog
 from engine.scheduler.queues import TierQueue
-from engine.scheduler.served import ModelLimits, Served
+from engine.scheduler.served import ModelLimits, ModelTable
 from engine.scheduler.swap import Swap
-from engine.scheduler.turns import MODEL_WAIT_STEPS_MAX, Turns
+from engine.scheduler.turns import MODEL_WAIT_STEPS_MAX, ModelTurns
 from engine.step import (
     PENDING_ID,
     AdapterTable,
     Chunk,
-    Ended,
     HostPool,
+    RequestEnding,
     Sequence,
     Step,
     StepOutcome,
@@ -42,7 +42,7 @@ from engine.step import (
     WeightsTable,
 )
 
-__all__ = ["MODEL_WAIT_STEPS_MAX", "Ended", "ModelLimits", "Refusal", "Scheduler", "StepOutcome"]
+__all__ = ["MODEL_WAIT_STEPS_MAX", "ModelLimits", "Refusal", "RequestEnding", "Scheduler", "StepOutcome"]
 
 
 # How often one step is planned again because all running requests were preempted.
@@ -83,7 +83,7 @@ class Scheduler:
         host_pool: HostPool | None = None,
         weights: WeightsTable | None = None,
         weights_residence_s: float = 2.0,
-        keep: Keep = by_use,
+        keep: EvictionValue = by_use,
     ) -> None:
         """`tiers` high to low. `weights`: None when all models are on the device for ever. Raises ValueError when the
         limits cannot be kept together."""
@@ -102,35 +102,35 @@ class Scheduler:
         self.tokens_overrun = 0  # ids drawn for requests that had ended by then
         self.overrun_s = 0.0  # device-seconds that no request has: Σ of all requests' and this is Σ of all steps'
         self.preempted = PreemptionLog(len(tiers))
-        self.served = Served(len(tiers), self.prefix)
+        self.served = ModelTable(len(tiers), self.prefix)
         self.models = self.served.limits  # those that are retired among them
         self._clock = clock
         floor_pages = sum(int(tier.floor * arena.pages) for tier in tiers)
-        self.residency = Residency(adapters, arena, sequences_max, floor_pages)
+        self.residency = AdapterResidency(adapters, arena, sequences_max, floor_pages)
         self._cost_models = CostModels()
         self.swap = Swap(host_pool, arena, self._cost_models)
-        self._room = Room(self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt)
+        self._room = Capacity(self.tiers, arena, self.prefix, self.residency, self.swap, sequences_max, self._preempt)
         self._rank = {tier.name: rank for rank, tier in enumerate(tiers)}
         self._step_tokens_max = step_tokens_max
         self._steps_ahead = steps_ahead
         self._entries: dict[tuple[int, int], Entry] = {}
         self._queues = [TierQueue(tier, clock) for tier in tiers]
-        self.hosting = Hosting(
+        self.hosting = WeightResidency(
             weights, len(tiers), self.served.live, clock, self._evacuate, residence_s=weights_residence_s, keep=keep
         )
-        self._admission = Admission(
+        self._admission = AdmissionControl(
             self.tiers, self.served, self._room.pages, self._room.places, self.residency, self.hosting, self._queues
         )
-        self._failed: list[Ended] = []
+        self._failed: list[RequestEnding] = []
         self._displaced: list[tuple[Sequence, Refusal]] = []
-        self._plan = Plan("", 0)  # the one being put together
+        self._plan = StepPlan("", 0)  # the one being put together
         self._away: frozenset[str] = frozenset()  # models whose requests cannot join, for want of their weights
         self._arrivals = 0
-        self._in_flight: deque[Plan] = deque()  # oldest first
-        self._turns = Turns(tiers)
+        self._in_flight: deque[StepPlan] = deque()  # oldest first
+        self._turns = ModelTurns(tiers)
         self.faults = Faults(self._entries, self._room, self._queues, self.residency, self.swap, self.served)
         self._firsts = FirstRequests(self.tiers, self._room, arena, self._queues, clock, self._preempt, sequences_max)
-        self._planner = Planner(
+        self._planner = StepPlanner(
             self.tiers,
             self._room,
             self._queues,
@@ -208,12 +208,12 @@ class Scheduler:
             raise
         return None
 
-    def abort(self, gateway: int, handle: int) -> Ended | None:
+    def abort(self, gateway: int, handle: int) -> RequestEnding | None:
         """End it now; None when it is not there, or ends with a step in flight."""
         entry = self._entries.get((gateway, handle))
         return self._abort(entry) if entry else None
 
-    def abort_gateway(self, gateway: int) -> list[Ended]:
+    def abort_gateway(self, gateway: int) -> list[RequestEnding]:
         """`abort` for all requests of a stream."""
         entries = [entry for (owner, _), entry in self._entries.items() if owner == gateway]
         return [ended for entry in entries if (ended := self._abort(entry))]
@@ -245,7 +245,7 @@ class Scheduler:
         while self._entries:
             before = (len(self._entries), self.running)
             for model in self._turns.order(self._planner.work(self.served.live)):
-                plan = self._plan = Plan(model, self._step_tokens_max)
+                plan = self._plan = StepPlan(model, self._step_tokens_max)
                 self._planner.fill(plan)
                 if plan.chunks:
                     self._check_after_fault()
@@ -255,7 +255,7 @@ class Scheduler:
             if before == (len(self._entries), self.running) or rounds > ROUNDS_MAX:
                 if self._in_flight or self.awaits:
                     break
-                self._fault(stuck(self._entries.values(), self._planner.claims()), NoStep())
+                self._fault(find_blocking_request(self._entries.values(), self._planner.claims()), NoStep())
         self._check_after_fault()
         return None
 
@@ -299,7 +299,7 @@ class Scheduler:
             self._check_after_fault()
         return outcome
 
-    def take_failed(self) -> list[Ended]:
+    def take_failed(self) -> list[RequestEnding]:
         """Requests that ended because they turned out never to fit, since last asked. `complete` takes them too; ask
         when `schedule` returned None."""
         failed, self._failed = self._failed, []
@@ -418,10 +418,10 @@ class Scheduler:
         """End a request whose scheduling raised, and remove it from all structures."""
         self._failed.append(self._end_faulty(entry, error))
 
-    def _end_faulty(self, entry: Entry, error: Exception) -> Ended:
+    def _end_faulty(self, entry: Entry, error: Exception) -> RequestEnding:
         self._unplan(entry)
         self._planner.left(entry)
-        return Ended(entry.sequence, "error", self.faults.take_out(entry, error))
+        return RequestEnding(entry.sequence, "error", self.faults.take_out(entry, error))
 
     def _check_after_fault(self) -> None:
         """Check integrity after a fault. Raises AssertionError, which ends the engine (faults.py)."""
@@ -446,7 +446,7 @@ class Scheduler:
         tired = entry.tier <= rank and entry.sequence.preemptions >= tier.preemptions_max
         return entry.reserved > 0 or not tier.preemptible or tired
 
-    def _begin(self, plan: Plan) -> Step:
+    def _begin(self, plan: StepPlan) -> Step:
         self._planner.settle(plan)
         self._turns.begun(plan.model, self._cost_models.of(plan.model).costs.seconds(plan.load()))
         self.hosting.stepped(plan.model)
@@ -537,7 +537,7 @@ class Scheduler:
         self._end(entry, "aborted")
         self._displaced.append((entry.sequence, refusal))
 
-    def _abort(self, entry: Entry) -> Ended | None:
+    def _abort(self, entry: Entry) -> RequestEnding | None:
         if entry.in_flight:
             entry.aborting = True
             return None
@@ -551,13 +551,13 @@ class Scheduler:
             self.tokens_made += 1
             self.tokens_overrun += 1
 
-    def _end(self, entry: Entry, reason: FinishReason, message: str = "") -> Ended:
+    def _end(self, entry: Entry, reason: FinishReason, message: str = "") -> RequestEnding:
         try:
             return self._finish(entry, reason, message)
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends in any case, and the fault is counted
             return self._end_faulty(entry, error)
 
-    def _finish(self, entry: Entry, reason: FinishReason, message: str) -> Ended:
+    def _finish(self, entry: Entry, reason: FinishReason, message: str) -> RequestEnding:
         sequence = entry.sequence
         entry.ended = True
         while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
@@ -572,4 +572,4 @@ class Scheduler:
         del self._entries[sequence.gateway, sequence.handle]
         self.served.ended(entry)
         self._planner.left(entry)
-        return Ended(sequence, reason, message)
+        return RequestEnding(sequence, reason, message)

@@ -24,7 +24,7 @@ class ModelLimits:
     pinned: bool = False  # its weights never leave the device
 
 
-class Served:
+class ModelTable:
     def __init__(self, tiers: int, prefix: PrefixCache) -> None:
         self.limits: dict[str, ModelLimits] = {}
         self.retired: set[str] = set()  # those that take no further requests

@@ -24,7 +24,7 @@ LONGEST_MEMORY = 0.98
 
 
 @dataclass(slots=True, frozen=True)
-class Work:
+class ModelWork:
     """What a model has to do, as far as its turn depends on it. Tiers by rank, 0 first."""
 
     best: int  # tier that has a request of it, running or waiting
@@ -34,7 +34,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _ModelTurn:
     """Of one model."""
 
     last_step: int
@@ -42,14 +42,14 @@ class _Turn:
     served_s: float = 0.0  # device-seconds for each share with requests of it, lifted when it comes back after a pause
 
 
-class Turns:
+class ModelTurns:
     """Told of each step when it begins, and when it is completed."""
 
     def __init__(self, tiers: Ordered[Tier]) -> None:
         self.steps = 0
         self._targets_s = [TARGET_MARGIN * tier.inter_token_ms / 1000 for tier in tiers]
-        self._turns: dict[str, _Turn] = {}
-        self._work: Mapping[str, Work] = {}
+        self._turns: dict[str, _ModelTurn] = {}
+        self._work: Mapping[str, ModelWork] = {}
         self._level_s = 0.0
         self._longest_s = 0.0
         self._rescued = False  # the last step was one of a model that had waited too long
@@ -79,7 +79,7 @@ class Turns:
 
     # ---- whose turn it is
 
-    def order(self, work: Mapping[str, Work]) -> list[str]:
+    def order(self, work: Mapping[str, ModelWork]) -> list[str]:
         """All that have work and their weights on the device, who is next first: who waited too long; whose streams
         would miss their target; first tokens of the best tier; then in turn, those last that were served more than
         others of their tier. A lower tier's stream that is due goes before a higher one's that is not, and behind its
@@ -128,7 +128,7 @@ class Turns:
 
     # ---- inside
 
-    def _enter(self, work: Mapping[str, Work]) -> None:
+    def _enter(self, work: Mapping[str, ModelWork]) -> None:
         """Who had nothing to do, or was not on the device, comes back level with the least served: a pause earns
         nothing, neither steps nor seconds."""
         stayed = [self._turns[model].served_s for model in work if model in self._work]
@@ -136,19 +136,19 @@ class Turns:
             self._level_s = min(stayed)
         for model in work:
             if model not in self._work:
-                own = self._turns.setdefault(model, _Turn(self.steps))
+                own = self._turns.setdefault(model, _ModelTurn(self.steps))
                 own.last_step, own.waited_s = self.steps, 0.0
                 own.served_s = max(own.served_s, self._level_s)
         self._work = dict(work)
 
-    def _least_served(self, work: Mapping[str, Work]) -> dict[int, float]:
+    def _least_served(self, work: Mapping[str, ModelWork]) -> dict[int, float]:
         """By tier, of the models whose best it is."""
         least_s: dict[int, float] = {}
         for model, own in work.items():
             least_s[own.best] = min(least_s.get(own.best, math.inf), self._turns[model].served_s)
         return least_s
 
-    def _starved(self, turn: _Turn, steps: int) -> bool:
+    def _starved(self, turn: _ModelTurn, steps: int) -> bool:
         return steps - turn.last_step > MODEL_WAIT_STEPS_MAX
 
     def _due(self, model: str) -> int | None:

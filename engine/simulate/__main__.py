@@ -18,7 +18,7 @@ import msgspec
 from engine.simulate.devices import BadInput
 from engine.simulate.drawing import draw
 from engine.simulate.options import FILE, scenario, scenario_options
-from engine.simulate.report import Report, make_report, text
+from engine.simulate.report import SimulationReport, make_report, text
 from engine.simulate.world import World
 
 EXIT_TARGET_FAILED = 1
@@ -79,7 +79,7 @@ def progress(world: World, stream: TextIO, began: float) -> Callable[[], None]:
     return show
 
 
-def _write_files(report: Report, world: World, json_file: Path | None, svg_file: Path | None) -> None:
+def _write_files(report: SimulationReport, world: World, json_file: Path | None, svg_file: Path | None) -> None:
     try:
         if json_file is not None:
             json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
@@ -89,7 +89,7 @@ def _write_files(report: Report, world: World, json_file: Path | None, svg_file:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
 
 
-def _title(report: Report) -> str:
+def _title(report: SimulationReport) -> str:
     count = sum(tier.group.requests for tier in report.tiers)
     return f"{count:,} requests in {report.duration_s:,.0f} s, {report.output_tokens_per_s:,.0f} tokens a second"
 

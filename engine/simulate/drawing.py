@@ -13,7 +13,7 @@ from html import escape
 import numpy as np
 
 from engine.simulate.measure import Measure
-from engine.simulate.report import Report
+from engine.simulate.report import SimulationReport
 
 WIDTH, PANEL, LEFT, RIGHT, GAP = 960, 150, 64, 28, 44
 TITLE_Y, LEGEND_Y, LINE = 24, 44, 17
@@ -39,7 +39,7 @@ class Panel:
     logarithmic: bool = False
 
 
-def draw(measure: Measure, report: Report, title: str) -> str:
+def draw(measure: Measure, report: SimulationReport, title: str) -> str:
     """The whole SVG."""
     panels = _panels(measure)
     top = LEGEND_Y + len(measure.tiers) * LINE + 16
@@ -60,7 +60,7 @@ def draw(measure: Measure, report: Report, title: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _verdict(report: Report, rank: int) -> str:
+def _verdict(report: SimulationReport, rank: int) -> str:
     tier = report.tiers[rank]
     words = {True: "holds", False: "fails", None: "not asked"}
     return f"first token {words[tier.ttft_holds]}, between tokens {words[tier.inter_token_holds]}"

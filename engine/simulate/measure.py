@@ -14,11 +14,11 @@ from engine.protocol.frames import FinishReason, RefusalCode
 from engine.protocol.tiers import Tier
 from engine.scheduler.admission import Refusal
 from engine.scheduler.bounds import fairness_bound
-from engine.scheduler.costs import Load
+from engine.scheduler.costs import StepLoad
 from engine.scheduler.scheduler import Scheduler
 from engine.simulate.fairness import ServedGap
-from engine.simulate.traffic import Asked
-from engine.step import Ended, Step, StepOutcome
+from engine.simulate.traffic import SimulatedRequest
+from engine.step import RequestEnding, Step, StepOutcome
 
 # Over the time in which requests arrive; the drain after it has more of the same width. At the most they are merged,
 # two and two.
@@ -26,10 +26,10 @@ BINS, BINS_MAX = 120, 480
 
 
 @dataclass(slots=True, frozen=True)
-class Ending:
+class FinishedRequest:
     """One request that has ended; times are seconds since it arrived."""
 
-    asked: Asked
+    asked: SimulatedRequest
     reason: FinishReason
     queue_s: float  # until its first chunk began, or it ended without
     ttft_s: float | None  # None: it made nothing
@@ -69,8 +69,8 @@ class Measure:
         self.duration_s = duration_s
         self.bin_s = duration_s / BINS
         self.submitted = 0
-        self.endings: list[Ending] = []
-        self.refusals: list[tuple[Asked, RefusalCode]] = []
+        self.endings: list[FinishedRequest] = []
+        self.refusals: list[tuple[SimulatedRequest, RefusalCode]] = []
         self.gaps_s = [array("f") for _ in tiers]  # between two tokens of a request
         self.made_in_time = [0] * len(tiers)  # ids, until duration_s
         self.served = [ServedGap(tenants_max) for _ in tiers]
@@ -92,7 +92,7 @@ class Measure:
 
     # ---- what the world tells
 
-    def arrived(self, asked: Asked, refusal: Refusal | None, found: bool) -> None:
+    def arrived(self, asked: SimulatedRequest, refusal: Refusal | None, found: bool) -> None:
         """A request with the next handle was submitted. `found`: its model's weights were on the device."""
         rank = self._rank[asked.tier]
         served = self.served[rank]
@@ -113,7 +113,7 @@ class Measure:
             served.wait(tenant)
             self._to_begin += 1
 
-    def displaced(self, handle: int, asked: Asked, refusal: Refusal) -> None:
+    def displaced(self, handle: int, asked: SimulatedRequest, refusal: Refusal) -> None:
         """One that was queued is refused after all."""
         rank = self._tier_of[handle]
         self._begins(rank, self._tenant_of[handle])
@@ -121,7 +121,7 @@ class Measure:
         self.refusals.append((asked, refusal.code))
 
     def stepped(
-        self, step: Step, load: Load, outcome: StepOutcome, began: float, ended: float, scheduler: Scheduler
+        self, step: Step, load: StepLoad, outcome: StepOutcome, began: float, ended: float, scheduler: Scheduler
     ) -> None:
         """A step was computed from `began` to `ended`."""
         self.steps += 1
@@ -138,14 +138,14 @@ class Measure:
             if count > own.waiting[rank]:
                 own.waiting[rank] = count
 
-    def ended(self, asked: Asked, ended: Ended, now: float) -> None:
+    def ended(self, asked: SimulatedRequest, ended: RequestEnding, now: float) -> None:
         sequence = ended.sequence
         self.ended_at = now
         handle = sequence.handle
         if self._peak[handle] < 0:
             self._begins(self._tier_of[handle], self._tenant_of[handle])
         started, first = sequence.started_at, sequence.first_token_at
-        ending = Ending(
+        ending = FinishedRequest(
             asked,
             ended.reason,
             queue_s=(now if started is None else started) - asked.at_s,

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from engine.memory.eviction import KEEPS
+from engine.memory.eviction import EVICTION_VALUES
 from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
 from engine.simulate.devices import DEVICES, BadInput, Device, device, named, read_file
-from engine.simulate.trace import REQUESTS_MAX, TOKENS_MAX, Row, read_trace
+from engine.simulate.trace import REQUESTS_MAX, TOKENS_MAX, TraceRow, read_trace
 from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Traffic, flood_name
 from engine.simulate.world import Stall, World
 
@@ -89,7 +89,7 @@ OPTIONS = [
     click.option("--models-resident", type=click.IntRange(1, MODELS_MAX), help=(
         "How many models' weights the device holds; others come from host memory.  [default: all]"
     )),
-    click.option("--keep", type=click.Choice([*KEEPS]), default="use", show_default=True, help=(
+    click.option("--keep", type=click.Choice([*EVICTION_VALUES]), default="use", show_default=True, help=(
         "Which idle model's weights stay: by use, or used last."
     )),
     # beside the trace
@@ -222,11 +222,11 @@ def _traffic(given: dict[str, Any], tiers: Sequence[str]) -> Traffic:
     return traffic
 
 
-def _rows(given: dict[str, Any]) -> tuple[Row, ...]:
+def _rows(given: dict[str, Any]) -> tuple[TraceRow, ...]:
     if given["trace"] is None:
         return ()
     speed = given["speed"]
-    return tuple(Row(row.at_s / speed, row.prompt_tokens, row.new_tokens) for row in read_trace(given["trace"]))
+    return tuple(TraceRow(row.at_s / speed, row.prompt_tokens, row.new_tokens) for row in read_trace(given["trace"]))
 
 
 def _mix(values: Sequence[str], tiers: Sequence[str]) -> dict[str, float]:

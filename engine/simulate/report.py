@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from engine.protocol.tiers import Tier
-from engine.simulate.measure import Ending, Measure
-from engine.simulate.traffic import Asked
+from engine.simulate.measure import FinishedRequest, Measure
+from engine.simulate.traffic import SimulatedRequest
 from engine.simulate.world import World
 
 SCHEMA = 1
@@ -32,7 +32,7 @@ class Percentiles(msgspec.Struct, frozen=True):
     max: float | None
 
 
-class Group(msgspec.Struct, frozen=True):
+class GroupReport(msgspec.Struct, frozen=True):
     """Requests of one tier or one tenant. Times are milliseconds since the request arrived."""
 
     name: str
@@ -64,7 +64,7 @@ class TierReport(msgspec.Struct, frozen=True):
     output_tokens_per_s: float  # over the time in which requests arrived
     served_gap: float  # the widest between two tenants that both waited, in weighted tokens, by weight
     served_gap_bound: float  # of the theorem, for the largest batch that was seen
-    group: Group
+    group: GroupReport
 
 
 class WeightsReport(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class WeightsReport(msgspec.Struct, frozen=True):
     ttft_miss_ms: Percentiles
 
 
-class Report(msgspec.Struct, frozen=True):
+class SimulationReport(msgspec.Struct, frozen=True):
     schema: int
     settings: dict[str, Any]
     holds: bool  # all targets of all tiers
@@ -95,15 +95,15 @@ class Report(msgspec.Struct, frozen=True):
     prefix_hit_rate: float | None
     weights: WeightsReport | None
     tiers: list[TierReport]
-    tenants: list[Group]  # by tier, then by how much they asked
+    tenants: list[GroupReport]  # by tier, then by how much they asked
 
 
-def make_report(world: World, settings: dict[str, Any]) -> Report:
+def make_report(world: World, settings: dict[str, Any]) -> SimulationReport:
     measure, scheduler = world.measure, world.scheduler
     tiers = [_tier(measure, rank) for rank in range(len(measure.tiers))]
     made = sum(report.group.output_tokens for report in tiers)
     prefix = scheduler.prefix
-    return Report(
+    return SimulationReport(
         schema=SCHEMA,
         settings=settings,
         holds=all(tier.ttft_holds is not False and tier.inter_token_holds is not False for tier in tiers),
@@ -157,14 +157,14 @@ def _tier(measure: Measure, rank: int) -> TierReport:
     )
 
 
-def _tenants(measure: Measure) -> list[Group]:
-    endings: dict[tuple[str, str], list[Ending]] = {}
-    refusals: dict[tuple[str, str], list[tuple[Asked, str]]] = {}
+def _tenants(measure: Measure) -> list[GroupReport]:
+    endings: dict[tuple[str, str], list[FinishedRequest]] = {}
+    refusals: dict[tuple[str, str], list[tuple[SimulatedRequest, str]]] = {}
     for ending in measure.endings:
         endings.setdefault((ending.asked.tier, ending.asked.tenant), []).append(ending)
     for asked, code in measure.refusals:
         refusals.setdefault((asked.tier, asked.tenant), []).append((asked, code))
-    groups: list[Group] = []
+    groups: list[GroupReport] = []
     for tier in measure.tiers:
         names = sorted({name for of, name in (*endings, *refusals) if of == tier.name})
         own = [_group(n, tier, endings.get((tier.name, n), []), refusals.get((tier.name, n), [])) for n in names]
@@ -172,13 +172,15 @@ def _tenants(measure: Measure) -> list[Group]:
     return groups
 
 
-def _group(name: str, tier: Tier, endings: Sequence[Ending], refusals: Iterable[tuple[Asked, str]]) -> Group:
+def _group(
+    name: str, tier: Tier, endings: Sequence[FinishedRequest], refusals: Iterable[tuple[SimulatedRequest, str]]
+) -> GroupReport:
     refused = Counter(code for _, code in refusals)
     first = [ending for ending in endings if ending.ttft_s is not None]
     met = sum(_met(tier, ending) for ending in first)
     promised = len(first) + refused["queue_full"]
     prompt, cached = (sum(getattr(e, field) for e in endings) for field in ("prompt_tokens", "cached_tokens"))
-    return Group(
+    return GroupReport(
         name=name,
         requests=len(endings) + refused.total(),
         refused=dict(sorted(refused.items())),
@@ -198,14 +200,14 @@ def _group(name: str, tier: Tier, endings: Sequence[Ending], refusals: Iterable[
     )
 
 
-def _by_cause(endings: Iterable[Ending]) -> dict[str, int]:
+def _by_cause(endings: Iterable[FinishedRequest]) -> dict[str, int]:
     caused: Counter[str] = Counter()
     for ending in endings:
         caused.update(ending.recomputed_tokens)
     return dict(sorted(caused.items()))
 
 
-def _met(tier: Tier, ending: Ending) -> bool:
+def _met(tier: Tier, ending: FinishedRequest) -> bool:
     target_ms = tier.ttft_base_ms + tier.ttft_per_1k_prompt_tokens_ms * ending.asked.prompt_tokens / 1000
     return ending.ttft_s is not None and 1000 * ending.ttft_s <= target_ms
 
@@ -220,7 +222,7 @@ def _percentiles(values: Sequence[float] | np.ndarray[Any, Any]) -> Percentiles:
 # ---- for people
 
 
-def text(report: Report, *, by_tenant: bool) -> str:
+def text(report: SimulationReport, *, by_tenant: bool) -> str:
     lines = [
         f"{report.duration_s:.0f} s of arrivals, all ended after {report.ended_at_s:.0f} s: {report.steps:,} steps of "
         f"{_number(report.step_ms_mean, 2)} ms on average, the device busy {_percent(report.utilisation)} of the time",
@@ -267,7 +269,7 @@ def _tier_cells(report: TierReport) -> list[str]:
     ]
 
 
-def _tenant_cells(group: Group) -> list[str]:
+def _tenant_cells(group: GroupReport) -> list[str]:
     return [
         group.name,
         f"{group.requests:,}",

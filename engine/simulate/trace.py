@@ -20,7 +20,7 @@ COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 @dataclass(slots=True, frozen=True)
-class Row:
+class TraceRow:
     """One recorded request: seconds after the first one, tokens in, tokens out."""
 
     at_s: float
@@ -28,7 +28,7 @@ class Row:
     new_tokens: int
 
 
-def read_trace(path: Path) -> list[Row]:
+def read_trace(path: Path) -> list[TraceRow]:
     """A CSV with the columns TIMESTAMP (ISO), ContextTokens and GeneratedTokens, as Azure's public LLM traces have
     them, put in order of time. Raises BadInput with the line and the limit."""
     try:
@@ -55,7 +55,7 @@ def read_trace(path: Path) -> list[Row]:
         raise BadInput(f"--trace: {path} has no requests")
     found.sort(key=lambda row: row[0])
     first = found[0][0]
-    return [Row((at - first).total_seconds(), prompt, new) for at, prompt, new in found]
+    return [TraceRow((at - first).total_seconds(), prompt, new) for at, prompt, new in found]
 
 
 def _tokens(fields: dict[str, str], column: str) -> int:

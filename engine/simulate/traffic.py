@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from engine.simulate.devices import BadInput
-from engine.simulate.trace import REQUESTS_MAX, Row
+from engine.simulate.trace import REQUESTS_MAX, TraceRow
 
 # A request of a trace may make this much and ends earlier, by a stop; others end by their length.
 MAX_TOKENS = 2048
@@ -21,7 +21,7 @@ MODEL = "model"
 
 
 @dataclass(slots=True, frozen=True)
-class Asked:
+class SimulatedRequest:
     """One request before it is submitted."""
 
     at_s: float
@@ -106,7 +106,7 @@ class Traffic:
 
     population: Population
     duration_s: float
-    rows: tuple[Row, ...] = ()
+    rows: tuple[TraceRow, ...] = ()
     poissons: tuple[Poisson, ...] = ()
     floods: tuple[Flood, ...] = ()
     bursts: tuple[Burst, ...] = ()
@@ -153,7 +153,7 @@ class Dealer:
         return next(k for k, weight in enumerate(self._of_adapters) if point <= weight)
 
 
-def arrivals(traffic: Traffic, seed: int) -> list[Asked]:
+def arrivals(traffic: Traffic, seed: int) -> list[SimulatedRequest]:
     """All requests but those of floods, in order of time. Raises BadInput when there are too many."""
     asked = list(itertools.chain(_traced(traffic, seed), _poissons(traffic, seed), _bursts(traffic, seed)))
     if traffic.noise:
@@ -170,25 +170,25 @@ def flood_name(flood: Flood, index: int) -> str:
     return f"{flood.tier}-flood-{index + 1}"
 
 
-def flooded(traffic: Traffic, flood: int, number: int, now: float) -> Asked:
+def flooded(traffic: Traffic, flood: int, number: int, now: float) -> SimulatedRequest:
     """The `number`-th request of a flood: its adapters are used in turn."""
     made = traffic.floods[flood]
     tenant = flood_name(made, flood)
     adapters = traffic.population.adapters
     adapter = f"{tenant}/{1 + number % adapters}" if adapters else None
-    asked = Asked(now, made.tier, tenant, adapter, made.prompt_tokens, made.new_tokens, flood=flood)
+    asked = SimulatedRequest(now, made.tier, tenant, adapter, made.prompt_tokens, made.new_tokens, flood=flood)
     models = traffic.population.model_names()
     return _on(asked, models[flood % len(models)])
 
 
-def _on(asked: Asked, model: str) -> Asked:
+def _on(asked: SimulatedRequest, model: str) -> SimulatedRequest:
     """Each model has its own adapters."""
     if model == MODEL:
         return asked
     return replace(asked, model=model, adapter=asked.adapter and f"{asked.adapter}/{model}")
 
 
-def _traced(traffic: Traffic, seed: int) -> Iterator[Asked]:
+def _traced(traffic: Traffic, seed: int) -> Iterator[SimulatedRequest]:
     dealer = Dealer(traffic.population, seed, "trace")
     for row in traffic.rows:
         if row.at_s >= traffic.duration_s:
@@ -196,11 +196,11 @@ def _traced(traffic: Traffic, seed: int) -> Iterator[Asked]:
         tier = dealer.tier()
         tenant = dealer.tenant(tier)
         adapter = dealer.adapter(tenant)
-        asked = Asked(row.at_s, tier, tenant, adapter, row.prompt_tokens, row.new_tokens, by_stop=True)
+        asked = SimulatedRequest(row.at_s, tier, tenant, adapter, row.prompt_tokens, row.new_tokens, by_stop=True)
         yield _on(asked, dealer.model())
 
 
-def _poissons(traffic: Traffic, seed: int) -> Iterator[Asked]:
+def _poissons(traffic: Traffic, seed: int) -> Iterator[SimulatedRequest]:
     for index, made in enumerate(traffic.poissons):
         expected = made.per_s * traffic.duration_s
         if expected > REQUESTS_MAX:
@@ -210,22 +210,24 @@ def _poissons(traffic: Traffic, seed: int) -> Iterator[Asked]:
         at_s = gaps.expovariate(made.per_s)
         while at_s < traffic.duration_s:
             tenant = dealer.tenant(made.tier)
-            asked = Asked(at_s, made.tier, tenant, dealer.adapter(tenant), made.prompt_tokens, made.new_tokens)
+            asked = SimulatedRequest(
+                at_s, made.tier, tenant, dealer.adapter(tenant), made.prompt_tokens, made.new_tokens
+            )
             yield _on(asked, dealer.model())
             at_s += gaps.expovariate(made.per_s)
 
 
-def _bursts(traffic: Traffic, seed: int) -> Iterator[Asked]:
+def _bursts(traffic: Traffic, seed: int) -> Iterator[SimulatedRequest]:
     for index, burst in enumerate(traffic.bursts):
         dealer = Dealer(traffic.population, seed, f"burst/{index}")
         for _ in range(burst.count):
             tenant = dealer.tenant(burst.tier)
             adapter = dealer.adapter(tenant)
-            asked = Asked(burst.at_s, burst.tier, tenant, adapter, burst.prompt_tokens, burst.new_tokens)
+            asked = SimulatedRequest(burst.at_s, burst.tier, tenant, adapter, burst.prompt_tokens, burst.new_tokens)
             yield _on(asked, dealer.model())
 
 
-def _noise(traffic: Traffic, noise: Noise, own: list[Asked], seed: int) -> list[Asked]:
+def _noise(traffic: Traffic, noise: Noise, own: list[SimulatedRequest], seed: int) -> list[SimulatedRequest]:
     """What the noisy tenant asks beyond its own requests: more of the same, at any time."""
     if not own:
         raise BadInput(f"--noisy: tenant {noise.tenant!r} asks for nothing")
@@ -234,7 +236,7 @@ def _noise(traffic: Traffic, noise: Noise, own: list[Asked], seed: int) -> list[
     return [replace(own[draws.randrange(len(own))], at_s=draws.random() * traffic.duration_s) for _ in range(count)]
 
 
-def _perhaps_leaving(one: Asked, draws: random.Random, traffic: Traffic) -> Asked:
+def _perhaps_leaving(one: SimulatedRequest, draws: random.Random, traffic: Traffic) -> SimulatedRequest:
     leaves, after_s = draws.random() < traffic.abort_rate, draws.expovariate(1 / traffic.patience_s)
     return replace(one, leaves_at_s=one.at_s + after_s) if leaves else one
 

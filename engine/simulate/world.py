@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from engine.fake.runner import FakeHostPool
 from engine.memory.arena import Arena
-from engine.memory.eviction import KEEPS
+from engine.memory.eviction import EVICTION_VALUES
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import Tier
-from engine.scheduler.costs import Load, load_of
-from engine.scheduler.scheduler import Ended, ModelLimits, Refusal, Scheduler
+from engine.scheduler.costs import StepLoad, load_of
+from engine.scheduler.scheduler import ModelLimits, Refusal, RequestEnding, Scheduler
 from engine.simulate.devices import BadInput, Device
 from engine.simulate.loads import SimulatedAdapters, SimulatedWeights
 from engine.simulate.measure import Measure
-from engine.simulate.traffic import MAX_TOKENS, Asked, Traffic, arrivals, flooded
+from engine.simulate.traffic import MAX_TOKENS, SimulatedRequest, Traffic, arrivals, flooded
 from engine.step import Sequence, Step, StepResult
 
 STOP_ID, PLAIN_ID = 0, 1
@@ -75,7 +75,7 @@ class SimulatedDevice:
         """To or from host memory, after all that was begun."""
         self._idle_at = max(now, self._idle_at) + pages * self._page_copy_s
 
-    def begin(self, load: Load, now: float) -> float:
+    def begin(self, load: StepLoad, now: float) -> float:
         """When it will be done with a step of `load`."""
         left_s = self._costs.seconds(load)
         if self._noise:
@@ -96,7 +96,7 @@ class Flight:
     """A step in flight."""
 
     step: Step
-    load: Load
+    load: StepLoad
     began: float
     ready_at: float
 
@@ -140,7 +140,7 @@ class World:
                 host_pool=pool,
                 weights=self.weights,
                 weights_residence_s=device.weights_residence_s,
-                keep=KEEPS[keep],
+                keep=EVICTION_VALUES[keep],
             )
         except ValueError as error:
             raise BadInput(str(error)) from error
@@ -152,9 +152,11 @@ class World:
         self._system_tokens = system_tokens
         self._arrivals = arrivals(traffic, seed)
         self._arrived = 0
-        self._due: list[tuple[float, int, Asked | int]] = []  # a heap: who asks, or the handle of whom a client leaves
+        self._due: list[
+            tuple[float, int, SimulatedRequest | int]
+        ] = []  # a heap: who asks, or the handle of whom a client leaves
         self._dues = 0
-        self._asked: list[Asked] = []  # by handle
+        self._asked: list[SimulatedRequest] = []  # by handle
         self._last_token: list[int] = []  # by handle, the index of the last token whose id is drawn
         self._tenants: dict[str, int] = {}
         self._flooded = [0] * len(traffic.floods)
@@ -205,7 +207,7 @@ class World:
             if due is not None and due[0] == next_at:
                 heapq.heappop(self._due)
                 what = due[2]
-                if isinstance(what, Asked):
+                if isinstance(what, SimulatedRequest):
                     self._submit(what)
                 else:
                     self._leave(what)
@@ -229,7 +231,7 @@ class World:
                 return arrives_at
         return at_s
 
-    def _when(self, at_s: float, what: Asked | int) -> None:
+    def _when(self, at_s: float, what: SimulatedRequest | int) -> None:
         self._dues += 1
         heapq.heappush(self._due, (at_s, self._dues, what))
 
@@ -239,7 +241,7 @@ class World:
             self._when(at_s, flooded(self._traffic, flood, self._flooded[flood], at_s))
             self._flooded[flood] += 1
 
-    def _submit(self, asked: Asked) -> None:
+    def _submit(self, asked: SimulatedRequest) -> None:
         handle = len(self._asked)
         sequence = self._sequence(handle, asked)
         if asked.adapter is not None:
@@ -258,7 +260,7 @@ class World:
             self.measure.displaced(displaced.handle, other, refusal)
             self._flood_later(other, refusal)
 
-    def _flood_later(self, asked: Asked, refusal: Refusal) -> None:
+    def _flood_later(self, asked: SimulatedRequest, refusal: Refusal) -> None:
         if asked.flood is not None:
             self._flood(asked.flood, self.clock.now + (refusal.retry_after_s or RETRY_S))
 
@@ -267,7 +269,7 @@ class World:
         if ended is not None:
             self._end(ended)
 
-    def _sequence(self, handle: int, asked: Asked) -> Sequence:
+    def _sequence(self, handle: int, asked: SimulatedRequest) -> Sequence:
         tenant = self._tenants.setdefault(asked.tenant, len(self._tenants))
         shared = min(self._system_tokens, asked.prompt_tokens - 1)
         own = FIRST_REQUEST_ID + handle * IDS_EACH
@@ -314,7 +316,7 @@ class World:
     def _copied(self, pages: int) -> None:
         self._device.copied(pages, self.clock.now)
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: RequestEnding) -> None:
         asked = self._asked[ended.sequence.handle]
         self.measure.ended(asked, ended, self.clock.now)
         if asked.flood is not None:

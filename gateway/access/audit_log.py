@@ -13,13 +13,13 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import clock
-from billing.lists import Asked, Columns, Listed, page
+from billing.lists import ListColumns, ListPage, ListQuery, page
 from gateway.tables import audit_log
 
 LIST_MAX = 1000
 
 
-_SORTED = Columns(
+_SORTED = ListColumns(
     sorts={"at": audit_log.c.id},  # in the order they were written
     unique=audit_log.c.id,
     searched=(
@@ -46,7 +46,7 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     after: Any
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Every given value must match; `start` ≤ at < `end`, in microseconds UTC."""
 
     tenant_id: str | None = None
@@ -92,7 +92,7 @@ def record(
 
 
 def listing(
-    connection: sa.Connection, which: Filter, *, before: int | None = None, limit: int = 100
+    connection: sa.Connection, which: AuditFilter, *, before: int | None = None, limit: int = 100
 ) -> list[AuditLine]:
     """The newest first; a page begins below the line with the id `before`."""
     query = _matching(which).order_by(audit_log.c.id.desc()).limit(min(limit, LIST_MAX))
@@ -101,14 +101,14 @@ def listing(
     return [AuditLine(**row._mapping) for row in connection.execute(query)]
 
 
-def found(connection: sa.Connection, which: Filter, asked: Asked) -> Listed[AuditLine]:
+def found(connection: sa.Connection, which: AuditFilter, asked: ListQuery) -> ListPage[AuditLine]:
     """Raises InvalidValue."""
     return page(
         connection, _matching(which), _SORTED, asked, lambda row: AuditLine(**row._mapping), lambda line: line.id
     )
 
 
-def _matching(which: Filter) -> sa.Select[Any]:
+def _matching(which: AuditFilter) -> sa.Select[Any]:
     query = sa.select(audit_log)
     for name in ("tenant_id", "actor", "action", "object_id"):
         if getattr(which, name) is not None:

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from billing import clock, revision
 from billing.bulk import BulkUpdate, Query, among
 from billing.ids import new_id
-from billing.lists import Asked, Columns, Listed, page
+from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.revision import Change
 from billing.texts import check_text, visible
 from gateway.access.roles import ROLES, TENANT_ADMIN, Role
@@ -54,7 +54,7 @@ SECRET_CHARS_MAX = len("lw_admin_") + RANDOM_CHARS + CHECK_CHARS
 
 
 NEVER = 0  # in a sort, of a moment that there is none of
-_SORTED = Columns(
+_SORTED = ListColumns(
     sorts={
         "created_at": keys.c.created_at,
         "name": keys.c.name,
@@ -242,14 +242,14 @@ def list_keys(connection: sa.Connection, tenant_id: str | None = None) -> list[K
 
 def found(
     connection: sa.Connection,
-    asked: Asked,
+    asked: ListQuery,
     *,
     tenant_id: str | None = None,
     project_id: str | None = None,
     kind: Kind | None = None,
     role: Role | None = None,
     status: Status | None = None,
-) -> Listed[Key]:
+) -> ListPage[Key]:
     """All keys, the revoked ones too; every value that is given must match. Raises InvalidValue."""
     wanted = {"tenant_id": tenant_id, "project_id": project_id, "kind": kind, "role": role}
     query = _SELECT.where(*(keys.c[name] == value for name, value in wanted.items() if value is not None))

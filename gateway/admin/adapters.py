@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from adapters.files.facts import Facts
 from adapters.files.store import WEIGHTS_FILE
 from billing import revision
-from billing.errors import InvalidValue, NotFound, QuotaBytesExceeded, QuotaExceeded
+from billing.errors import InvalidValue, QuotaBytesExceeded, RowNotFound, TenantQuotaExceeded
 from billing.revision import Change
 from gateway.admin.aliases import AliasWrites
-from gateway.admin.writes import narrowed, tenant_of
+from gateway.admin.writes import tenant_of, visible_tenant
 from gateway.catalog import adapters, base_models
-from gateway.catalog.adapters import EVERYONE, Adapter, Kept, Registration, Version
+from gateway.catalog.adapters import EVERYONE, Adapter, AdapterQuotaUse, Registration, Version
 
 
 class AdapterWrites(AliasWrites):
@@ -31,7 +31,7 @@ class AdapterWrites(AliasWrites):
         was. `keep` makes its files part of the store. Tenants by id or slug."""
         adapters.check_name(wanted.name)
         revision.bump(connection, Change("adapters"))
-        owner = narrowed(connection, self._actor, wanted.tenant_id)
+        owner = visible_tenant(connection, self._actor, wanted.tenant_id)
         self._check_pinned(wanted.pinned)
         wanted = Registration(
             name=wanted.name,
@@ -127,7 +127,7 @@ class AdapterWrites(AliasWrites):
         self._record(connection, action, object_id, adapter.tenant_id, before=before, after=_as_logged(after))
 
     def _tenants(self, connection: sa.Connection, shared: Sequence[str] | None) -> tuple[str, ...] | None:
-        """Their ids. Raises NotFound."""
+        """Their ids. Raises RowNotFound."""
         if shared is None:
             return None
         if EVERYONE in shared:
@@ -145,7 +145,7 @@ class AdapterWrites(AliasWrites):
         if not new and not gained:
             return {}
         tenant = None if owner is None or gained else tenant_of(connection, owner)
-        return base_models.meanings(connection, self._config, tenant)
+        return base_models.taken_names(connection, self._config, tenant)
 
     def bytes_left(self, connection: sa.Connection) -> int | None:
         """Bytes left of adapters.tenant_bytes_max for this actor's tenant; None: an operator has no quota."""
@@ -153,18 +153,18 @@ class AdapterWrites(AliasWrites):
             return None
         return max(0, self._config.adapters.tenant_bytes_max - self._kept(connection, tenant_id).bytes)
 
-    def _kept(self, connection: sa.Connection, tenant_id: str) -> Kept:
-        return adapters.kept(connection, tenant_id, slab_item_bytes=self._config.slab_item_bytes)
+    def _kept(self, connection: sa.Connection, tenant_id: str) -> AdapterQuotaUse:
+        return adapters.quota_use(connection, tenant_id, slab_item_bytes=self._config.slab_item_bytes)
 
     def _check_quota(self, connection: sa.Connection, owner: str | None) -> None:
         """After a write by a tenant's own key, check that the owner is within its quotas. Operators may exceed them.
-        Raises QuotaExceeded, QuotaBytesExceeded."""
+        Raises TenantQuotaExceeded, QuotaBytesExceeded."""
         if owner is None or self._actor.tenant_id is None:
             return
         quotas, kept = self._config.adapters, self._kept(connection, owner)
         for refusal, what, has, setting in (
-            (QuotaExceeded, "adapters", kept.adapters, "tenant_adapters_max"),
-            (QuotaExceeded, "versions of adapters", kept.versions, "tenant_versions_max"),
+            (TenantQuotaExceeded, "adapters", kept.adapters, "tenant_adapters_max"),
+            (TenantQuotaExceeded, "versions of adapters", kept.versions, "tenant_versions_max"),
             (QuotaBytesExceeded, "bytes of adapters and their slabs", kept.bytes, "tenant_bytes_max"),
         ):
             if has > (limit := getattr(quotas, setting)):
@@ -176,10 +176,10 @@ class AdapterWrites(AliasWrites):
             self._check_unbound("what stays in memory is")
 
     def _active(self, connection: sa.Connection, adapter_id: str) -> Adapter:
-        """Raises NotFound for one that was removed, too."""
+        """Raises RowNotFound for one that was removed, too."""
         adapter = adapters.adapter_by_id(connection, adapter_id)
         if not adapter.active or not self._actor.sees(adapter.tenant_id):
-            raise NotFound(f"there is no adapter {adapter_id!r}", "adapter")
+            raise RowNotFound(f"there is no adapter {adapter_id!r}", "adapter")
         return adapter
 
 
@@ -197,5 +197,5 @@ def _number(connection: sa.Connection, adapter: Adapter, version: int | str) -> 
         raise InvalidValue(f"{text!r} is neither a version's number nor 8 characters of its digest", "version")
     found = [one.number for one in adapters.versions(connection, adapter.id) if one.digest.startswith(text)]
     if len(found) != 1:
-        raise NotFound(f"the adapter has no version {text!r}", "version")
+        raise RowNotFound(f"the adapter has no version {text!r}", "version")
     return found[0]

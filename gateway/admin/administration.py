@@ -20,16 +20,16 @@ from billing.accounts.prices import REQUEST_TOKENS_MAX, PriceVersion, SubjectKin
 from billing.accounts.tenants import Project, Tenant
 from billing.accounts.webhooks import MadeWebhook, Webhook
 from billing.clock import Period
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.exports import jobs
-from billing.exports.export import Spec
-from billing.exports.jobs import Job
+from billing.exports.export import ExportSpec
+from billing.exports.jobs import ExportJob
 from gateway.access import keys
 from gateway.access.keys import Key, Kind, MadeKey
 from gateway.access.roles import TENANT_ADMIN, Role
 from gateway.admin.adapters import AdapterWrites
 from gateway.admin.models import ModelWrites
-from gateway.admin.writes import Actor, key_of, narrowed, project_of, tenant_of
+from gateway.admin.writes import Actor, key_of, project_of, tenant_of, visible_tenant
 from gateway.catalog import adapters, base_models
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange, OwnLimits
@@ -41,9 +41,9 @@ __all__ = [
     "budget_state",
     "export_of",
     "key_of",
-    "narrowed",
     "project_of",
     "tenant_of",
+    "visible_tenant",
 ]
 
 
@@ -137,7 +137,7 @@ class Administration(AdapterWrites, ModelWrites):
         revision.lock(connection)
         before = tenants.get_project(connection, project_id)
         if before is None or not self._actor.sees(before.tenant_id):
-            raise NotFound(f"there is no project {project_id!r}")
+            raise RowNotFound(f"there is no project {project_id!r}")
         after = tenants.update_project(connection, project_id, name=name, default_max_tokens=default_max_tokens)
         self._record(connection, "project.update", project_id, after.tenant_id, before=before, after=after)
         return after
@@ -161,7 +161,7 @@ class Administration(AdapterWrites, ModelWrites):
         to a tenant, in a project (by id or name) or its default one; the other admin keys to the operator. Without
         `role` an admin key has its maker's."""
         revision.lock(connection)
-        tenant_id = narrowed(connection, self._actor, tenant_id)
+        tenant_id = visible_tenant(connection, self._actor, tenant_id)
         role = self._checked_role(kind, role, tenant_id)
         if tier is not None:
             self._check_tier(tier)
@@ -349,7 +349,7 @@ class Administration(AdapterWrites, ModelWrites):
             return "tenant", tenant_id, None
         key = key_of(connection, key_id, self._actor)
         if key.tenant_id != tenant_id:
-            raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
+            raise RowNotFound(f"the tenant has no key {key_id!r}", "key_id")
         newest = keys.newest(connection, key)
         return "key", newest, None if key.shares_as == newest else key.shares_as
 
@@ -357,7 +357,7 @@ class Administration(AdapterWrites, ModelWrites):
         revision.lock(connection)
         before = budgets.get(connection, budget_id)
         if before is None or not before.active or not self._actor.sees(before.tenant_id):
-            raise NotFound(f"there is no budget {budget_id!r}")
+            raise RowNotFound(f"there is no budget {budget_id!r}")
         if before.scope == "tenant":
             self._check_unbound("a tenant's own budgets are")
         after = budgets.remove(connection, budget_id)
@@ -367,7 +367,7 @@ class Administration(AdapterWrites, ModelWrites):
     def create_webhook(self, connection: sa.Connection, *, url: str, tenant_id: str | None = None) -> MadeWebhook:
         """For the alerts of one tenant, or of all that the actor sees."""
         revision.lock(connection)
-        tenant_id = narrowed(connection, self._actor, tenant_id)
+        tenant_id = visible_tenant(connection, self._actor, tenant_id)
         made = webhooks.create(connection, url=url, tenant_id=tenant_id)
         self._record(connection, "webhook.create", made.webhook.id, tenant_id, after=made.webhook.redacted())
         return made
@@ -376,25 +376,25 @@ class Administration(AdapterWrites, ModelWrites):
         revision.lock(connection)
         before = webhooks.get(connection, webhook_id)
         if before is None or not before.active or not self._actor.sees(before.tenant_id):
-            raise NotFound(f"there is no webhook {webhook_id!r}")
+            raise RowNotFound(f"there is no webhook {webhook_id!r}")
         after = webhooks.remove(connection, webhook_id)
         shown = before.redacted(), after.redacted()
         self._record(connection, "webhook.remove", webhook_id, before.tenant_id, before=shown[0], after=shown[1])
         return after
 
-    def create_export(self, connection: sa.Connection, spec: Spec) -> Job:
+    def create_export(self, connection: sa.Connection, spec: ExportSpec) -> ExportJob:
         """A gateway works it off."""
         revision.lock(connection)
-        spec = msgspec.structs.replace(spec, tenant_id=narrowed(connection, self._actor, spec.tenant_id))
+        spec = msgspec.structs.replace(spec, tenant_id=visible_tenant(connection, self._actor, spec.tenant_id))
         job = jobs.create(connection, spec, actor=self._actor.id)
         self._record(connection, "export.create", job.id, spec.tenant_id, after=job)
         return job
 
-    def end_export(self, connection: sa.Connection, export_id: str) -> Job:
+    def end_export(self, connection: sa.Connection, export_id: str) -> ExportJob:
         """Cancelled, or its file given up."""
         revision.lock(connection)
         before = export_of(connection, export_id, self._actor)
-        after = jobs.end(connection, export_id)
+        after = jobs.cancel(connection, export_id)
         self._record(connection, "export.end", export_id, before.tenant_id, before=before, after=after)
         return after
 
@@ -407,7 +407,7 @@ class Administration(AdapterWrites, ModelWrites):
         if key_id is None:
             self._check_unbound("a tenant's own limits are")
         elif key_of(connection, key_id, self._actor).tenant_id != tenant_id:
-            raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
+            raise RowNotFound(f"the tenant has no key {key_id!r}", "key_id")
         scope: LimitScope = "tenant" if key_id is None else "key"
         subject_id = key_id or tenant_id
         before = overrides.of_subject(connection, subject_id)
@@ -420,7 +420,7 @@ class Administration(AdapterWrites, ModelWrites):
         revision.lock(connection)
         before = overrides.get(connection, limits_id)
         if before is None or not self._actor.sees(before.tenant_id):
-            raise NotFound(f"there are no limits {limits_id!r}")
+            raise RowNotFound(f"there are no limits {limits_id!r}")
         if before.scope == "tenant":
             self._check_unbound("a tenant's own limits are")
         after = overrides.remove(connection, limits_id)
@@ -432,9 +432,9 @@ class Administration(AdapterWrites, ModelWrites):
     ) -> None:
         """A base model by its name, an adapter by its id."""
         if kind == "model" and subject not in {one.name for one in base_models.list_models(connection, self._config)}:
-            raise NotFound(f"there is no base model {subject!r}", param)
+            raise RowNotFound(f"there is no base model {subject!r}", param)
         if kind == "adapter" and subject not in {row.id for row in adapters.list_adapters(connection)}:
-            raise NotFound(f"there is no adapter {subject!r}", param)
+            raise RowNotFound(f"there is no adapter {subject!r}", param)
 
 
 def _check_default(default_max_tokens: int | None) -> None:
@@ -442,11 +442,11 @@ def _check_default(default_max_tokens: int | None) -> None:
         raise InvalidValue(f"must be 1 to {REQUEST_TOKENS_MAX}", "default_max_tokens")
 
 
-def export_of(connection: sa.Connection, export_id: str, actor: Actor) -> Job:
-    """Of those that `actor` sees. Raises NotFound."""
+def export_of(connection: sa.Connection, export_id: str, actor: Actor) -> ExportJob:
+    """Of those that `actor` sees. Raises RowNotFound."""
     job = jobs.get(connection, export_id)
     if not actor.sees(job.tenant_id):
-        raise NotFound(f"there is no export {export_id!r}")
+        raise RowNotFound(f"there is no export {export_id!r}")
     return job
 
 

@@ -12,7 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import revision
-from billing.errors import AlreadyExists, NotFound
+from billing.errors import AlreadyExists, RowNotFound
 from billing.revision import Change
 from gateway.admin.writes import Writes, tenant_of
 from gateway.catalog import adapters, aliases, base_models
@@ -54,7 +54,7 @@ class AliasWrites(Writes):
         for field, found in (("models", [target.model for target in models]), ("fallbacks", list(fallbacks))):
             for model in found:
                 if not models_there.get(model):
-                    raise NotFound(f"there is no base model {model!r}", field)
+                    raise RowNotFound(f"there is no base model {model!r}", field)
         before = aliases.get(connection, name)
         after = aliases.put(connection, wanted)
         if after != before:

@@ -16,7 +16,7 @@ from billing.books.corrections import Correction
 from billing.books.invoices import Invoice
 from billing.books.margins import Margins, Preview
 from billing.clock import database_now
-from billing.errors import NotFound
+from billing.errors import RowNotFound
 from gateway.admin.administration import Administration, key_of, project_of, tenant_of
 from gateway.catalog import adapters
 
@@ -74,7 +74,7 @@ class Finance(Administration):
         self, connection: sa.Connection, *, request_id: str, meter: str, tokens: int, reason: str
     ) -> Correction:
         revision.lock(connection)
-        made = corrections.of_request(
+        made = corrections.correct_request(
             connection, request_id, meter=meter, tokens=tokens, reason=reason, actor=self._actor.id
         )
         self._record(connection, "correction.make", made.id, made.tenant_id, after=made)
@@ -104,8 +104,8 @@ class Finance(Administration):
         if adapter is not None:
             self._check_subject(connection, "adapter", adapter, "adapter")
         if key_id is not None and key_of(connection, key_id).tenant_id != tenant_id:
-            raise NotFound(f"the tenant has no key {key_id!r}", "key_id")
-        made = corrections.free(
+            raise RowNotFound(f"the tenant has no key {key_id!r}", "key_id")
+        made = corrections.correct_tenant(
             connection,
             tenant_id,
             picos=picos,

@@ -18,7 +18,7 @@ from engine.protocol.client import EngineClient, EngineUnavailable, ModelFailed
 from gateway.admin.administration import Administration
 from gateway.admin.models import NewModel
 from gateway.catalog.base_models import BaseModel
-from gateway.catalog.served_models import Files
+from gateway.catalog.served_models import ModelFiles
 from gateway.engines.model_sync import RETURN_S
 from gateway.errors import ApiError
 
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 _log = logging.getLogger(__name__)
 
 
-class ModelChanges:
+class ModelRollout:
     """Of one actor. `say` hears of each stage, for people who wait."""
 
     def __init__(
@@ -48,7 +48,7 @@ class ModelChanges:
         self._say = say
         self._load_s_max = load_s_max
 
-    async def add(self, wanted: NewModel, keep: Callable[[str, Files], None]) -> BaseModel:
+    async def add(self, wanted: NewModel, keep: Callable[[str, ModelFiles], None]) -> BaseModel:
         """`keep` gets what was read of its files. Raises BillingRefused with the reason, EngineUnavailable,
         DatabaseUnavailable; then nothing was changed."""
         administration = self._administration
@@ -62,7 +62,7 @@ class ModelChanges:
         keep(made.name, files)
         return made
 
-    async def restore(self, name: str, keep: Callable[[str, Files], None]) -> BaseModel:
+    async def restore(self, name: str, keep: Callable[[str, ModelFiles], None]) -> BaseModel:
         """As `add` raises."""
         administration = self._administration
         model = await self._database.read(lambda c: administration.check_restorable(c, name))
@@ -71,11 +71,11 @@ class ModelChanges:
         keep(made.name, files)
         return made
 
-    async def _load(self, model: BaseModel) -> Files:
+    async def _load(self, model: BaseModel) -> ModelFiles:
         """Raises InvalidValue, EngineUnavailable."""
         self._say(f"{model.name}: its tokenizer and its chat template are read")
         with _reasons(model):
-            files = await asyncio.to_thread(Files, model.path)
+            files = await asyncio.to_thread(ModelFiles, model.path)
         self._say(f"{model.name}: the engine checks its files")
         try:
             async with asyncio.timeout(self._load_s_max):

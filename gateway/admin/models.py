@@ -15,7 +15,7 @@ from billing import revision
 from billing.accounts import prices
 from billing.accounts.prices import REQUEST_TOKENS_MAX
 from billing.clock import database_now
-from billing.errors import AlreadyExists, InvalidValue, NotYet
+from billing.errors import AlreadyExists, InvalidValue, NotPossibleYet
 from billing.revision import Change
 from gateway.admin.writes import Writes, tenant_of
 from gateway.catalog import adapters, base_models
@@ -110,7 +110,7 @@ class ModelWrites(Writes):
         before = base_models.model_named(connection, self._config, name)
         if before.active:
             if len(base_models.active_models(connection, self._config)) == 1:
-                raise NotYet(f"{name!r} is the last base model that is served; add another one first", "model")
+                raise NotPossibleYet(f"{name!r} is the last base model that is served; add another one first", "model")
             self._change(connection, before, {"active": False})
         return self._recorded(connection, "model.remove", name, before)
 
@@ -154,7 +154,7 @@ class ModelWrites(Writes):
     def _check_free(self, connection: sa.Connection, name: str) -> None:
         """That no operator gave the name another meaning. A tenant's own adapter of that name goes on for that tenant,
         and a tenant cannot keep a model from coming. Raises AlreadyExists."""
-        meaning = base_models.meanings(connection, self._config).get(name)
+        meaning = base_models.taken_names(connection, self._config).get(name)
         if meaning == "an alias":
             raise AlreadyExists(f"{name!r} is the name of an alias", "name")
         if name in adapters.operators_names(connection):

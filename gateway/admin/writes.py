@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from billing.accounts import tenants
 from billing.accounts.tenants import Project, Tenant
 from billing.clock import SECOND, database_now
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from gateway.access import audit_log, keys, roles
 from gateway.access.keys import Key
 from gateway.access.roles import Role
@@ -70,7 +70,7 @@ class Writes:
             raise InvalidApiKey()
         # Each write has looked already, to say it as of what is not there. None that forgets gets through.
         if not self._actor.sees(tenant_id):
-            raise NotFound(f"there is no {object_id!r}")
+            raise RowNotFound(f"there is no {object_id!r}")
         audit_log.record(
             connection,
             actor=self._actor.id,
@@ -108,32 +108,32 @@ class Writes:
 
 
 def tenant_of(connection: sa.Connection, tenant: str, actor: Actor | None = None) -> Tenant:
-    """By id, or by slug; of those that `actor` sees. Raises NotFound."""
+    """By id, or by slug; of those that `actor` sees. Raises RowNotFound."""
     found = None
     if tenant.isascii() and tenant.isprintable():  # PostgreSQL cannot even be asked for a NUL
         found = tenants.get(connection, tenant) or tenants.by_slug(connection, tenant)
     if found is None or (actor is not None and not actor.sees(found.id)):
-        raise NotFound(f"there is no tenant {tenant!r}", "tenant")
+        raise RowNotFound(f"there is no tenant {tenant!r}", "tenant")
     return found
 
 
-def narrowed(connection: sa.Connection, actor: Actor, tenant: str | None) -> str | None:
+def visible_tenant(connection: sa.Connection, actor: Actor, tenant: str | None) -> str | None:
     """The id of the tenant that is asked for by id or slug; without one, `actor`'s own, and None of all. Raises
-    NotFound."""
+    RowNotFound."""
     return actor.tenant_id if tenant is None else tenant_of(connection, tenant, actor).id
 
 
 def project_of(connection: sa.Connection, tenant_id: str, project: str) -> Project:
-    """A tenant's, by id or by name. Raises NotFound."""
+    """A tenant's, by id or by name. Raises RowNotFound."""
     found = tenants.project_of(connection, tenant_id, project)
     if found is None:
-        raise NotFound(f"the tenant has no project {project!r}", "project")
+        raise RowNotFound(f"the tenant has no project {project!r}", "project")
     return found
 
 
 def key_of(connection: sa.Connection, key_id: str, actor: Actor | None = None) -> Key:
-    """Of those that `actor` sees. Raises NotFound."""
+    """Of those that `actor` sees. Raises RowNotFound."""
     found = keys.get(connection, key_id)
     if found is None or (actor is not None and not actor.sees(found.tenant_id)):
-        raise NotFound(f"there is no key {key_id!r}", "key_id")
+        raise RowNotFound(f"there is no key {key_id!r}", "key_id")
     return found

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from engine.text.tokenizer import Tokenizer
 from gateway.api import chat_wire
 from gateway.errors import ApiError
-from gateway.generation.answer import Answer, FinishReason, Piece, TokenUsage
+from gateway.generation.answer import Answer, FinishReason, TextPiece, TokenUsage
 from gateway.generation.inflight import InFlight
 from gateway.generation.logprobs import chat_tokens, filled
 
@@ -44,7 +44,7 @@ class ChatShape:
         fillings = [_filling(tokenizer, piece) for piece in pieces] if self.reports else []
         return filled(self._whole(answer, pieces), MARK, fillings)
 
-    def _whole(self, answer: Answer, pieces: Sequence[Piece]) -> bytes:
+    def _whole(self, answer: Answer, pieces: Sequence[TextPiece]) -> bytes:
         """The body with MARK in place of each choice's logprobs."""
         work = self._work
         assert answer.usage is not None
@@ -60,7 +60,7 @@ class ChatShape:
             )
         )
 
-    def _choice(self, answer: Answer, piece: Piece) -> chat_wire.Choice:
+    def _choice(self, answer: Answer, piece: TextPiece) -> chat_wire.Choice:
         reason = answer.texts[piece.index].finish_reason
         assert reason is not None
         return chat_wire.Choice(
@@ -75,7 +75,7 @@ class ChatShape:
     def opening(self) -> bytes:
         return b""
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: TextPiece) -> bytes:
         said = b""
         if piece.first:
             said = self._chunk(piece.index, chat_wire.Delta(role="assistant", content=""))
@@ -84,7 +84,7 @@ class ChatShape:
             said += before + chat_wire.encode(piece.text) + after
         return said
 
-    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+    def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
         if not piece.drawn:
             yield self.piece(piece)
             return
@@ -141,7 +141,7 @@ def usage_of(usage: TokenUsage) -> chat_wire.Usage:
     return chat_wire.Usage(usage.prompt, usage.completion, usage.prompt + usage.completion, details)
 
 
-def _filling(tokenizer: Tokenizer, piece: Piece) -> Iterator[bytes]:
+def _filling(tokenizer: Tokenizer, piece: TextPiece) -> Iterator[bytes]:
     """The JSON that replaces MARK."""
     yield b'"content":['
     if piece.drawn:

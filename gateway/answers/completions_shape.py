@@ -12,10 +12,10 @@ from gateway.answers.chat_shape import DONE, KEEP_ALIVE, usage_of
 from gateway.api import chat_wire
 from gateway.api.completions_wire import Completion, CompletionChoice, CompletionLogprobs
 from gateway.errors import ApiError
-from gateway.generation.answer import Answer, Piece
+from gateway.generation.answer import Answer, TextPiece
 from gateway.generation.inflight import InFlight
 from gateway.generation.logprobs import filled, legacy_logprobs
-from gateway.generation.text import Drawn
+from gateway.generation.text import DrawnIds
 
 NO_LOGPROBS = CompletionLogprobs([], [], [], [])
 MARK = b'"logprobs":' + chat_wire.encode(NO_LOGPROBS)
@@ -43,7 +43,7 @@ class CompletionShape:
         fillings = [_filling(tokenizer, piece) for piece in pieces] if self.reports else []
         return filled(self._whole(answer, pieces), MARK, fillings)
 
-    def _whole(self, answer: Answer, pieces: Sequence[Piece]) -> bytes:
+    def _whole(self, answer: Answer, pieces: Sequence[TextPiece]) -> bytes:
         """The body with MARK in place of each choice's logprobs."""
         assert answer.usage is not None
         choices = [
@@ -60,13 +60,13 @@ class CompletionShape:
     def opening(self) -> bytes:
         return b""
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: TextPiece) -> bytes:
         if not piece.text:
             return b""
         before, after = self._frames.get(piece.index) or self._frame(piece.index)
         return before + chat_wire.encode(piece.text) + after
 
-    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+    def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
         if not piece.drawn:
             yield self.piece(piece)
             return
@@ -111,7 +111,7 @@ class CompletionShape:
         )
 
 
-def _filling(tokenizer: Tokenizer, piece: Piece) -> Iterator[bytes]:
+def _filling(tokenizer: Tokenizer, piece: TextPiece) -> Iterator[bytes]:
     """The JSON that replaces MARK."""
     yield b'"logprobs":'
-    yield from legacy_logprobs(tokenizer, piece.drawn or Drawn())
+    yield from legacy_logprobs(tokenizer, piece.drawn or DrawnIds())

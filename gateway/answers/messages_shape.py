@@ -24,7 +24,7 @@ from gateway.api.messages_wire import (
     TextDelta,
 )
 from gateway.errors import ApiError
-from gateway.generation.answer import Answer, Piece, Text, TokenUsage
+from gateway.generation.answer import Answer, AnswerText, TextPiece, TokenUsage
 from gateway.generation.inflight import InFlight
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -54,7 +54,7 @@ class MessageShape:
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
         yield self.whole(answer)
 
-    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+    def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
         yield self.piece(piece)
 
     def opening(self) -> bytes:
@@ -62,7 +62,7 @@ class MessageShape:
         usage = MessagesUsage(input_tokens=self._work.prompt_tokens, output_tokens=0)
         return _event(MessageStart(self._message([], usage, None)))
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: TextPiece) -> bytes:
         said = self._open()
         if piece.text:
             said += self._before + encode(piece.text) + self._after
@@ -90,7 +90,7 @@ class MessageShape:
             output_tokens=usage.completion,
         )
 
-    def _message(self, content: list[TextContent], usage: MessagesUsage, text: Text | None) -> MessageAnswer:
+    def _message(self, content: list[TextContent], usage: MessagesUsage, text: AnswerText | None) -> MessageAnswer:
         work = self._work
         return MessageAnswer(
             id="msg_" + work.request_id.removeprefix("req_"),
@@ -107,7 +107,7 @@ class MessageShape:
         )
 
 
-def _stop_reason(text: Text) -> StopReason:
+def _stop_reason(text: AnswerText) -> StopReason:
     if text.matched is not None:
         return "stop_sequence"
     return "max_tokens" if text.finish_reason == "length" else "end_turn"

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from litestar.types import Receive, Scope, Send
 
 from gateway.errors import ApiError
-from gateway.generation.answer import Answer, Piece
+from gateway.generation.answer import Answer, TextPiece
 from gateway.generation.logprobs import piecewise
 from gateway.http.exchange import SERVER_SEND
 from gateway.limits.limiter import Admission
@@ -49,11 +49,11 @@ class Shape(Protocol):
         """What a stream begins with, as soon as the model is known."""
         ...
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: TextPiece) -> bytes:
         """What is new of one text; b"" when that is nothing to say."""
         ...
 
-    def piece_parts(self, piece: Piece) -> Iterator[bytes]:
+    def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
         """As `piece`, with logprobs, in parts that are encoded lazily."""
         ...
 
@@ -67,7 +67,7 @@ class Shape(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Waits:
+class StreamTimeouts:
     """How long a stream may be silent (seconds): before its headers, and after them."""
 
     first_token_s: float
@@ -145,7 +145,7 @@ async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]
 class StreamedAnswer:
     """ASGI application: the answer as server-sent events. Raises its ApiError only before the first byte."""
 
-    def __init__(self, answer: Answer, admission: Admission, shape: Shape, waits: Waits) -> None:
+    def __init__(self, answer: Answer, admission: Admission, shape: Shape, waits: StreamTimeouts) -> None:
         self._answer = answer
         self._admission = admission
         self._shape = shape

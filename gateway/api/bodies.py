@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.api.chat_wire import parse_chat
 from gateway.api.completions_wire import parse_completion
-from gateway.api.generation_request import Asked
+from gateway.api.generation_request import GenerationRequest
 from gateway.api.messages_wire import parse_count, parse_messages
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import ContextLengthExceeded, InvalidRequest
@@ -32,33 +32,33 @@ COUNT_BYTES = 64 * 1024
 IDS_CONTEXTS_MAX = 16
 
 
-class Read(msgspec.Struct, frozen=True):
+class ParsedBody(msgspec.Struct, frozen=True):
     """A parsed body. `wants_usage`: its stream ends with the usage. `ignored`: paths of unknown fields."""
 
-    asked: Asked
+    asked: GenerationRequest
     wants_usage: bool = False
     ignored: tuple[str, ...] = ()
 
 
-def _read_chat(body: bytes, unknown: UnknownFields) -> Read:
+def _read_chat(body: bytes, unknown: UnknownFields) -> ParsedBody:
     request = parse_chat(body, unknown)
-    return Read(request.asked(), request.wants_usage())
+    return ParsedBody(request.asked(), request.wants_usage())
 
 
-def _read_completion(body: bytes, unknown: UnknownFields) -> Read:
+def _read_completion(body: bytes, unknown: UnknownFields) -> ParsedBody:
     request = parse_completion(body, unknown)
-    return Read(request.asked(), request.wants_usage())
+    return ParsedBody(request.asked(), request.wants_usage())
 
 
-_READERS: Mapping[str, Callable[[bytes, UnknownFields], Read]] = {
+_READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "chat": _read_chat,
     "completions": _read_completion,
-    "messages": lambda body, unknown: Read(parse_messages(body, unknown).asked()),
-    "count": lambda body, unknown: Read(parse_count(body, unknown).asked()),
+    "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).asked()),
+    "count": lambda body, unknown: ParsedBody(parse_count(body, unknown).asked()),
 }
 
 
-def read_request(kind: str, body: bytes, *, ignore_unknown: bool) -> Read:
+def read_request(kind: str, body: bytes, *, ignore_unknown: bool) -> ParsedBody:
     """Parse the body of a request. `kind`: "chat", "completions", "messages" or "count". Raises InvalidRequest."""
     unknown = UnknownFields(ignore=ignore_unknown)
     read = _READERS[kind](body, unknown)

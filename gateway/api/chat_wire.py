@@ -1,7 +1,7 @@
 """The bytes of a chat completion, in and out, as types: what a caller may send, and what it gets back.
 
-A field has an effect, or is in HINTS, or is in UNSERVED: then only its neutral values are accepted. Every other field
-is unknown. It must never know who asks or what happens next.
+A field has an effect, or is in HINTS, or is in UNSUPPORTED_FIELDS: then only its neutral values are accepted. Every
+other field is unknown. It must never know who asks or what happens next.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.generation_request import Asked, ChatPrompt
-from gateway.api.parsing import BodyDecoder, Explanations, Unserved, check_served
+from gateway.api.generation_request import ChatPrompt, GenerationRequest
+from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
 from gateway.api.sampling import (
     HINTS_SAMPLING,
     LOGPROBS_MAX,
@@ -42,7 +42,7 @@ Content = str | Annotated[list[TextPart], Meta(min_length=1, max_length=PARTS_MA
 EmptyList = Annotated[list[Any], Meta(max_length=0)]
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role"):
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role"):
     """Base of all messages. `name` is a hint: AutoGen, Semantic Kernel and LangGraph send it, and no template that is
     served here reads it."""
 
@@ -50,19 +50,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: Annotated[str, Meta(max_length=NAME_CHARS_MAX)] | None = None
 
 
-class SystemMessage(Message, frozen=True, kw_only=True, tag="system"):
+class SystemMessage(ChatMessage, frozen=True, kw_only=True, tag="system"):
     pass
 
 
-class DeveloperMessage(Message, frozen=True, kw_only=True, tag="developer"):
+class DeveloperMessage(ChatMessage, frozen=True, kw_only=True, tag="developer"):
     """The newer name of a system message."""
 
 
-class UserMessage(Message, frozen=True, kw_only=True, tag="user"):
+class UserMessage(ChatMessage, frozen=True, kw_only=True, tag="user"):
     pass
 
 
-class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
+class AssistantMessage(ChatMessage, frozen=True, kw_only=True, tag="assistant"):
     """As a caller writes it, or as we returned it, with the empty fields that SDKs add."""
 
     refusal: None = None
@@ -74,7 +74,7 @@ class AssistantMessage(Message, frozen=True, kw_only=True, tag="assistant"):
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to answer, and how. A field typed Any is in UNSERVED."""
+    """What to answer, and how. A field typed Any is in UNSUPPORTED_FIELDS."""
 
     messages: Annotated[
         list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage],
@@ -94,7 +94,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     prompt_cache_key: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     prompt_cache_retention: str | None = None
-    # In UNSERVED.
+    # In UNSUPPORTED_FIELDS.
     audio: Any = None
     chat_template: Any = None
     documents: Any = None
@@ -113,10 +113,10 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     verbosity: Any = None
     web_search_options: Any = None
 
-    def asked(self) -> Asked:
+    def asked(self) -> GenerationRequest:
         continues = bool(self.continue_final_message)
         opens = not continues if self.add_generation_prompt is None else self.add_generation_prompt
-        return Asked(
+        return GenerationRequest(
             model=self.model,
             prompts=[ChatPrompt(chat_messages(self), opens, continues, self.chat_template_kwargs or {})],
             param="messages",
@@ -130,7 +130,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
 
-# By path in the body, as UNSERVED by name: sentences without their full stop.
+# By path in the body, as UNSUPPORTED_FIELDS by name: sentences without their full stop.
 HINTS: dict[str, str] = {
     "messages[].name": "No template that is served reads it",
     "metadata": "It is not kept",
@@ -144,25 +144,25 @@ HINTS: dict[str, str] = {
 _NO_TOOLS = "Tool calling is not served"
 _TEXT_ONLY = "Only text is read and made"
 
-UNSERVED: dict[str, Unserved] = {
-    "tools": Unserved(_NO_TOOLS, ([],)),
-    "functions": Unserved(_NO_TOOLS, ([],)),
-    "tool_choice": Unserved(_NO_TOOLS, ("none", "auto")),
-    "function_call": Unserved(_NO_TOOLS, ("none", "auto")),
-    "parallel_tool_calls": Unserved(_NO_TOOLS, (True, False)),
-    "add_special_tokens": Unserved("The chat template adds the special tokens", (False,)),
-    "audio": Unserved(_TEXT_ONLY),
-    "chat_template": Unserved("The model's own chat template is used"),
-    "documents": Unserved("Documents are not searched", ([],)),
-    "echo": Unserved("An answer does not repeat its prompt", (False,)),
-    "include_reasoning": Unserved("Reasoning is not separated from the answer", (True,)),
-    "modalities": Unserved(_TEXT_ONLY, (["text"],)),
-    "moderation": Unserved("Nothing is moderated"),
-    "prediction": Unserved("Predicted outputs are not served"),
-    "reasoning_effort": Unserved("The effort of reasoning cannot be set", ("none",)),
-    "store": Unserved("Answers are not stored", (False,)),
-    "verbosity": Unserved("The length of an answer cannot be set but by 'max_tokens'", ("medium",)),
-    "web_search_options": Unserved("The web is not searched"),
+UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = {
+    "tools": UnsupportedField(_NO_TOOLS, ([],)),
+    "functions": UnsupportedField(_NO_TOOLS, ([],)),
+    "tool_choice": UnsupportedField(_NO_TOOLS, ("none", "auto")),
+    "function_call": UnsupportedField(_NO_TOOLS, ("none", "auto")),
+    "parallel_tool_calls": UnsupportedField(_NO_TOOLS, (True, False)),
+    "add_special_tokens": UnsupportedField("The chat template adds the special tokens", (False,)),
+    "audio": UnsupportedField(_TEXT_ONLY),
+    "chat_template": UnsupportedField("The model's own chat template is used"),
+    "documents": UnsupportedField("Documents are not searched", ([],)),
+    "echo": UnsupportedField("An answer does not repeat its prompt", (False,)),
+    "include_reasoning": UnsupportedField("Reasoning is not separated from the answer", (True,)),
+    "modalities": UnsupportedField(_TEXT_ONLY, (["text"],)),
+    "moderation": UnsupportedField("Nothing is moderated"),
+    "prediction": UnsupportedField("Predicted outputs are not served"),
+    "reasoning_effort": UnsupportedField("The effort of reasoning cannot be set", ("none",)),
+    "store": UnsupportedField("Answers are not stored", (False,)),
+    "verbosity": UnsupportedField("The length of an answer cannot be set but by 'max_tokens'", ("medium",)),
+    "web_search_options": UnsupportedField("The web is not searched"),
     **UNSERVED_SAMPLING,
 }
 
@@ -180,7 +180,7 @@ _decoder = BodyDecoder(ChatRequest, _EXPLANATIONS)
 def parse_chat(body: bytes, unknown: UnknownFields) -> ChatRequest:
     """The request in a body of JSON. Raises InvalidRequest that names the field."""
     request = _decoder.decode(body, unknown)
-    check_served(request, UNSERVED)
+    check_served(request, UNSUPPORTED_FIELDS)
     check_sampling(request)
     check_template_kwargs(request.chat_template_kwargs)
     if None not in (request.max_tokens, request.max_completion_tokens) and (
@@ -224,7 +224,7 @@ def chat_messages(request: ChatRequest) -> list[dict[str, str]]:
     return [{"role": _ROLES[type(message)], "content": text_of(message.content)} for message in request.messages]
 
 
-_ROLES: dict[type[Message], str] = {
+_ROLES: dict[type[ChatMessage], str] = {
     SystemMessage: "system",
     DeveloperMessage: "system",
     UserMessage: "user",

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.api.chat_wire import FinishReason, Usage
-from gateway.api.generation_request import Asked, Prompt
-from gateway.api.parsing import BodyDecoder, Unserved, check_served
+from gateway.api.generation_request import GenerationRequest, Prompt
+from gateway.api.parsing import BodyDecoder, UnsupportedField, check_served
 from gateway.api.sampling import (
     HINTS_SAMPLING,
     LOGPROBS_MAX,
@@ -28,7 +28,7 @@ MAX_TOKENS_DEFAULT = 16  # OpenAI's and vLLM's default for this endpoint
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to go on from, and how. A field typed Any is in UNSERVED."""
+    """What to go on from, and how. A field typed Any is in UNSUPPORTED_FIELDS."""
 
     prompt: Annotated[
         str
@@ -42,7 +42,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
     )
     logprobs: Annotated[int, Meta(ge=0, le=LOGPROBS_MAX)] | None = None
     best_of: Annotated[int, Meta(ge=1, description="Only as n")] | None = None
-    suffix: Any = None  # in UNSERVED
+    suffix: Any = None  # in UNSUPPORTED_FIELDS
 
     def prompts(self) -> list[Prompt]:
         """Raises InvalidRequest for a list that mixes kinds."""
@@ -60,8 +60,8 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
             raise InvalidRequest(f"'prompt' has {len(prompt)} prompts; the limit is {PROMPTS_MAX}.", param="prompt")
         return cast("list[Prompt]", prompt)
 
-    def asked(self) -> Asked:
-        return Asked(
+    def asked(self) -> GenerationRequest:
+        return GenerationRequest(
             model=self.model,
             prompts=self.prompts(),
             param="prompt",
@@ -79,9 +79,9 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
 
 HINTS = HINTS_SAMPLING
 
-UNSERVED: dict[str, Unserved] = UNSERVED_SAMPLING | {
-    "add_special_tokens": Unserved("A prompt that is a text begins with the model's special tokens", (True,)),
-    "suffix": Unserved("A text is not filled in before a suffix", ("",)),
+UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = UNSERVED_SAMPLING | {
+    "add_special_tokens": UnsupportedField("A prompt that is a text begins with the model's special tokens", (True,)),
+    "suffix": UnsupportedField("A text is not filled in before a suffix", ("",)),
 }
 
 _decoder = BodyDecoder(CompletionRequest)
@@ -90,7 +90,7 @@ _decoder = BodyDecoder(CompletionRequest)
 def parse_completion(body: bytes, unknown: UnknownFields) -> CompletionRequest:
     """The request in a body of JSON. Raises InvalidRequest that names the field."""
     request = _decoder.decode(body, unknown)
-    check_served(request, UNSERVED)
+    check_served(request, UNSUPPORTED_FIELDS)
     check_sampling(request)
     n = request.n or 1
     if request.best_of not in (None, n):

@@ -36,7 +36,7 @@ class LargeBody(msgspec.Struct, frozen=True):
     ignore_unknown: bool = False  # unknown fields of `body` are ignored
 
 
-class Asked(msgspec.Struct, frozen=True):
+class GenerationRequest(msgspec.Struct, frozen=True):
     """`n` texts of each prompt; text j of prompt i is choice i × n + j."""
 
     model: str

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.api.chat_wire import MESSAGES_MAX, PART_SEPARATOR, PARTS_MAX
-from gateway.api.generation_request import Asked, ChatPrompt
-from gateway.api.parsing import BodyDecoder, Explanations, Unserved, check_served
+from gateway.api.generation_request import ChatPrompt, GenerationRequest
+from gateway.api.parsing import BodyDecoder, Explanations, UnsupportedField, check_served
 from gateway.api.sampling import ID_MAX, MODEL_CHARS_MAX, Stop, TextRules, Tokens, make_sampling
 from gateway.api.unknown_fields import UnknownFields
 
@@ -51,7 +51,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A conversation. A last message of the assistant is the beginning of the answer. A field typed Any is in
-    UNSERVED_IN_PROMPTS or UNSERVED."""
+    UNSUPPORTED_IN_PROMPTS or UNSUPPORTED_FIELDS."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
     model: Annotated[str, Meta(min_length=1, max_length=MODEL_CHARS_MAX)]
@@ -60,7 +60,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_control: CacheControl | None = None
     user_profile_id: str | None = None
     workspace_id: str | None = None
-    # In UNSERVED_IN_PROMPTS.
+    # In UNSUPPORTED_IN_PROMPTS.
     betas: Any = None
     context_management: Any = None
     mcp_servers: Any = None
@@ -78,9 +78,9 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         continues = self.messages[-1].role == "assistant"
         return ChatPrompt(messages, add_generation_prompt=not continues, continue_final=continues)
 
-    def asked(self) -> Asked:
+    def asked(self) -> GenerationRequest:
         """For counting tokens only; the values for sampling are placeholders."""
-        return Asked(
+        return GenerationRequest(
             model=self.model,
             prompts=[self.prompt()],
             param="messages",
@@ -107,13 +107,13 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
     service_tier: str | None = None
     # In HINTS.
     metadata: Metadata | None = None
-    # In UNSERVED.
+    # In UNSUPPORTED_FIELDS.
     container: Any = None
     diagnostics: Any = None
     inference_geo: Any = None
 
-    def asked(self) -> Asked:
-        return Asked(
+    def asked(self) -> GenerationRequest:
+        return GenerationRequest(
             model=self.model,
             prompts=[self.prompt()],
             param="messages",
@@ -141,21 +141,21 @@ HINTS: dict[str, str] = {
 
 _NO_TOOLS = "Tool calling is not served"
 
-UNSERVED_IN_PROMPTS: dict[str, Unserved] = {
-    "tools": Unserved(_NO_TOOLS, ([],)),
-    "tool_choice": Unserved(_NO_TOOLS, ({"type": "auto"}, {"type": "none"})),
-    "mcp_servers": Unserved(_NO_TOOLS, ([],)),
-    "betas": Unserved("No beta feature is served", ([],)),
-    "context_management": Unserved("A conversation is read as it is"),
-    "output_config": Unserved("Structured outputs and an effort are not served", ({},)),
-    "output_format": Unserved("Structured outputs are not served"),
-    "speed": Unserved("Every request has the standard speed", ("standard",)),
-    "thinking": Unserved("Thinking is not separated from the answer", ({"type": "disabled"},)),
+UNSUPPORTED_IN_PROMPTS: dict[str, UnsupportedField] = {
+    "tools": UnsupportedField(_NO_TOOLS, ([],)),
+    "tool_choice": UnsupportedField(_NO_TOOLS, ({"type": "auto"}, {"type": "none"})),
+    "mcp_servers": UnsupportedField(_NO_TOOLS, ([],)),
+    "betas": UnsupportedField("No beta feature is served", ([],)),
+    "context_management": UnsupportedField("A conversation is read as it is"),
+    "output_config": UnsupportedField("Structured outputs and an effort are not served", ({},)),
+    "output_format": UnsupportedField("Structured outputs are not served"),
+    "speed": UnsupportedField("Every request has the standard speed", ("standard",)),
+    "thinking": UnsupportedField("Thinking is not separated from the answer", ({"type": "disabled"},)),
 }
-UNSERVED: dict[str, Unserved] = UNSERVED_IN_PROMPTS | {
-    "container": Unserved("No code is run"),
-    "diagnostics": Unserved("Cache misses are not diagnosed"),
-    "inference_geo": Unserved("A region cannot be chosen", ("global",)),
+UNSUPPORTED_FIELDS: dict[str, UnsupportedField] = UNSUPPORTED_IN_PROMPTS | {
+    "container": UnsupportedField("No code is run"),
+    "diagnostics": UnsupportedField("Cache misses are not diagnosed"),
+    "inference_geo": UnsupportedField("A region cannot be chosen", ("global",)),
 }
 
 _EXPLANATIONS: Explanations = (
@@ -172,14 +172,14 @@ _count_decoder = BodyDecoder(CountRequest, _EXPLANATIONS)
 def parse_messages(body: bytes, unknown: UnknownFields) -> MessagesRequest:
     """The request in a body of JSON. Raises InvalidRequest that names the field."""
     request = _messages_decoder.decode(body, unknown)
-    check_served(request, UNSERVED)
+    check_served(request, UNSUPPORTED_FIELDS)
     return request
 
 
 def parse_count(body: bytes, unknown: UnknownFields) -> CountRequest:
     """The same, of a request to count."""
     request = _count_decoder.decode(body, unknown)
-    check_served(request, UNSERVED_IN_PROMPTS)
+    check_served(request, UNSUPPORTED_IN_PROMPTS)
     return request
 
 

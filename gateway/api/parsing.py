@@ -16,7 +16,7 @@ from gateway.api.unknown_fields import UnknownFields, shape_of, unknown_paramete
 from gateway.errors import InvalidRequest, UnsupportedParameter, UnsupportedValue
 
 
-class Unserved(msgspec.Struct, frozen=True):
+class UnsupportedField(msgspec.Struct, frozen=True):
     """A field of the API that has no effect here. `why`: a sentence without its full stop. `neutral`: the values,
     beside null, that ask for nothing."""
 
@@ -24,7 +24,7 @@ class Unserved(msgspec.Struct, frozen=True):
     neutral: tuple[Any, ...] = ()
 
 
-UnservedFields = Mapping[str, Unserved]
+UnservedFields = Mapping[str, UnsupportedField]
 """By name. Where two fields of a request are wrong, the first in this order is named."""
 
 Explanations = Sequence[tuple[str, str]]
@@ -96,13 +96,13 @@ def check_served(request: msgspec.Struct, unserved: UnservedFields) -> None:
         check_value(field, getattr(request, field), entry)
 
 
-def check_value(field: str, value: Any, entry: Unserved) -> None:
+def check_value(field: str, value: Any, entry: UnsupportedField) -> None:
     """Raises UnsupportedParameter or UnsupportedValue unless the value is neutral."""
     if value is not None and not _is_one_of(value, entry.neutral):
         raise _unsupported(field, entry)
 
 
-def _unsupported(field: str, entry: Unserved) -> InvalidRequest:
+def _unsupported(field: str, entry: UnsupportedField) -> InvalidRequest:
     """The refusal, with what to send instead. A field whose neutral values are all empty is unsupported as a whole."""
     if not any(entry.neutral):
         return UnsupportedParameter(f"Unsupported parameter: {field!r}. {entry.why}; leave it out.", param=field)

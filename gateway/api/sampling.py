@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from engine.protocol import frames
-from gateway.api.parsing import Unserved, check_value
+from gateway.api.parsing import UnsupportedField, check_value
 from gateway.errors import InvalidRequest
 
 MODEL_CHARS_MAX = 256
@@ -124,32 +124,32 @@ STICKY = "Of an alias, requests with the same value are served by the same model
 HINTS_SAMPLING: dict[str, str] = {"user": STICKY}
 
 UNSERVED_STREAM_OPTIONS = {
-    "continuous_usage_stats": Unserved("The usage is reported at a stream's end", (False,)),
-    "include_obfuscation": Unserved("Streams are not padded", (False, True)),
+    "continuous_usage_stats": UnsupportedField("The usage is reported at a stream's end", (False,)),
+    "include_obfuscation": UnsupportedField("Streams are not padded", (False, True)),
 }
 
 _NO_SCHEMA = "Structured outputs are not served"
 _NO_IDS = "Token ids are not returned"
 
 # vLLM's fields, and OpenAI's that both endpoints have.
-UNSERVED_SAMPLING: dict[str, Unserved] = {
-    "response_format": Unserved(_NO_SCHEMA, ({"type": "text"},)),
-    "structured_outputs": Unserved(_NO_SCHEMA, ({},)),
-    "guided_json": Unserved(_NO_SCHEMA),
-    "guided_regex": Unserved(_NO_SCHEMA),
-    "guided_choice": Unserved(_NO_SCHEMA),
-    "guided_grammar": Unserved(_NO_SCHEMA),
-    "allowed_token_ids": Unserved("A list of allowed tokens is not served; 'logit_bias' is"),
-    "bad_words": Unserved("A list of bad words is not served; 'logit_bias' is", ([],)),
-    "include_stop_str_in_output": Unserved("A text ends before its stop sequence", (False,)),
-    "length_penalty": Unserved("Beam search is not served", (1,)),
-    "priority": Unserved("The order of requests is that of their service tiers; 'service_tier' chooses", (0,)),
-    "prompt_logprobs": Unserved("Prompts have no log probabilities"),
-    "return_token_ids": Unserved(_NO_IDS, (False,)),
-    "return_tokens_as_token_ids": Unserved(_NO_IDS, (False,)),
-    "spaces_between_special_tokens": Unserved("Special tokens are separated by spaces", (True,)),
-    "truncate_prompt_tokens": Unserved("Prompts are not truncated"),
-    "use_beam_search": Unserved("Beam search is not served", (False,)),
+UNSERVED_SAMPLING: dict[str, UnsupportedField] = {
+    "response_format": UnsupportedField(_NO_SCHEMA, ({"type": "text"},)),
+    "structured_outputs": UnsupportedField(_NO_SCHEMA, ({},)),
+    "guided_json": UnsupportedField(_NO_SCHEMA),
+    "guided_regex": UnsupportedField(_NO_SCHEMA),
+    "guided_choice": UnsupportedField(_NO_SCHEMA),
+    "guided_grammar": UnsupportedField(_NO_SCHEMA),
+    "allowed_token_ids": UnsupportedField("A list of allowed tokens is not served; 'logit_bias' is"),
+    "bad_words": UnsupportedField("A list of bad words is not served; 'logit_bias' is", ([],)),
+    "include_stop_str_in_output": UnsupportedField("A text ends before its stop sequence", (False,)),
+    "length_penalty": UnsupportedField("Beam search is not served", (1,)),
+    "priority": UnsupportedField("The order of requests is that of their service tiers; 'service_tier' chooses", (0,)),
+    "prompt_logprobs": UnsupportedField("Prompts have no log probabilities"),
+    "return_token_ids": UnsupportedField(_NO_IDS, (False,)),
+    "return_tokens_as_token_ids": UnsupportedField(_NO_IDS, (False,)),
+    "spaces_between_special_tokens": UnsupportedField("Special tokens are separated by spaces", (True,)),
+    "truncate_prompt_tokens": UnsupportedField("Prompts are not truncated"),
+    "use_beam_search": UnsupportedField("Beam search is not served", (False,)),
 }
 
 

@@ -79,13 +79,13 @@ def header_value(ignored: Sequence[str]) -> bytes:
     return ", ".join(names).encode()
 
 
-class Shape:
+class StructShape:
     """The structs of a type: what a JSON object or the items of a JSON array may be there."""
 
     def __init__(self) -> None:
         self.tag_field: str | None = None
-        self.objects: dict[Any, dict[str, Shape | None]] = {}  # fields by tag; by None without a tag
-        self.items: Shape | None = None
+        self.objects: dict[Any, dict[str, StructShape | None]] = {}  # fields by tag; by None without a tag
+        self.items: StructShape | None = None
 
     def remove_unknown(self, value: Any, unknown: UnknownFields, path: str = "") -> None:
         """Remove from `value`, decoded JSON, what these structs do not have. Raises UnknownParameter."""
@@ -103,27 +103,27 @@ class Shape:
             for index, item in enumerate(value):
                 self.items.remove_unknown(item, unknown, f"{path}[{index}]")
 
-    def _fields(self, value: dict[str, Any]) -> dict[str, Shape | None] | None:
+    def _fields(self, value: dict[str, Any]) -> dict[str, StructShape | None] | None:
         """None: no struct has this tag; the typed decoder will say so."""
         tag = None if self.tag_field is None else value.get(self.tag_field)
         return self.objects.get(tag) if tag is None or isinstance(tag, str) else None
 
 
-def shape_of(kind: type[msgspec.Struct]) -> Shape:
+def shape_of(kind: type[msgspec.Struct]) -> StructShape:
     """The structs of a request type, found once."""
     found = _shape(inspect.type_info(kind))
     assert found is not None
     return found
 
 
-def _shape(kind: inspect.Type) -> Shape | None:
+def _shape(kind: inspect.Type) -> StructShape | None:
     """None: no struct lies in this type."""
-    shape = Shape()
+    shape = StructShape()
     _collect(kind, shape)
     return shape if shape.objects or shape.items is not None else None
 
 
-def _collect(kind: inspect.Type, shape: Shape) -> None:
+def _collect(kind: inspect.Type, shape: StructShape) -> None:
     match kind:
         case inspect.Metadata():
             _collect(kind.type, shape)

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from adapters.files.facts import Facts
 from billing import clock
-from billing.errors import AlreadyExists, InvalidValue, NotFound
+from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from billing.ids import new_id
-from billing.lists import Asked, Columns, Listed, page
+from billing.lists import ListColumns, ListPage, ListQuery, page
 from billing.texts import check_text
 from gateway.tables import adapter_shares, adapter_versions, adapters
 
@@ -28,7 +28,7 @@ VERSIONS_MAX = 1000  # of one adapter, the removed ones among them
 EVERYONE = "*"  # on a shared list: all tenants
 
 
-_SORTED = Columns(
+_SORTED = ListColumns(
     sorts={name: adapters.c[name] for name in ("name", "base_model", "version", "created_at")},
     unique=adapters.c.id,
     searched=(adapters.c.id, adapters.c.name, adapters.c.base_model, sa.func.coalesce(adapters.c.tenant_id, "")),
@@ -75,7 +75,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     removed_at: int | None
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class AdapterQuotaUse(msgspec.Struct, frozen=True, kw_only=True):
     """What counts in an owner's quotas: active adapters, versions that are not removed, and bytes of their contents,
     each distinct content once."""
 
@@ -133,7 +133,8 @@ def add_version(
 
 
 def promote(connection: sa.Connection, adapter_id: str, number: int, *, after: Adapter | None) -> Adapter:
-    """Serve this version from now on; `after`: the adapter as it is, None when nothing was served. Raises NotFound."""
+    """Serve this version from now on; `after`: the adapter as it is, None when nothing was served. Raises
+    RowNotFound."""
     version = version_of(connection, adapter_id, number)
     if after is None or after.version != number:
         row = (adapter_versions.c.adapter_id == adapter_id, adapter_versions.c.number == number)
@@ -181,7 +182,7 @@ def change(
 
 
 def remove_version(connection: sa.Connection, adapter: Adapter, number: int) -> Version:
-    """Nobody may promote it any more. Raises NotFound, InvalidValue for the one that is served."""
+    """Nobody may promote it any more. Raises RowNotFound, InvalidValue for the one that is served."""
     version = version_of(connection, adapter.id, number)
     if adapter.version == number:
         raise InvalidValue(f"version {number} is served; promote another first, or remove the adapter", "version")
@@ -220,8 +221,8 @@ def list_adapters(connection: sa.Connection, *, active: bool | None = None) -> l
 
 
 def found(
-    connection: sa.Connection, asked: Asked, *, tenant_id: str | None = None, name: str | None = None
-) -> Listed[Adapter]:
+    connection: sa.Connection, asked: ListQuery, *, tenant_id: str | None = None, name: str | None = None
+) -> ListPage[Adapter]:
     """The active ones, of all owners or of one; with a `name`, those that have exactly this one. Raises
     InvalidValue."""
     query = sa.select(adapters).where(adapters.c.active.is_(True))
@@ -234,14 +235,14 @@ def found(
     among = sa.select(adapter_shares).where(adapter_shares.c.adapter_id.in_(shares))
     for share in connection.execute(among.order_by(adapter_shares.c.tenant_id)):
         shares[share.adapter_id].append(share.tenant_id)
-    return Listed([_adapter(row, shares[row.id]) for row in listed.items], listed.next)
+    return ListPage([_adapter(row, shares[row.id]) for row in listed.items], listed.next)
 
 
 def adapter_by_id(connection: sa.Connection, adapter_id: str) -> Adapter:
-    """Raises NotFound."""
+    """Raises RowNotFound."""
     row = connection.execute(sa.select(adapters).where(adapters.c.id == adapter_id)).one_or_none()
     if row is None:
-        raise NotFound(f"there is no adapter {adapter_id!r}", "adapter")
+        raise RowNotFound(f"there is no adapter {adapter_id!r}", "adapter")
     shares = sa.select(adapter_shares.c.tenant_id).where(adapter_shares.c.adapter_id == adapter_id)
     return _adapter(row, connection.execute(shares.order_by(adapter_shares.c.tenant_id)).scalars().all())
 
@@ -250,12 +251,12 @@ def adapter_of(
     connection: sa.Connection, adapter: str, tenant_id: str | None = None, *, seen_by: str | None = None
 ) -> Adapter:
     """An active one, by its id, or by its name where one alone has it (`tenant_id`: among that owner's). For
-    `seen_by`, a tenant, there is none but its own. Raises NotFound, InvalidValue."""
+    `seen_by`, a tenant, there is none but its own. Raises RowNotFound, InvalidValue."""
     active = [one for one in list_adapters(connection, active=True) if seen_by in (None, one.tenant_id)]
     found = [one for one in active if one.id == adapter]
     found = found or [one for one in active if one.name == adapter and tenant_id in (None, one.tenant_id)]
     if not found:
-        raise NotFound(f"there is no adapter {adapter!r}", "adapter")
+        raise RowNotFound(f"there is no adapter {adapter!r}", "adapter")
     if len(found) > 1:
         several = ", ".join(one.id for one in found)
         raise InvalidValue(f"{adapter!r} is the name of several adapters: {several}; name one of them", "adapter")
@@ -276,11 +277,11 @@ def versions(connection: sa.Connection, adapter_id: str) -> list[Version]:
 
 
 def version_of(connection: sa.Connection, adapter_id: str, number: int) -> Version:
-    """Raises NotFound for one that is not, or not any more."""
+    """Raises RowNotFound for one that is not, or not any more."""
     query = sa.select(adapter_versions).where(*_live(adapter_id), adapter_versions.c.number == number)
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise NotFound(f"the adapter has no version {number}", "version")
+        raise RowNotFound(f"the adapter has no version {number}", "version")
     return _version(row)
 
 
@@ -307,14 +308,16 @@ def live_contents(connection: sa.Connection) -> dict[str, str]:
     }
 
 
-def kept(connection: sa.Connection, tenant_id: str, *, slab_item_bytes: int) -> Kept:
+def quota_use(connection: sa.Connection, tenant_id: str, *, slab_item_bytes: int) -> AdapterQuotaUse:
     """`slab_item_bytes`: bytes per parameter in a slab; 0 without slabs."""
     columns = (adapter_versions.c[name] for name in ("adapter_id", "digest", "bytes", "parameters"))
     live = adapter_versions.c.removed_at.is_(None)
     query = sa.select(*columns).join(adapters, adapters.c.id == adapter_versions.c.adapter_id)
     rows = connection.execute(query.where(live, adapters.c.tenant_id == tenant_id)).all()
     contents = {row.digest: (row.bytes or 0) + (row.parameters or 0) * slab_item_bytes for row in rows}
-    return Kept(adapters=len({row.adapter_id for row in rows}), versions=len(rows), bytes=sum(contents.values()))
+    return AdapterQuotaUse(
+        adapters=len({row.adapter_id for row in rows}), versions=len(rows), bytes=sum(contents.values())
+    )
 
 
 # ---- what the writes above are made of

@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing import clock
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from gateway.config.file import Config
 from gateway.config.settings import NAME, AliasSection, TargetSection
 from gateway.tables import model_aliases
@@ -108,10 +108,10 @@ def put(connection: sa.Connection, alias: Alias) -> Alias:
 
 
 def remove(connection: sa.Connection, name: str) -> Alias:
-    """What the configuration says of the name holds again. Raises NotFound."""
+    """What the configuration says of the name holds again. Raises RowNotFound."""
     before = get(connection, name)
     if before is None:
-        raise NotFound(f"no alias {name!r} was set; one of laneway.toml can only be switched off", "alias")
+        raise RowNotFound(f"no alias {name!r} was set; one of laneway.toml can only be switched off", "alias")
     connection.execute(sa.delete(model_aliases).where(model_aliases.c.name == name))
     return before
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from billing import clock
 from billing.accounts.tenants import Tenant
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.tables import tenants as tenants_table
 from gateway.catalog import aliases as alias_rows
@@ -109,14 +109,14 @@ def active_models(connection: sa.Connection, config: Config) -> list[BaseModel]:
 
 
 def model_named(connection: sa.Connection, config: Config, name: str) -> BaseModel:
-    """Raises NotFound."""
+    """Raises RowNotFound."""
     for model in list_models(connection, config):
         if model.name == name:
             return model
-    raise NotFound(f"there is no base model {name!r}", "model")
+    raise RowNotFound(f"there is no base model {name!r}", "model")
 
 
-def meanings(connection: sa.Connection, config: Config, tenant: Tenant | None = None) -> dict[str, str]:
+def taken_names(connection: sa.Connection, config: Config, tenant: Tenant | None = None) -> dict[str, str]:
     """Each name that means a base model now, or an alias, and which of the two: to anybody, or to this tenant alone,
     which must not be told of others'."""
     models = [model for model in active_models(connection, config) if tenant is None or model.allows(tenant.id)]

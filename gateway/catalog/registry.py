@@ -24,7 +24,7 @@ from gateway.errors import ModelNotFound, ModelUnavailable
 OWNER = "laneway"  # `owned_by` of what belongs to no tenant
 
 
-class Target(msgspec.Struct, frozen=True):
+class ModelTarget(msgspec.Struct, frozen=True):
     """What a `model` in a request means for one tenant. Whatever is promoted meanwhile, the request keeps this one."""
 
     name: str  # as it was asked for
@@ -87,7 +87,7 @@ class Registry:
         self._shared = {(tenant, row.name): row for row in usable for tenant in row.shared if tenant != EVERYONE}
         self._everyones = {row.name: row for row in usable if EVERYONE in row.shared}
 
-    def resolve(self, tenant_id: str | None, name: str) -> Target:
+    def resolve(self, tenant_id: str | None, name: str) -> ModelTarget:
         """The tenant's own adapter, a base model, an adapter that is shared with it, one that is everyone's: the first
         of that name whose base model the tenant may call, whatever else has the name. Raises ModelNotFound, the same
         for a name that is another tenant's and for one that is nobody's; ModelUnavailable for one that the tenant may
@@ -102,12 +102,12 @@ class Registry:
         served = self._models.get(model)
         return served is None or served.refused is not None
 
-    def find(self, tenant_id: str | None, name: str) -> Target:
+    def find(self, tenant_id: str | None, name: str) -> ModelTarget:
         """As `resolve`, one that cannot be loaded too. Raises ModelNotFound."""
         for model, adapter in self._meanings(tenant_id, name):
             base = self._models.get(model)
             if base is not None and base.model.allows(tenant_id):
-                return Target(name, model, adapter)
+                return ModelTarget(name, model, adapter)
         raise ModelNotFound(name)
 
     def _meanings(self, tenant_id: str | None, name: str) -> Iterator[tuple[str, Adapter | None]]:

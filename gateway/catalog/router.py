@@ -20,7 +20,7 @@ from billing.database import Database
 from gateway.access.callers import Caller
 from gateway.catalog import aliases as alias_rows
 from gateway.catalog.aliases import Alias
-from gateway.catalog.registry import OWNER, ModelCard, Registry, Target
+from gateway.catalog.registry import OWNER, ModelCard, ModelTarget, Registry
 from gateway.config.file import Config
 from gateway.config.settings import TargetSection
 from gateway.errors import ModelNotFound
@@ -33,8 +33,8 @@ class Route(msgspec.Struct, frozen=True):
     one is to be chosen. `among`: all that the name stands for, of which another request may get another. `fallbacks` of
     each follow it, where it is saturated or not there."""
 
-    candidates: tuple[Target, ...]
-    among: tuple[Target, ...]
+    candidates: tuple[ModelTarget, ...]
+    among: tuple[ModelTarget, ...]
     alias: Alias | None = None
 
 
@@ -95,7 +95,7 @@ class Router:
         chosen = choose(alias.name, caller.tenant_id or "", sticky, [part for part, _ in parts])
         return Route((next(target for target in among if target.model == chosen),), among, alias)
 
-    def fallbacks(self, caller: Caller, route: Route, first: Target) -> list[Target]:
+    def fallbacks(self, caller: Caller, route: Route, first: ModelTarget) -> list[ModelTarget]:
         """What to try when `first` is saturated or not there. An adapter's base is its model: nothing else has it."""
         if first.adapter is not None:
             return []
@@ -110,17 +110,17 @@ class Router:
         alias = self._aliases.get(name)
         return alias if alias is not None and alias.is_for(caller.tenant_id, caller.tenant_slug) else None
 
-    def _parts(self, caller: Caller, alias: Alias) -> list[tuple[TargetSection, Target]]:
+    def _parts(self, caller: Caller, alias: Alias) -> list[tuple[TargetSection, ModelTarget]]:
         """Its models that this tenant may call, in order; of weight 0 none."""
         found = [(part, self._model(caller, part.model)) for part in alias.models if part.weight]
         return [(part, target) for part, target in found if target is not None]
 
-    def _model(self, caller: Caller, name: str) -> Target | None:
+    def _model(self, caller: Caller, name: str) -> ModelTarget | None:
         """The base model of that name, whatever else the tenant calls so; None: it may not call it."""
         base = self._registry.base(name)
-        return Target(name, name, None) if base is not None and base.allows(caller.tenant_id) else None
+        return ModelTarget(name, name, None) if base is not None and base.allows(caller.tenant_id) else None
 
-    def _target(self, caller: Caller, name: str) -> Target | None:
+    def _target(self, caller: Caller, name: str) -> ModelTarget | None:
         """A base model or an adapter that the tenant may call, also where it cannot be loaded now."""
         try:
             return self._registry.find(caller.tenant_id, name)

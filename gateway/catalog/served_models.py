@@ -39,7 +39,7 @@ class ServedModel:
     created: int  # Unix seconds
 
 
-class Files:
+class ModelFiles:
     """What a gateway reads of a model's directory. `vocabulary` and `encoding` are those of every model whose files of
     these say the same: an id is the same word to them, and a prompt the same ids."""
 
@@ -53,7 +53,7 @@ class Files:
         self.created = int((directory / "config.json").stat().st_mtime)
 
 
-class Models:
+class ServedModels:
     """One per process. `served` is one mapping for ever; a request in flight keeps what it took of it."""
 
     def __init__(self, config: Config, database: Database, registry: Registry) -> None:
@@ -64,7 +64,7 @@ class Models:
         self._config = config
         self._database = database
         self._registry = registry
-        self._files: dict[str, Files] = {}  # by name, of those that are not removed
+        self._files: dict[str, ModelFiles] = {}  # by name, of those that are not removed
         self._faults: dict[str, tuple[str, str]] = {}  # by name: of which path, and why it cannot be loaded here
         self._refused: Mapping[str, str] = {}  # by the engine
         self._following = asyncio.Lock()
@@ -95,7 +95,7 @@ class Models:
         self._refused = refused
         self._apply()
 
-    def keep(self, name: str, files: Files) -> None:
+    def keep(self, name: str, files: ModelFiles) -> None:
         """What was read of a model that was added just now."""
         self._files[name] = files
         self._faults.pop(name, None)
@@ -120,9 +120,9 @@ class Models:
                     self._apply()
         return not self._faults
 
-    def _take(self, model: BaseModel, files: Files | OSError | ValueError) -> None:
+    def _take(self, model: BaseModel, files: ModelFiles | OSError | ValueError) -> None:
         """What came of reading them."""
-        if isinstance(files, Files):
+        if isinstance(files, ModelFiles):
             self._files[model.name] = files
             self._faults.pop(model.name, None)
             return
@@ -163,10 +163,10 @@ def _digest(directory: Path, names: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: str) -> Files | OSError | ValueError:
+def _read(path: str) -> ModelFiles | OSError | ValueError:
     """Also in a thread."""
     try:
-        return Files(path)
+        return ModelFiles(path)
     except (OSError, ValueError) as error:
         return error
 

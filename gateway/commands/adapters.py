@@ -18,7 +18,7 @@ from gateway.catalog import adapters
 from gateway.catalog.adapters import Adapter, Registration
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
 from gateway.commands.database import base_models, read, sentence, write
-from gateway.uploads.staged import Staged, base_for, stage_directory
+from gateway.uploads.staged import StagedAdapter, base_for, stage_directory
 from gateway.views.accounts import AddedAdapterView
 
 COLUMNS = ("name", "tenant_id", "shared", "base_model", "version", "pinned", "created_at", "id", "digest")
@@ -201,7 +201,7 @@ def _adapter(connection: sa.Connection, adapter: str, tenant: str | None) -> Ada
     return adapters.adapter_of(connection, adapter, owner)
 
 
-def _staged(console: Console, directory: Path, base_model: str | None) -> Staged:
+def _staged(console: Console, directory: Path, base_model: str | None) -> StagedAdapter:
     """Copied and checked, with a bar where somebody looks."""
     config = console.config
     try:
@@ -217,7 +217,7 @@ def _staged(console: Console, directory: Path, base_model: str | None) -> Staged
         fail(f"the adapter or its base model cannot be read: {error}")
 
 
-def _warn(staged: Staged) -> None:
+def _warn(staged: StagedAdapter) -> None:
     for warning in staged.facts.warnings:
         click.echo(f"warning: {visible(warning)}", err=True)
 

@@ -111,7 +111,7 @@ def audit_command(
     """Who changed what, the newest first."""
 
     def query(connection: sa.Connection) -> list[audit_log.AuditLine]:
-        which = audit_log.Filter(
+        which = audit_log.AuditFilter(
             tenant_id=None if tenant is None else tenant_of(connection, tenant).id,
             actor=actor,
             action=action,

@@ -13,7 +13,7 @@ from billing.books import corrections, invoices, periods, rollups
 from billing.books.invoices import Invoice
 from billing.errors import BillingRefused
 from billing.proofs import reconcile
-from billing.proofs.reconcile import Result
+from billing.proofs.reconcile import Reconciliation
 from gateway.admin.administration import tenant_of
 from gateway.admin.finance import adapter_names
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
@@ -229,10 +229,10 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
         fail("one of --month and --minute")
     _fold(console)
 
-    def prove(connection: sa.Connection) -> Result:
+    def prove(connection: sa.Connection) -> Reconciliation:
         if minute:
-            return reconcile.minute(connection)
-        return reconcile.whole(connection) if month is None else reconcile.month(connection, month)
+            return reconcile.reconcile_minute(connection)
+        return reconcile.reconcile_all(connection) if month is None else reconcile.reconcile_month(connection, month)
 
     proved = read(console, prove)
     result = write(console, lambda c: reconcile.record(c, proved))
@@ -252,7 +252,7 @@ def reconcile_command(console: Console, month: str | None, minute: bool, as_json
 
 def _fold(console: Console) -> None:
     """Into the roll-ups with whatever is there, in bounded steps: no gateway may run."""
-    while write(console, rollups.fold).more:
+    while write(console, rollups.fold_usage).more:
         pass
 
 

@@ -27,14 +27,14 @@ EXIT_REFUSED = 2
 CHECKOUT_FILE = Path(__file__).resolve().parents[2] / configuration.DEFAULT_FILE
 
 
-class Refused(click.ClickException):
+class CommandRefused(click.ClickException):
     """What was asked cannot be done; one sentence says why."""
 
     exit_code = EXIT_REFUSED
 
 
 def fail(message: str) -> NoReturn:
-    raise Refused("\n".join(map(visible, message.splitlines())))
+    raise CommandRefused("\n".join(map(visible, message.splitlines())))
 
 
 @dataclass(slots=True)

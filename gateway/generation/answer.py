@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.errors import ApiError
 from gateway.generation.logprobs import piecewise
-from gateway.generation.text import Drawn
+from gateway.generation.text import DrawnIds
 
 # Pieces that lie unread are joined beyond so many: a reader who does not read costs its text, not an object a token.
 PIECES_MAX = 64
@@ -32,23 +32,23 @@ class TokenUsage(msgspec.Struct, frozen=True):
     completion: int
 
 
-class Piece(msgspec.Struct, frozen=True, gc=False):
+class TextPiece(msgspec.Struct, frozen=True, gc=False):
     """What is new of one text. `first`: nothing of it was read before."""
 
     index: int
     first: bool
     text: str
-    drawn: Drawn | None
+    drawn: DrawnIds | None
 
 
-class Cut(msgspec.Struct, frozen=True):
+class EarlyEnding(msgspec.Struct, frozen=True):
     """Why an answer ends before its time: in a word, and for its caller."""
 
     ending: str
     error: ApiError
 
 
-class Text:
+class AnswerText:
     """One of the answer's texts. Logprobs wait for the text that their ids show, or for the end."""
 
     __slots__ = ("_drawn", "_opened", "_pieces", "finish_reason", "index", "matched")
@@ -59,9 +59,9 @@ class Text:
         self.matched: str | None = None  # the stop sequence that ended it
         self._opened = False
         self._pieces: list[str] = []
-        self._drawn: Drawn | None = None
+        self._drawn: DrawnIds | None = None
 
-    def add(self, text: str, drawn: Drawn | None) -> None:
+    def add(self, text: str, drawn: DrawnIds | None) -> None:
         if text:
             self._pieces.append(text)
             if len(self._pieces) > PIECES_MAX:
@@ -72,7 +72,7 @@ class Text:
             else:
                 self._drawn.extend(drawn)
 
-    def take(self, last: bool) -> Piece:
+    def take(self, last: bool) -> TextPiece:
         """What came since the last call. `last`: nothing more will come."""
         pieces, drawn = self._pieces, self._drawn
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
@@ -83,7 +83,7 @@ class Text:
             else:
                 drawn = None
         first, self._opened = not self._opened, True
-        return Piece(self.index, first, text, drawn)
+        return TextPiece(self.index, first, text, drawn)
 
 
 class Answer:
@@ -115,8 +115,8 @@ class Answer:
         self.model: str | None = None  # as the caller is told it; None while another may yet serve
         self.begun = False  # the first token is here
         self.left = False  # the reader is gone
-        self.cut: Cut | None = None  # it is to end, whoever reads
-        self.texts = [Text(index) for index in range(texts)]
+        self.cut: EarlyEnding | None = None  # it is to end, whoever reads
+        self.texts = [AnswerText(index) for index in range(texts)]
         self.usage: TokenUsage | None = None  # of an answer that ends well; then each text has its finish_reason
         self.error: ApiError | None = None
         self.ended = False  # settled, or failed
@@ -136,7 +136,7 @@ class Answer:
         if self.left or self.cut is not None:
             abort()
 
-    def add(self, index: int, text: str, drawn: Drawn | None = None) -> None:
+    def add(self, index: int, text: str, drawn: DrawnIds | None = None) -> None:
         """More of one text; "" when tokens came that show nothing yet."""
         self.begun = True
         self.texts[index].add(text, drawn)
@@ -168,13 +168,13 @@ class Answer:
 
     # ---- the reader's side
 
-    def take(self) -> list[Piece]:
+    def take(self) -> list[TextPiece]:
         """What came since the last call, of each text that has something new."""
         changed, self._changed = self._changed, {}
         texts, ended = self.texts, self.ended
         return [texts[index].take(ended) for index in changed]
 
-    def take_all(self) -> list[Piece]:
+    def take_all(self) -> list[TextPiece]:
         """When no more comes: all that was not taken, of every text."""
         assert self.usage is not None or self.error is not None
         self._changed.clear()
@@ -210,7 +210,7 @@ class Answer:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def stop(self, cut: Cut | None = None) -> None:
+    def stop(self, cut: EarlyEnding | None = None) -> None:
         """Stop the generation, whoever reads: because the process ends, or for what `cut` says."""
         if self.ended:
             return

@@ -10,20 +10,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class TooManyWait(Exception):
+class TooManyWaiting(Exception):
     """As many wait as may."""
 
 
-class Grouping(Generic[Asked, Answer]):
+class Coalescer(Generic[Item, Answer]):
     """Of one event loop. One transaction is in flight at a time."""
 
     def __init__(
         self,
-        transact: Callable[[list[Asked]], Awaitable[Sequence[Answer | Exception]]],
+        transact: Callable[[list[Item]], Awaitable[Sequence[Answer | Exception]]],
         *,
         group_max: int,
         waiting_max: int,
@@ -32,13 +32,13 @@ class Grouping(Generic[Asked, Answer]):
         self._transact = transact
         self._group_max = group_max
         self._waiting_max = waiting_max
-        self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
+        self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._drain_task: asyncio.Task[None] | None = None
 
-    def ask(self, asked: Asked) -> asyncio.Future[Answer]:
-        """Whoever cancels its future before its turn is left out. Raises TooManyWait."""
+    def ask(self, asked: Item) -> asyncio.Future[Answer]:
+        """Whoever cancels its future before its turn is left out. Raises TooManyWaiting."""
         if len(self._waiting) >= self._waiting_max:
-            raise TooManyWait(f"{self._waiting_max} wait already")
+            raise TooManyWaiting(f"{self._waiting_max} wait already")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())  # who lost patience does not look
@@ -48,7 +48,7 @@ class Grouping(Generic[Asked, Answer]):
         return answer
 
     async def _drain(self) -> None:
-        group: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        group: list[tuple[Item, asyncio.Future[Answer]]] = []
         try:
             while self._waiting:
                 taken = [self._waiting.popleft() for _ in range(min(self._group_max, len(self._waiting)))]
@@ -60,7 +60,7 @@ class Grouping(Generic[Asked, Answer]):
             for _asked, answer in group:  # cancelled in the middle: the process ends
                 answer.cancel()
 
-    async def _answer(self, group: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+    async def _answer(self, group: list[tuple[Item, asyncio.Future[Answer]]]) -> None:
         results: Sequence[Answer | Exception]
         try:
             results = await self._transact([asked for asked, _answer in group])

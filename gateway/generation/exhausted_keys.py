@@ -28,7 +28,7 @@ class _Memory(msgspec.Struct, frozen=True, gc=False):
     code: str
 
 
-class Exhausted:
+class ExhaustedBudgets:
     """The memory of one gateway process."""
 
     def __init__(

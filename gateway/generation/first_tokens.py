@@ -37,7 +37,7 @@ REFUSED = -1  # the bucket of requests that got a 503, and no token
 _log = logging.getLogger(__name__)
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class FirstTokenSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Of requests that got a first token, how many within their own target, and quantiles of the wait (ms); and of
     those refused with a 503."""
 
@@ -134,36 +134,40 @@ class FirstTokens:
             del self._counts[minute]
 
 
-class Attained:
+class AttainmentCache:
     """`summaries` of what all gateways wrote, remembered for a while: the day's are half a million rows where eight
     gateways are busy."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._clock = clock
-        self._known: dict[int, tuple[float, tuple[int, Mapping[str, Summary]]]] = {}  # window → when it was read
+        self._known: dict[
+            int, tuple[float, tuple[int, Mapping[str, FirstTokenSummary]]]
+        ] = {}  # window → when it was read
         self._since: int | None = None
         self._reading = asyncio.Lock()
 
-    async def of(self, windows_s: Sequence[int]) -> tuple[dict[int, tuple[int, Mapping[str, Summary]]], int | None]:
+    async def of(
+        self, windows_s: Sequence[int]
+    ) -> tuple[dict[int, tuple[int, Mapping[str, FirstTokenSummary]]], int | None]:
         """Raises DatabaseUnavailable."""
         async with self._reading:
             now, known = self._clock(), self._known
-            stale = [one for one in windows_s if one not in known or now - known[one][0] > remembered_s(one)]
+            stale = [one for one in windows_s if one not in known or now - known[one][0] > cache_s(one)]
             if stale:
                 found, self._since = await self._database.report(lambda connection: summaries(connection, stale))
                 self._known |= {one: (now, found[one]) for one in stale}
             return {one: self._known[one][1] for one in windows_s}, self._since
 
 
-def remembered_s(window_s: int) -> float:
+def cache_s(window_s: int) -> float:
     """For so long the sums of a window are not made again."""
     return max(REMEMBERED_S_MIN, window_s / 1440)
 
 
-def late_s(window_s: int) -> float:
+def delay_s(window_s: int) -> float:
     """What happened so long ago is in the sums of a window."""
-    return FLUSH_S + remembered_s(window_s)
+    return FLUSH_S + cache_s(window_s)
 
 
 def bucket(milliseconds: float) -> int:
@@ -180,11 +184,11 @@ def bound_ms(number: int) -> float:
 
 def summaries(
     connection: sa.Connection, windows_s: Sequence[int]
-) -> tuple[dict[int, tuple[int, Mapping[str, Summary]]], int | None]:
+) -> tuple[dict[int, tuple[int, Mapping[str, FirstTokenSummary]]], int | None]:
     """By window its beginning (a whole minute, in Unix seconds) and by tier what was in it, over all gateways, as far
     as they have written; and the first minute that is known. A tier in which nothing was is left out."""
     now = database_now(connection)
-    found: dict[int, tuple[int, Mapping[str, Summary]]] = {}
+    found: dict[int, tuple[int, Mapping[str, FirstTokenSummary]]] = {}
     for window_s in windows_s:
         begin = (now - window_s * SECOND) // MINUTE * MINUTE
         query = (
@@ -205,7 +209,7 @@ def summaries(
     return found, None if first is None else int(first) // SECOND
 
 
-def _summary(counts: Mapping[int, tuple[int, int]]) -> Summary:
+def _summary(counts: Mapping[int, tuple[int, int]]) -> FirstTokenSummary:
     served = sorted((number, requests) for number, (requests, _) in counts.items() if number != REFUSED)
     total = sum(requests for _, requests in served)
 
@@ -217,7 +221,7 @@ def _summary(counts: Mapping[int, tuple[int, int]]) -> Summary:
                 return bound_ms(number)
         return None
 
-    return Summary(
+    return FirstTokenSummary(
         requests=total,
         within_target=sum(within for _, within in counts.values()),
         refused=counts.get(REFUSED, (0, 0))[0],

@@ -18,28 +18,28 @@ from billing.ledger.ledger import Held
 from engine.protocol.client import AdapterFailed, EngineClient, EngineUnavailable, Generation
 from gateway import errors
 from gateway.access.callers import Caller, Callers, TenantName
-from gateway.api.bodies import Read
-from gateway.api.generation_request import Asked
-from gateway.catalog.registry import Target
+from gateway.api.bodies import ParsedBody
+from gateway.api.generation_request import GenerationRequest
+from gateway.catalog.registry import ModelTarget
 from gateway.engines.adapter_sync import AdapterLoader
-from gateway.generation.answer import Answer, Cut, TokenUsage
-from gateway.generation.exhausted_keys import Exhausted
+from gateway.generation.answer import Answer, EarlyEnding, TokenUsage
+from gateway.generation.exhausted_keys import ExhaustedBudgets
 from gateway.generation.first_tokens import FirstTokens
-from gateway.generation.holds import Holding
-from gateway.generation.inflight import InFlight, Plan
-from gateway.generation.replays import Call, First, Replayed
-from gateway.generation.selector import Selector, note
-from gateway.generation.texts import AWAY, Choice, Choices, Outcome
+from gateway.generation.holds import RequestHolds
+from gateway.generation.inflight import InFlight, RequestPlan
+from gateway.generation.replays import FirstCall, IdempotentCall, Replayed
+from gateway.generation.selector import Selector, log_selection
+from gateway.generation.texts import ENGINE_UNAVAILABLE_MESSAGE, Outcome, TextRun, TextRuns
 from gateway.generation.tier_choice import Tiers
 from gateway.limits.limiter import Admission, Limiter, end_refused
-from gateway.log import RequestLine, Seldom
+from gateway.log import RequestLine, ThrottledWarning
 from gateway.metrics import Metrics
 
 JOURNAL_RETRY_S = 5.0
 # The ending of a request whose adapter the engine does not know.
-UNLOADED = "engine_refused_adapter_unknown"
+ADAPTER_UNKNOWN_ENDING = "engine_refused_adapter_unknown"
 # Endings of a request whose model has no room, or is not there: another may serve in its place.
-NOT_THERE = ("engine_refused_queue_full", "engine_refused_model_unknown", "engine_unavailable")
+FALLBACK_ENDINGS = ("engine_refused_queue_full", "engine_refused_model_unknown", "engine_unavailable")
 
 _log = logging.getLogger(__name__)
 
@@ -53,13 +53,13 @@ class Generator:
         selector: Selector,
         tiers: Tiers,
         limiter: Limiter,
-        holding: Holding,
+        holding: RequestHolds,
         engine: EngineClient,
         loader: AdapterLoader,
         callers: Callers,
         metrics: Metrics,
         first_tokens: FirstTokens,
-        exhausted: Exhausted,
+        exhausted: ExhaustedBudgets,
         secret: bytes,
     ) -> None:
         self._selector = selector
@@ -76,7 +76,7 @@ class Generator:
         self._owners: dict[asyncio.Task[None], InFlight] = {}
         self._admitting = 0
         self._stopping = False
-        self._unrecordable = Seldom(_log, "admission.unrecordable")
+        self._unrecordable = ThrottledWarning(_log, "admission.unrecordable")
 
     # ---- before the owner exists: when one of these raises, the caller of `admit` ends the admission
 
@@ -84,7 +84,7 @@ class Generator:
         """Take one request and one place under the limits, before the body is read. Raises RateLimited, BudgetExceeded,
         EngineAway."""
         if self._stopping:
-            raise errors.EngineAway("This server is stopping.")
+            raise errors.EngineDown("This server is stopping.")
         admission = await self._limiter.admit(caller.subjects, 0)
         try:
             self._exhausted.check(caller)
@@ -95,13 +95,18 @@ class Generator:
         return admission
 
     async def begin(
-        self, caller: Caller, asked: Asked, line: RequestLine, admission: Admission, call: Call | None = None
+        self,
+        caller: Caller,
+        asked: GenerationRequest,
+        line: RequestLine,
+        admission: Admission,
+        call: IdempotentCall | None = None,
     ) -> InFlight | Replayed:
         """Route, count, reserve the tokens, and start an owner task, which then ends the `admission`. Returns Replayed
         if the `call` was answered meanwhile. Raises ApiError; later errors of the ledger or the engine are the answer's
         error."""
         if self._stopping:
-            raise errors.EngineAway("This server is stopping.")
+            raise errors.EngineDown("This server is stopping.")
         route = self._selector.route(caller, asked, line)
         tier = self._tiers.serve(caller.tier, asked.service_tier)
         line.record.tier, line.record.stream = tier, asked.stream
@@ -117,11 +122,11 @@ class Generator:
     async def _begin(
         self,
         caller: Caller,
-        asked: Asked,
+        asked: GenerationRequest,
         line: RequestLine,
-        call: Call | None,
-        plan: Plan,
-        fallbacks: list[Target],
+        call: IdempotentCall | None,
+        plan: RequestPlan,
+        fallbacks: list[ModelTarget],
         tier: str,
         admission: Admission,
     ) -> InFlight | Replayed:
@@ -151,7 +156,9 @@ class Generator:
         owner.add_done_callback(self._owners.pop)
         return work
 
-    async def _reserve(self, admission: Admission, tokens: int, call: Call | None) -> First | Replayed | None:
+    async def _reserve(
+        self, admission: Admission, tokens: int, call: IdempotentCall | None
+    ) -> FirstCall | Replayed | None:
         """Reserve the tokens under the limits, and then insert the row of a call with an Idempotency-Key. Raises
         ApiError, DatabaseUnavailable."""
         self._admitting += 1  # counts for the journal's room as a running request
@@ -161,11 +168,11 @@ class Generator:
         finally:
             self._admitting -= 1
 
-    async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
+    async def read(self, caller: Caller, kind: str, body: bytes) -> ParsedBody:
         """See `Planner.read`."""
         return await self._selector.planner.read(caller, kind, body)
 
-    async def count(self, caller: Caller, asked: Asked) -> int:
+    async def count(self, caller: Caller, asked: GenerationRequest) -> int:
         """The number of prompt tokens, for count requests. Raises ApiError."""
         target = self._selector.counting(caller, asked.model)
         return await self._selector.planner.count(caller, target, asked)
@@ -174,13 +181,13 @@ class Generator:
         """Whoever begins must be able to settle, come what may. Raises LedgerAway."""
         if (why := self.unrecordable()) is not None:
             self._unrecordable.warn(reason=why)
-            raise errors.LedgerAway("Usage cannot be recorded now. Try again later.", retry_after_s=JOURNAL_RETRY_S)
+            raise errors.DatabaseDown("Usage cannot be recorded now. Try again later.", retry_after_s=JOURNAL_RETRY_S)
 
     # ---- the owner
 
     async def _own(self, work: InFlight) -> None:
         """Everything after admission, whatever becomes of the caller."""
-        choices: Choices | None = None
+        choices: TextRuns | None = None
         try:
             await self._confirm(work)
             held = await self._holding.hold(work)
@@ -189,7 +196,7 @@ class Generator:
             choices = self._choices(work, held)
             with self._metrics.running.labels(work.tier).track_inprogress():
                 outcome = await choices.run()
-                if outcome.ending == UNLOADED and not outcome.made:
+                if outcome.ending == ADAPTER_UNKNOWN_ENDING and not outcome.made:
                     # Another gateway had it unloaded meanwhile. Nothing ran: load it again, and ask again, once.
                     self._forget(work)
                     await self._load(work)
@@ -224,8 +231,8 @@ class Generator:
         finally:
             work.line.release()
 
-    def _choices(self, work: InFlight, held: Held) -> Choices:
-        return Choices(
+    def _choices(self, work: InFlight, held: Held) -> TextRuns:
+        return TextRuns(
             work,
             held.max_tokens,
             submit=lambda choice: self._submit(work, choice),
@@ -236,7 +243,7 @@ class Generator:
     def _may_fall_back(self, work: InFlight, outcome: Outcome) -> bool:
         """Nothing was made, somebody still waits for it, and another model may have room."""
         gone = work.answer.left or work.answer.cut is not None or self._stopping
-        return outcome.refused and not outcome.made and outcome.ending in NOT_THERE and not gone
+        return outcome.refused and not outcome.made and outcome.ending in FALLBACK_ENDINGS and not gone
 
     async def _fall_back(self, work: InFlight) -> Held | None:
         """The next model that can serve it, and whose price the budgets bear: the hold is that model's from then on.
@@ -251,7 +258,7 @@ class Generator:
             if held is not None:
                 work.plan = plan
                 work.answer.granted = held.max_tokens
-                note(work.line, work.asked, plan)
+                log_selection(work.line, work.asked, plan)
                 return held
         return None
 
@@ -274,7 +281,7 @@ class Generator:
         try:
             await self._callers.confirm(work.caller)
         except DatabaseUnavailable:
-            raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.") from None
+            raise errors.DatabaseDown("Keys cannot be checked now. Try again in a moment.") from None
 
     async def _load(self, work: InFlight) -> None:
         """See that the engine knows the adapter. Raises EngineAway; the hold is voided then."""
@@ -286,9 +293,9 @@ class Generator:
         except (AdapterFailed, EngineUnavailable, OSError, ValueError) as error:
             _log.warning("submit.failed", extra={"fields": {"request_id": work.request_id, "reason": str(error)}})
             await self._holding.void(work, "engine_unavailable")
-            raise errors.EngineAway(AWAY) from None
+            raise errors.EngineDown(ENGINE_UNAVAILABLE_MESSAGE) from None
 
-    def _submit(self, work: InFlight, choice: Choice) -> Generation:
+    def _submit(self, work: InFlight, choice: TextRun) -> Generation:
         """Raises EngineUnavailable, ProtocolError."""
         adapter = work.target.adapter
         tenant = (work.caller.tenant_id or "").encode()
@@ -310,7 +317,7 @@ class Generator:
             weight=work.caller.share_weight,
         )
 
-    async def _close(self, work: InFlight, choices: Choices, outcome: Outcome) -> None:
+    async def _close(self, work: InFlight, choices: TextRuns, outcome: Outcome) -> None:
         """Settle what is billed, or void when nothing was made; then end the answer. The prompt is billed with the
         first completion token, and once, however many texts it got. Raises ApiError for a request that never ran."""
         record, metrics = work.line.record, self._metrics
@@ -323,7 +330,7 @@ class Generator:
         else:
             await self._holding.void(work, outcome.ending)
             if outcome.refused and outcome.error is not None:
-                if outcome.ending == UNLOADED:
+                if outcome.ending == ADAPTER_UNKNOWN_ENDING:
                     self._forget(work)
                 raise outcome.error
         discarded = outcome.made - outcome.billed
@@ -378,7 +385,7 @@ class Generator:
         """End the requests of these keys: they are billed for what their callers have got."""
         for work in list(self._owners.values()):
             if work.caller.key_id in key_ids:
-                work.answer.stop(Cut("revoked", errors.AccessEnded()))
+                work.answer.stop(EarlyEnding("revoked", errors.AccessEnded()))
 
     def unrecordable(self) -> str | None:
         """Why usage of one request more could not be recorded for sure; None: it could."""

@@ -25,7 +25,7 @@ from billing.ledger.messages import Recompute
 from billing.ledger.patience import Patience
 from billing.ledger.settler import Settler
 from gateway import errors
-from gateway.generation.inflight import InFlight, Plan
+from gateway.generation.inflight import InFlight, RequestPlan
 from gateway.generation.texts import Outcome
 from gateway.metrics import Metrics
 
@@ -35,7 +35,7 @@ HOLD_WAIT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Holding:
+class RequestHolds:
     """Of one gateway process."""
 
     def __init__(self, ledger: Ledger, settler: Settler, metrics: Metrics) -> None:
@@ -59,7 +59,7 @@ class Holding:
             async with Patience(HOLD_WAIT_S):
                 answer = await self._ledger.hold(_hold_request(work, work.plan))
         except (LedgerUnavailable, TimeoutError):
-            raise errors.LedgerAway("Budgets cannot be checked now. Try again in a moment.") from None
+            raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
         self._metrics.hold.observe(time.perf_counter() - started)
         if isinstance(answer, HoldRefused):
             if answer.code == "price_unknown":
@@ -71,14 +71,14 @@ class Holding:
             )
         return answer
 
-    async def move(self, work: InFlight, plan: Plan) -> Held | None:
+    async def move(self, work: InFlight, plan: RequestPlan) -> Held | None:
         """None: it is refused, and the hold is as it was. Raises LedgerAway; the hold is voided then."""
         try:
             async with Patience(HOLD_WAIT_S):
                 answer = await self._ledger.move(_hold_request(work, plan))
         except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
             await self.void(work, "ledger_unavailable")
-            raise errors.LedgerAway("Budgets cannot be checked now. Try again in a moment.") from None
+            raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
         return None if isinstance(answer, HoldRefused) else answer
 
     async def settle(self, work: InFlight, outcome: Outcome) -> None:
@@ -90,7 +90,9 @@ class Holding:
         except LedgerUnavailable:
             self._metrics.unsettled.inc()
             _log.critical("settlement.lost", extra={"fields": {"settlement": msgspec.to_builtins(settlement)}})
-            raise errors.LedgerAway("The answer was made and could not be accounted for; it is not charged.") from None
+            raise errors.DatabaseDown(
+                "The answer was made and could not be accounted for; it is not charged."
+            ) from None
         self._metrics.settle.observe(time.perf_counter() - started)
         work.line.record.cost_picos = ended.cost_picos
         if ended.outcome == "journaled":
@@ -109,7 +111,7 @@ class Holding:
             _log.error("void.lost", extra={"fields": fields})
 
 
-def _hold_request(work: InFlight, plan: Plan) -> HoldRequest:
+def _hold_request(work: InFlight, plan: RequestPlan) -> HoldRequest:
     target = plan.target
     return HoldRequest(
         request_id=work.request_id,

@@ -6,24 +6,24 @@ import msgspec
 
 from engine.protocol.frames import Sampling
 from gateway.access.callers import Caller
-from gateway.api.generation_request import Asked
+from gateway.api.generation_request import GenerationRequest
 from gateway.api.sampling import TextRules
-from gateway.catalog.registry import Target
+from gateway.catalog.registry import ModelTarget
 from gateway.catalog.served_models import ServedModel
 from gateway.generation.answer import Answer
-from gateway.generation.prompts import Counted
-from gateway.generation.replays import First
+from gateway.generation.prompts import CountedPrompt
+from gateway.generation.replays import FirstCall
 from gateway.limits.limiter import Admission
 from gateway.log import RequestLine
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RequestPlan(msgspec.Struct, frozen=True):
     """A request as one model would serve it."""
 
-    target: Target
+    target: ModelTarget
     model: ServedModel
     fingerprint: str
-    prompts: list[Counted]
+    prompts: list[CountedPrompt]
     texts: int
     max_tokens: int  # of each text, as asked; the hold may grant less
     stop_ids: list[int]
@@ -44,19 +44,19 @@ class InFlight(msgspec.Struct):
 
     request_id: str
     caller: Caller
-    asked: Asked
-    plan: Plan
-    fallbacks: list[Target]
+    asked: GenerationRequest
+    plan: RequestPlan
+    fallbacks: list[ModelTarget]
     tier: str
     service_tier: str
     admission: Admission
     line: RequestLine
     answer: Answer
-    first: First | None  # of the calls with its Idempotency-Key
+    first: FirstCall | None  # of the calls with its Idempotency-Key
     before_hold_s: float = 0.0  # from the request's arrival until its hold was asked for
 
     @property
-    def target(self) -> Target:
+    def target(self) -> ModelTarget:
         return self.plan.target
 
     @property
@@ -68,7 +68,7 @@ class InFlight(msgspec.Struct):
         return self.plan.fingerprint
 
     @property
-    def prompts(self) -> list[Counted]:
+    def prompts(self) -> list[CountedPrompt]:
         return self.plan.prompts
 
     @property

@@ -15,7 +15,7 @@ import msgspec
 
 from engine.protocol.frames import Logprobs
 from engine.text.tokenizer import Tokenizer
-from gateway.generation.text import Drawn
+from gateway.generation.text import DrawnIds
 
 PART_TOKENS = 32  # with 20 alternatives each, half a millisecond and 60 KB
 KNOWN_MAX = 2**16  # ids per tokenizer and format whose JSON is cached
@@ -55,7 +55,7 @@ def filled(skeleton: bytes, mark: bytes, fillings: Sequence[Iterator[bytes]]) ->
         yield after
 
 
-def chat_tokens(tokenizer: Tokenizer, drawn: Drawn) -> Iterator[bytes]:
+def chat_tokens(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
     """The items of `logprobs.content`, with the commas between them."""
     known = _remembered(tokenizer)[0]
 
@@ -74,7 +74,7 @@ def chat_tokens(tokenizer: Tokenizer, drawn: Drawn) -> Iterator[bytes]:
     return _parts(drawn, item)
 
 
-def legacy_logprobs(tokenizer: Tokenizer, drawn: Drawn) -> Iterator[bytes]:
+def legacy_logprobs(tokenizer: Tokenizer, drawn: DrawnIds) -> Iterator[bytes]:
     """The `logprobs` object of a legacy completion: four lists of equal length."""
     known = _remembered(tokenizer)[1]
 
@@ -100,7 +100,7 @@ def legacy_logprobs(tokenizer: Tokenizer, drawn: Drawn) -> Iterator[bytes]:
     yield b"]}"
 
 
-def _parts(drawn: Drawn, item: Callable[[int, Logprobs], bytes]) -> Iterator[bytes]:
+def _parts(drawn: DrawnIds, item: Callable[[int, Logprobs], bytes]) -> Iterator[bytes]:
     for start in range(0, len(drawn), PART_TOKENS):
         items = [item(*drawn.token(at)) for at in range(start, min(start + PART_TOKENS, len(drawn)))]
         yield (b"," if start else b"") + b",".join(items)

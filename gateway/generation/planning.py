@@ -16,31 +16,31 @@ from gateway import errors
 from gateway.access.callers import Caller
 from gateway.api.bodies import (
     PARSE_IN_LOOP_BYTES_MAX,
-    Read,
+    ParsedBody,
     check_id_count,
     check_message_count,
     has_few_values,
     read_request,
 )
-from gateway.api.generation_request import Asked, LargeBody
+from gateway.api.generation_request import GenerationRequest, LargeBody
 from gateway.api.sampling import MAX_TOKENS_MAX, check_ids
-from gateway.catalog.registry import Registry, Target
+from gateway.catalog.registry import ModelTarget, Registry
 from gateway.catalog.served_models import ServedModel
 from gateway.config.file import Config
-from gateway.generation.inflight import Plan
-from gateway.generation.prompts import Counted, PromptCounter
-from gateway.large_work.jobs import HasRead, ReadJob, Window, check_window
+from gateway.generation.inflight import RequestPlan
+from gateway.generation.prompts import CountedPrompt, PromptCounter
+from gateway.large_work.jobs import ContextLimits, ReadJob, ReadResult, check_window
 from gateway.large_work.pool import LargeWork
-from gateway.limits.turn_pace import Pace
+from gateway.limits.turn_pace import RequestPace
 
 # Most log probabilities of one answer: per token 1 + `top_logprobs`. Each takes 12 bytes in memory and about 90 bytes
 # on the wire.
 ALTERNATIVES_MAX = 2**17
 # Of one request, what its prompts are, by a model's encoding and the number of its ids.
-Known = dict[tuple[str, int], list[Counted]]
+CountedPrompts = dict[tuple[str, int], list[CountedPrompt]]
 
 
-class Planner:
+class RequestPlanner:
     """Of one gateway process."""
 
     def __init__(
@@ -57,7 +57,9 @@ class Planner:
         self._large_work = large_work
         self._ignore_unknown = config.gateway.unknown_fields == "ignore"
         self._counter = PromptCounter(large_work)
-        self._text_pace = Pace(at_once=1)  # one large text per turn of the event loop; further ones go to processes
+        self._text_pace = RequestPace(
+            at_once=1
+        )  # one large text per turn of the event loop; further ones go to processes
 
     def served(self) -> frozenset[str]:
         """Names of the base models that could be served now."""
@@ -71,13 +73,13 @@ class Planner:
         info = self._engine.models.get(model)
         return None if info is None else info.context_tokens
 
-    def one_vocabulary(self, targets: Sequence[Target]) -> bool:
+    def one_vocabulary(self, targets: Sequence[ModelTarget]) -> bool:
         """Whether an id is the same word to all of them. Of one whose files could not be read nobody knows."""
         found = [self._models.get(target.model) for target in targets]
         vocabularies = {None if model is None else model.vocabulary for model in found}
         return len(targets) == 1 or (len(vocabularies) == 1 and None not in vocabularies)
 
-    async def read(self, caller: Caller, kind: str, body: bytes) -> Read:
+    async def read(self, caller: Caller, kind: str, body: bytes) -> ParsedBody:
         """Parse a body; `kind` is that of `bodies.read_request`. Unless it has few values, a large body is parsed by a
         process, and its prompts stay in the body (LargeBody). Raises InvalidRequest, ContextLengthExceeded,
         RateLimited, Overloaded."""
@@ -89,13 +91,15 @@ class Planner:
             check = check_id_count if kind == "completions" else check_message_count
             check(body, longest)
         reply = await self._large_work.do(_tenant(caller), ReadJob(kind, body, self._ignore_unknown))
-        assert isinstance(reply, HasRead)
+        assert isinstance(reply, ReadResult)
         asked = reply.read.asked
         assert isinstance(asked.prompts, LargeBody)
         prompts = msgspec.structs.replace(asked.prompts, body=body)
         return msgspec.structs.replace(reply.read, asked=msgspec.structs.replace(asked, prompts=prompts))
 
-    async def plan(self, caller: Caller, asked: Asked, target: Target, known: Known | None = None) -> Plan:
+    async def plan(
+        self, caller: Caller, asked: GenerationRequest, target: ModelTarget, known: CountedPrompts | None = None
+    ) -> RequestPlan:
         """Counted with the model's own tokenizer, or as one of the same encoding did, and bound by its context. Raises
         ApiError: ModelUnavailable or EngineAway when it is not there now, InvalidRequest and ContextLengthExceeded when
         it cannot do what is asked."""
@@ -106,7 +110,7 @@ class Planner:
         if encoding not in known:
             known[encoding] = await self._count(caller, model, info, asked)
         prompts = known[encoding]
-        return Plan(
+        return RequestPlan(
             target=target,
             model=model,
             fingerprint=f"fp_{info.digest[:12]}",
@@ -116,37 +120,42 @@ class Planner:
             stop_ids=asked.rules.all_stop_ids(model.tokenizer.eos_ids),
         )
 
-    async def count(self, caller: Caller, target: Target, asked: Asked) -> int:
+    async def count(self, caller: Caller, target: ModelTarget, asked: GenerationRequest) -> int:
         """The tokens of one prompt. Raises ApiError."""
         model, info = self._served(target)
         [counted] = await self._count(caller, model, info, asked, least=0)
         return len(counted.ids)
 
     async def _count(
-        self, caller: Caller, model: ServedModel, info: frames.ModelInfo, asked: Asked, least: int | None = None
-    ) -> list[Counted]:
+        self,
+        caller: Caller,
+        model: ServedModel,
+        info: frames.ModelInfo,
+        asked: GenerationRequest,
+        least: int | None = None,
+    ) -> list[CountedPrompt]:
         """`least`: tokens that the answer needs; None: `max_tokens` of the request, or 1. Raises ApiError."""
         least = (asked.max_tokens or 1) if least is None else least
-        window = Window(info.context_tokens, info.vocab_size, least, asked.param)
+        window = ContextLimits(info.context_tokens, info.vocab_size, least, asked.param)
         return await self._counter.count(
             model.tokenizer, model.encoding, window, asked.prompts, tenant=_tenant(caller), echo=asked.echo
         )
 
-    def check(self, target: Target) -> None:
+    def check(self, target: ModelTarget) -> None:
         """Raises ModelUnavailable, EngineAway."""
         self._served(target)
 
-    def _served(self, target: Target) -> tuple[ServedModel, frames.ModelInfo]:
+    def _served(self, target: ModelTarget) -> tuple[ServedModel, frames.ModelInfo]:
         """Raises ModelUnavailable, EngineAway."""
         model, info = self._models.get(target.model), self._engine.models.get(target.model)
         if self._registry.is_refused(target.model):
             raise errors.ModelUnavailable(target.name)
         if not self._engine.ready or model is None or info is None:
-            raise errors.EngineAway("The engine that serves this model is away. Try again in a moment.")
+            raise errors.EngineDown("The engine that serves this model is away. Try again in a moment.")
         return model, info
 
 
-def _check_alternatives(asked: Asked, max_tokens: int) -> None:
+def _check_alternatives(asked: GenerationRequest, max_tokens: int) -> None:
     """Raises InvalidRequest when the answer could have more than ALTERNATIVES_MAX log probabilities."""
     if max_tokens > (room := _alternatives_room(asked)):
         field = "top_logprobs" if asked.param == "messages" else "logprobs"
@@ -157,7 +166,7 @@ def _check_alternatives(asked: Asked, max_tokens: int) -> None:
         )
 
 
-def _alternatives_room(asked: Asked) -> int:
+def _alternatives_room(asked: GenerationRequest) -> int:
     """The most tokens that each text may have with the requested log probabilities."""
     return (
         ALTERNATIVES_MAX // (asked.texts * max(1, 1 + asked.sampling.logprobs))
@@ -171,13 +180,15 @@ def _tenant(caller: Caller) -> str:
     return caller.tenant_id or caller.key_id
 
 
-def _bound(caller: Caller, model: ServedModel, info: frames.ModelInfo, request: Asked, prompts: list[Counted]) -> int:
+def _bound(
+    caller: Caller, model: ServedModel, info: frames.ModelInfo, request: GenerationRequest, prompts: list[CountedPrompt]
+) -> int:
     """The most tokens that each text may have. What was asked must fit the window; a default is cut to fit.
     Raises ContextLengthExceeded, InvalidRequest."""
     asked = request.max_tokens
     longest = max([len(prompt.ids) for prompt in prompts])
     # Checked again: the count may stem from another model with the same encoding and another context.
-    check_window(longest, Window(info.context_tokens, info.vocab_size, asked or 1, request.param))
+    check_window(longest, ContextLimits(info.context_tokens, info.vocab_size, asked or 1, request.param))
     room = info.context_tokens - longest
     default = caller.default_max_tokens or request.max_tokens_default or model.default_max_tokens
     bound = asked or min(room, default, _alternatives_room(request))

@@ -11,14 +11,14 @@ import msgspec
 
 from engine.text.tokenizer import ENCODE_IN_LOOP_CHARS_MAX, Tokenizer
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
-from gateway.large_work.jobs import CountJob, Counts, Window, chars_of, check_sizes, check_words, count
+from gateway.large_work.jobs import ContextLimits, CountJob, CountResult, chars_of, check_sizes, check_words, count
 from gateway.large_work.pool import LargeWork
 
 # Rendering one message takes about as long as encoding MESSAGE_CHARS characters.
 MESSAGE_CHARS = 128
 
 
-class Counted(msgspec.Struct, frozen=True):
+class CountedPrompt(msgspec.Struct, frozen=True):
     """A prompt as the model reads it. `text`: as the caller sent it; "" for a conversation and for ids."""
 
     ids: list[int]
@@ -35,12 +35,12 @@ class PromptCounter:
         self,
         tokenizer: Tokenizer,
         encoding: str,
-        window: Window,
+        window: ContextLimits,
         prompts: Sequence[Prompt] | LargeBody,
         *,
         tenant: str,
         echo: bool = False,
-    ) -> list[Counted]:
+    ) -> list[CountedPrompt]:
         """The prompts in order. `echo`: also return the texts of a LargeBody. Raises ContextLengthExceeded,
         InvalidRequest, RateLimited, Overloaded."""
         if isinstance(prompts, LargeBody):
@@ -53,25 +53,26 @@ class PromptCounter:
         else:
             ids = count(tokenizer, prompts, window)
         return [
-            Counted(one, prompt if isinstance(prompt, str) else "") for one, prompt in zip(ids, prompts, strict=True)
+            CountedPrompt(one, prompt if isinstance(prompt, str) else "")
+            for one, prompt in zip(ids, prompts, strict=True)
         ]
 
     async def _in_process(
         self,
         tokenizer: Tokenizer,
         encoding: str,
-        window: Window,
+        window: ContextLimits,
         prompts: Sequence[Prompt] | LargeBody,
         tenant: str,
         *,
         texts: bool,
-    ) -> list[Counted]:
+    ) -> list[CountedPrompt]:
         prompts = prompts if isinstance(prompts, LargeBody) else list(prompts)
         job = CountJob(prompts, str(tokenizer.directory), encoding, window, texts)
         counts = await self._large_work.do(tenant, job)
-        assert isinstance(counts, Counts)
+        assert isinstance(counts, CountResult)
         ids = counts.all_ids()
-        return [Counted(one, text) for one, text in zip(ids, counts.texts or [""] * len(ids), strict=True)]
+        return [CountedPrompt(one, text) for one, text in zip(ids, counts.texts or [""] * len(ids), strict=True)]
 
 
 def _work_of(prompt: Prompt) -> int:

@@ -23,8 +23,8 @@ from billing.bulk import BulkInsert, BulkUpdate, Query, among, among_pairs
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway import errors
-from gateway.generation.coalescer import Grouping, TooManyWait
-from gateway.generation.sealing import Owner, Sealing, Unreadable
+from gateway.generation.coalescer import Coalescer, TooManyWaiting
+from gateway.generation.sealing import AnswerEncryption, AnswerOwner, DecryptionFailed
 from gateway.tables import replays
 
 HEADER = "Idempotency-Key"
@@ -85,7 +85,7 @@ class Replayed(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class Asked(msgspec.Struct, frozen=True):
+class IdempotencyKey(msgspec.Struct, frozen=True):
     """A call that came with the Idempotency-Key `name`. `fingerprint`: of its route and body. `tenant_id` "": the
     operator's."""
 
@@ -100,9 +100,9 @@ class Asked(msgspec.Struct, frozen=True):
         return self.key_id, self.name
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> AnswerOwner:
         name_hash = hashlib.sha256(self.name.encode()).hexdigest()
-        return Owner(self.tenant_id, self.key_id, name_hash, self.fingerprint)
+        return AnswerOwner(self.tenant_id, self.key_id, name_hash, self.fingerprint)
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ class _Found(msgspec.Struct, frozen=True):
             return True
         return self.expires_at is not None and self.expires_at <= now
 
-    def verdict(self, fingerprint: str) -> Verdict:
+    def verdict(self, fingerprint: str) -> ReplayVerdict:
         if self.fingerprint != fingerprint:
             return errors.IdempotencyMismatch()
         if self.state != "settled":
@@ -136,7 +136,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 # What stands in a call's way: nothing, the request whose answer it gets, or a refusal.
-Verdict = str | errors.ApiError | None
+ReplayVerdict = str | errors.ApiError | None
 
 
 class _Ending(msgspec.Struct, frozen=True):
@@ -147,12 +147,12 @@ class _Ending(msgspec.Struct, frozen=True):
     forget: bool = False
 
 
-class Call:
+class IdempotentCall:
     """One that came with an Idempotency-Key: `look` whether it came before, then, when it is admitted, `begin`."""
 
     __slots__ = ("_asked", "_replays")
 
-    def __init__(self, replays: Replays, asked: Asked) -> None:
+    def __init__(self, replays: Replays, asked: IdempotencyKey) -> None:
         self._replays = replays
         self._asked = asked
 
@@ -161,18 +161,18 @@ class Call:
         AnswerUnreadable, Overloaded, and DatabaseUnavailable."""
         return await self._replays.look(self._asked)
 
-    async def begin(self) -> First | Replayed:
+    async def begin(self) -> FirstCall | Replayed:
         """Raises as `look`."""
         return await self._replays.begin(self._asked)
 
 
-class First:
+class FirstCall:
     """A call that has not come before. End it once: `keep` its answer before it is settled, or `forget` it when it made
     nothing that anybody pays for."""
 
     __slots__ = ("_asked", "_kept", "_replays")
 
-    def __init__(self, replays: Replays, asked: Asked) -> None:
+    def __init__(self, replays: Replays, asked: IdempotencyKey) -> None:
         self._replays = replays
         self._asked = asked
         self._kept = False
@@ -194,26 +194,28 @@ class Replays:
 
     def __init__(self, database: Database, gateway_id: str, secret: bytes) -> None:
         """`secret`: the installation's, of 32 bytes; gateways with another cannot read what this one keeps."""
-        self._sealing = Sealing(secret)
+        self._sealing = AnswerEncryption(secret)
         self._database = database
         self._gateway_id = gateway_id
-        self._looks = Grouping(self._look_up, group_max=CALLS_MAX, waiting_max=WAITING_MAX)
-        self._begins = Grouping(self._write_begins, group_max=CALLS_MAX, waiting_max=WAITING_MAX)
-        self._answers = Grouping(self._read_answers, group_max=ANSWERS_MAX, waiting_max=WAITING_MAX)
-        self._endings = Grouping(self._write_endings, group_max=ENDINGS_MAX, waiting_max=ENDINGS_WAITING_MAX)
+        self._looks = Coalescer(self._look_up, group_max=CALLS_MAX, waiting_max=WAITING_MAX)
+        self._begins = Coalescer(self._write_begins, group_max=CALLS_MAX, waiting_max=WAITING_MAX)
+        self._answers = Coalescer(self._read_answers, group_max=ANSWERS_MAX, waiting_max=WAITING_MAX)
+        self._endings = Coalescer(self._write_endings, group_max=ENDINGS_MAX, waiting_max=ENDINGS_WAITING_MAX)
         self._keeping_bytes = 0
         self._forgetting: set[asyncio.Task[None]] = set()
         self._forget_later: set[str] = set()
 
-    def call(self, *, tenant_id: str | None, key_id: str, name: str, route: str, body: bytes, request_id: str) -> Call:
+    def call(
+        self, *, tenant_id: str | None, key_id: str, name: str, route: str, body: bytes, request_id: str
+    ) -> IdempotentCall:
         """Raises InvalidRequest."""
         if not _NAME.fullmatch(name):
             raise errors.InvalidRequest(f"{HEADER!r} is 1 to 255 printable ASCII characters.", param=HEADER)
         fingerprint = hashlib.sha256(route.encode() + b"\n" + body).hexdigest()
-        return Call(self, Asked(tenant_id or "", key_id, name, fingerprint, request_id))
+        return IdempotentCall(self, IdempotencyKey(tenant_id or "", key_id, name, fingerprint, request_id))
 
-    async def look(self, asked: Asked) -> Replayed | None:
-        """As `Call.look`."""
+    async def look(self, asked: IdempotencyKey) -> Replayed | None:
+        """As `IdempotentCall.look`."""
         answered = await _within(BEGIN_S_MAX, _ask(self._looks, asked))
         return None if answered is None else await self._answer(asked, answered)
 
@@ -222,21 +224,21 @@ class Replays:
         if not _NAME.fullmatch(name):
             return False
         try:  # an empty fingerprint matches no body
-            await _within(BEGIN_S_MAX, _ask(self._looks, Asked("", key_id, name, "", "")))
+            await _within(BEGIN_S_MAX, _ask(self._looks, IdempotencyKey("", key_id, name, "", "")))
         except errors.IdempotencyMismatch:
             return True
         return False
 
-    async def begin(self, asked: Asked) -> First | Replayed:
-        """As `Call.begin`."""
+    async def begin(self, asked: IdempotencyKey) -> FirstCall | Replayed:
+        """As `IdempotentCall.begin`."""
         while True:
             answered = await self._begun(asked)
             if answered is None:
-                return First(self, asked)
+                return FirstCall(self, asked)
             if (replayed := await self._answer(asked, answered)) is not None:
                 return replayed  # else it has expired in this moment
 
-    async def _begun(self, asked: Asked) -> str | None:
+    async def _begun(self, asked: IdempotencyKey) -> str | None:
         """Whose row is made perhaps, or too late, is forgotten: all writes of this process are one after another."""
         begun = _ask(self._begins, asked)
         try:
@@ -248,19 +250,19 @@ class Replays:
             forgetting.add_done_callback(self._forgetting.discard)
             raise
 
-    async def _answer(self, asked: Asked, request_id: str) -> Replayed | None:
+    async def _answer(self, asked: IdempotencyKey, request_id: str) -> Replayed | None:
         """Raises AnswerUnreadable: it ran, and must not run again."""
         sealed = await _within(BEGIN_S_MAX, _ask(self._answers, request_id))
         if sealed is None:
             return None
         try:
             return Replayed(request_id, await _beside_the_loop(self._sealing.unseal, sealed, asked.owner))
-        except Unreadable as error:
+        except DecryptionFailed as error:
             _log.error("replay.unreadable", extra={"fields": {"request_id": request_id, "reason": str(error)}})
             raise errors.AnswerUnreadable() from None
 
-    async def keep(self, asked: Asked, answer: bytes) -> None:
-        """As `First.keep`. When it fails, the call is in flight until its hold has ended."""
+    async def keep(self, asked: IdempotencyKey, answer: bytes) -> None:
+        """As `FirstCall.keep`. When it fails, the call is in flight until its hold has ended."""
         fits = len(answer) <= ANSWER_BYTES_MAX and self._keeping_bytes + len(answer) <= KEEPING_BYTES_MAX
         sealed = None
         if fits:
@@ -272,7 +274,7 @@ class Replays:
         await self._end(_Ending(asked.request_id, sealed))
 
     async def forget(self, request_id: str) -> None:
-        """As `First.forget`. When it fails, it is done later."""
+        """As `FirstCall.forget`. When it fails, it is done later."""
         if not await self._end(_Ending(request_id, forget=True)) and len(self._forget_later) < FORGET_LATER_MAX:
             self._forget_later.add(request_id)
 
@@ -310,11 +312,11 @@ class Replays:
 
     # ---- groups, each a transaction
 
-    async def _look_up(self, asked: list[Asked]) -> Sequence[Verdict]:
-        def run(connection: sa.Connection) -> list[Verdict]:
+    async def _look_up(self, asked: list[IdempotencyKey]) -> Sequence[ReplayVerdict]:
+        def run(connection: sa.Connection) -> list[ReplayVerdict]:
             now = database_now(connection)
             found = _find(connection, asked)
-            verdicts: list[Verdict] = []
+            verdicts: list[ReplayVerdict] = []
             for one in asked:
                 row = found.get(one.pair)
                 verdicts.append(None if row is None or row.is_over(now) else row.verdict(one.fingerprint))
@@ -327,7 +329,7 @@ class Replays:
         answers = {row[0]: row[1] for row in rows}
         return [answers.get(request_id) for request_id in request_ids]
 
-    async def _write_begins(self, asked: list[Asked]) -> Sequence[Verdict]:
+    async def _write_begins(self, asked: list[IdempotencyKey]) -> Sequence[ReplayVerdict]:
         return await self._database.write(lambda connection: _begin(connection, asked, self._gateway_id))
 
     async def _write_endings(self, endings: list[_Ending]) -> Sequence[None]:
@@ -342,7 +344,7 @@ class Replays:
         return [None] * len(endings)
 
 
-def _begin(connection: sa.Connection, asked: Sequence[Asked], gateway_id: str) -> list[Verdict]:
+def _begin(connection: sa.Connection, asked: Sequence[IdempotencyKey], gateway_id: str) -> list[ReplayVerdict]:
     """None: the row is this call's."""
     now = database_now(connection)
     ordered = sorted(asked, key=lambda one: one.pair)
@@ -354,7 +356,7 @@ def _begin(connection: sa.Connection, asked: Sequence[Asked], gateway_id: str) -
     return [verdicts[one.request_id] for one in asked]
 
 
-def _contend(connection: sa.Connection, asked: Asked, gateway_id: str, now: int) -> Verdict:
+def _contend(connection: sa.Connection, asked: IdempotencyKey, gateway_id: str, now: int) -> ReplayVerdict:
     """For a row that was there already."""
     while True:
         # Of two who come for one that is over, the second finds the first's.
@@ -368,7 +370,7 @@ def _contend(connection: sa.Connection, asked: Asked, gateway_id: str, now: int)
             return None
 
 
-def _insert(connection: sa.Connection, asked: Sequence[Asked], gateway_id: str, now: int) -> set[str]:
+def _insert(connection: sa.Connection, asked: Sequence[IdempotencyKey], gateway_id: str, now: int) -> set[str]:
     """Those of which there was no row yet, by request id."""
     expires_at = now + round(KEEP_S * SECOND)
     rows = [(*one.pair, one.fingerprint, one.request_id, gateway_id, now, expires_at) for one in asked]
@@ -376,7 +378,7 @@ def _insert(connection: sa.Connection, asked: Sequence[Asked], gateway_id: str, 
     return {row[0] for row in _OURS.rows(connection, {"request_ids": [one.request_id for one in asked]})}
 
 
-def _find(connection: sa.Connection, asked: Sequence[Asked]) -> dict[tuple[str, str], _Found]:
+def _find(connection: sa.Connection, asked: Sequence[IdempotencyKey]) -> dict[tuple[str, str], _Found]:
     rows = _FIND.rows(connection, {"calls": json.dumps([one.pair for one in asked])})
     return {(row[0], row[1]): _Found(*row) for row in rows}
 
@@ -401,15 +403,15 @@ def remove_expired(connection: sa.Connection) -> int:
     return len(request_ids)
 
 
-def _ask(grouping: Grouping[A, T], asked: A) -> asyncio.Future[T]:
+def _ask(grouping: Coalescer[A, T], asked: A) -> asyncio.Future[T]:
     """Raises Overloaded."""
     try:
         return grouping.ask(asked)
-    except TooManyWait:
+    except TooManyWaiting:
         raise errors.Overloaded(f"Too many calls with an {HEADER} wait. Try again in a moment.") from None
 
 
-async def _beside_the_loop(convert: Callable[[bytes, Owner], bytes], data: bytes, owner: Owner) -> bytes:
+async def _beside_the_loop(convert: Callable[[bytes, AnswerOwner], bytes], data: bytes, owner: AnswerOwner) -> bytes:
     if len(data) <= SEALED_HERE_BYTES_MAX:
         return convert(data, owner)
     return await asyncio.to_thread(convert, data, owner)

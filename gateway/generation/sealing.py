@@ -21,11 +21,11 @@ NONCE_BYTES = 12  # random: one tenant's key is safe for 2**32 answers
 _PURPOSE = b"laneway: answers kept for replays, format 1: tenant "
 
 
-class Unreadable(Exception):
+class DecryptionFailed(Exception):
     """It was encrypted with another secret or for something else, was changed, or has another format."""
 
 
-class Owner(msgspec.Struct, frozen=True, array_like=True):
+class AnswerOwner(msgspec.Struct, frozen=True, array_like=True):
     """Whose an answer is. `tenant_id` "": the operator's. `name_hash` and `fingerprint`: SHA-256 in hex, of the
     Idempotency-Key, and of the call's route and body."""
 
@@ -35,31 +35,31 @@ class Owner(msgspec.Struct, frozen=True, array_like=True):
     fingerprint: str
 
 
-class Sealing:
+class AnswerEncryption:
     """By the installation's secret of 32 bytes. Each call derives the tenant's key anew: that takes microseconds."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def seal(self, answer: bytes, owner: Owner) -> bytes:
+    def seal(self, answer: bytes, owner: AnswerOwner) -> bytes:
         """Format, nonce, ciphertext and tag."""
         nonce = os.urandom(NONCE_BYTES)
         return bytes((FORMAT,)) + nonce + self._cipher(owner).encrypt(nonce, answer, _authenticated(owner))
 
-    def unseal(self, sealed: bytes, owner: Owner) -> bytes:
+    def unseal(self, sealed: bytes, owner: AnswerOwner) -> bytes:
         """Raises Unreadable."""
         if sealed[:1] != bytes((FORMAT,)) or len(sealed) <= NONCE_BYTES:
-            raise Unreadable("it has another format")
+            raise DecryptionFailed("it has another format")
         nonce, ciphertext = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
         try:
             return self._cipher(owner).decrypt(nonce, ciphertext, _authenticated(owner))
         except InvalidTag:
-            raise Unreadable("it was encrypted with another secret, or is not this call's") from None
+            raise DecryptionFailed("it was encrypted with another secret, or is not this call's") from None
 
-    def _cipher(self, owner: Owner) -> AESGCM:
+    def _cipher(self, owner: AnswerOwner) -> AESGCM:
         purpose = _PURPOSE + owner.tenant_id.encode()
         return AESGCM(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose).derive(self._secret))
 
 
-def _authenticated(owner: Owner) -> bytes:
+def _authenticated(owner: AnswerOwner) -> bytes:
     return bytes((FORMAT,)) + msgspec.json.encode(owner)  # an array of strings: no two owners have the same bytes

@@ -10,7 +10,7 @@ from engine.text.tokenizer import Detokenizer
 from gateway.generation.stops import StopScanner
 
 
-class Drawn:
+class DrawnIds:
     """Ids with their logprobs, in arrays: 12 bytes per alternative and no object for each. The offset of an id is the
     number of characters decoded before it."""
 
@@ -29,7 +29,7 @@ class Drawn:
         self._values.extend([value for _, value in logprobs])
         self._ends.append(len(self._ids))
 
-    def extend(self, other: Drawn) -> None:
+    def extend(self, other: DrawnIds) -> None:
         before = len(self._ids)
         self._offsets.extend(other._offsets)
         self._ids.extend(other._ids)
@@ -61,7 +61,7 @@ class TextOfIds:
         self._min_tokens = min_tokens
         self._bulk = not stops
         self._chars = 0
-        self._drawn = Drawn()
+        self._drawn = DrawnIds()
 
     @property
     def stopped(self) -> bool:
@@ -90,9 +90,9 @@ class TextOfIds:
             shown += text if self.tokens <= self._min_tokens else self._scanner.push(text)
         return shown
 
-    def take_drawn(self) -> Drawn:
+    def take_drawn(self) -> DrawnIds:
         """The logprobs of the ids that counted since the last call."""
-        drawn, self._drawn = self._drawn, Drawn()
+        drawn, self._drawn = self._drawn, DrawnIds()
         return drawn
 
     def finish(self) -> str:

@@ -20,28 +20,28 @@ from gateway.generation.answer import FinishReason
 from gateway.generation.inflight import InFlight
 from gateway.generation.text import TextOfIds
 
-AWAY = "The engine cannot take this request now. Try again in a moment."
+ENGINE_UNAVAILABLE_MESSAGE = "The engine cannot take this request now. Try again in a moment."
 # Of several texts, the ending that tells the most names the request's.
-ENDINGS = ("client_left", "length", "stop")
-NO_USAGE = frames.Usage()
-NO_RECOMPUTE = frames.Recompute()
+ENDINGS_BY_RANK = ("client_left", "length", "stop")
+NO_USAGE = frames.EngineUsage()
+NO_RECOMPUTE = frames.TierRecompute()
 
 _log = logging.getLogger(__name__)
 
 
-class End(msgspec.Struct, frozen=True):
+class TextEnding(msgspec.Struct, frozen=True):
     """How one text ended: in a word, and for the caller as a finish reason or an error."""
 
     ending: str
     finish_reason: FinishReason | None
     error: errors.ApiError | None = None
     made: int = 0  # completion tokens
-    usage: frames.Usage = NO_USAGE
+    usage: frames.EngineUsage = NO_USAGE
     refused: bool = False  # the engine never ran it
 
 
 @dataclass(slots=True, eq=False)
-class Choice:
+class TextRun:
     """One text in the making."""
 
     index: int  # of the answer's texts
@@ -51,7 +51,7 @@ class Choice:
     text: TextOfIds
     started: asyncio.Event = field(default_factory=asyncio.Event)  # it has a token, or has ended
     generation: Generation | None = None
-    end: End | None = None
+    end: TextEnding | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -67,10 +67,10 @@ class Outcome(msgspec.Struct, frozen=True):
     billed: int  # completion tokens
     made: int
     discard_reason: str | None
-    usage: frames.Usage  # the first text's; of what was worked, the sum
+    usage: frames.EngineUsage  # the first text's; of what was worked, the sum
 
 
-class Choices:
+class TextRuns:
     """All texts of one request. `run` returns when each has ended; `stop` ends them early."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Choices:
         work: InFlight,
         granted: int,
         *,
-        submit: Callable[[Choice], Generation],
+        submit: Callable[[TextRun], Generation],
         stopping: Callable[[], bool],
         first_token: Callable[[InFlight], None],
     ) -> None:
@@ -89,18 +89,18 @@ class Choices:
         self._submit = submit
         self._stopping = stopping
         self._first_token = first_token
-        self._failure: End | None = None
+        self._failure: TextEnding | None = None
         self._stopped = False
         each, odd = divmod(min(granted, work.max_tokens * work.texts), work.texts)
         self.all = [self._choice(index, each + (index < odd)) for index in range(work.texts)]
 
-    def _choice(self, index: int, max_tokens: int) -> Choice:
+    def _choice(self, index: int, max_tokens: int) -> TextRun:
         work = self._work
         prompt, number = divmod(index, work.n)
         rules = work.rules
         detokenizer = work.model.tokenizer.detokenizer(skip_special_tokens=rules.skip_special_tokens)
         text = TextOfIds(detokenizer, rules.stops, work.stop_ids, rules.min_tokens)
-        return Choice(index, prompt, number, max_tokens, text)
+        return TextRun(index, prompt, number, max_tokens, text)
 
     async def run(self) -> Outcome:
         self._work.answer.on_leave(self.stop)
@@ -126,7 +126,7 @@ class Choices:
         self.stop()
         for choice in self.all:
             if choice.end is None:
-                choice.end = self._cut_short(choice, _told(choice))
+                choice.end = self._cut_short(choice, _token_usage(choice))
                 if choice.end.error is not None and self._failure is None:
                     self._failure = choice.end
         return self._sum_up()
@@ -137,19 +137,19 @@ class Choices:
             if choice.generation is not None and choice.end is not None and choice.end.made:
                 choice.generation.recorded()
 
-    async def _after_the_first(self, choice: Choice) -> None:
+    async def _after_the_first(self, choice: TextRun) -> None:
         first = self.all[choice.index - choice.number]
         if choice is not first:
             await first.started.wait()
         await self._follow(choice)
 
-    async def _follow(self, choice: Choice) -> None:
+    async def _follow(self, choice: TextRun) -> None:
         """Pass the tokens of one text on until it ends."""
         try:
             end = await self._made(choice)
         except (EngineUnavailable, frames.ProtocolError) as error:
             _log.warning("submit.failed", extra={"fields": self._fields(reason=str(error))})
-            end = End("engine_unavailable", None, errors.EngineAway(AWAY), refused=True)
+            end = TextEnding("engine_unavailable", None, errors.EngineDown(ENGINE_UNAVAILABLE_MESSAGE), refused=True)
         choice.end = end
         text = self._work.answer.texts[choice.index]
         text.finish_reason, text.matched = end.finish_reason, choice.text.matched
@@ -158,7 +158,7 @@ class Choices:
             self.stop()
         choice.started.set()
 
-    async def _made(self, choice: Choice) -> End:
+    async def _made(self, choice: TextRun) -> TextEnding:
         """Raises EngineUnavailable, ProtocolError."""
         if self._stopped:
             return self._cut_short(choice, NO_USAGE)
@@ -174,7 +174,7 @@ class Choices:
             self._work.answer.add(choice.index, rest)
         return self._judge(choice, event)
 
-    def _news(self, choice: Choice, generation: Generation, over: asyncio.Future[None]) -> None:
+    def _news(self, choice: TextRun, generation: Generation, over: asyncio.Future[None]) -> None:
         """Something came, with no task switch between the engine's socket and the answer. `over` ends the waiting."""
         if over.done():
             return
@@ -187,7 +187,7 @@ class Choices:
         if generation.ending is not None:
             over.set_result(None)
 
-    def _take(self, choice: Choice, generation: Generation, ids: list[int]) -> None:
+    def _take(self, choice: TextRun, generation: Generation, ids: list[int]) -> None:
         """Ids into text, and the text to whoever reads."""
         work, text = self._work, choice.text
         if not choice.started.is_set():
@@ -201,7 +201,7 @@ class Choices:
         if text.stopped:
             generation.abort()
 
-    def _begin(self, choice: Choice) -> None:
+    def _begin(self, choice: TextRun) -> None:
         work = self._work
         choice.started.set()
         self._first_token(work)
@@ -210,42 +210,42 @@ class Choices:
             text = prompt.text or work.model.tokenizer.decode(prompt.ids, skip_special_tokens=skip)
             work.answer.add(choice.index, text)
 
-    def _judge(self, choice: Choice, event: frames.Finished | EngineLost) -> End:
-        usage = _told(choice)
+    def _judge(self, choice: TextRun, event: frames.Finished | EngineLost) -> TextEnding:
+        usage = _token_usage(choice)
         reason = event.reason if isinstance(event, frames.Finished) else "lost"
         made = max(usage.completion_tokens, choice.text.tokens)
         if choice.text.stopped:
-            return End("stop", "stop", None, made, usage)
+            return TextEnding("stop", "stop", None, made, usage)
         if reason == "stop" or reason == "length":
-            return End(reason, reason, None, made, usage)
+            return TextEnding(reason, reason, None, made, usage)
         if (self._stopped and reason == "aborted") or self._work.answer.left or self._stopping():
             return self._cut_short(choice, usage)
         fields = self._fields(reason=reason, message=event.message)
         if reason == "error":
             _log.error("generation.engine_failed", extra={"fields": fields})
-            return End("engine_failed", None, errors.InternalError(), made, usage)
+            return TextEnding("engine_failed", None, errors.InternalError(), made, usage)
         _log.warning("generation.engine_lost", extra={"fields": fields})
-        error = errors.EngineAway("The engine was lost while it answered. Try again in a moment.")
-        return End("engine_lost", None, error, made, usage)
+        error = errors.EngineDown("The engine was lost while it answered. Try again in a moment.")
+        return TextEnding("engine_lost", None, error, made, usage)
 
-    def _cut_short(self, choice: Choice, usage: frames.Usage) -> End:
+    def _cut_short(self, choice: TextRun, usage: frames.EngineUsage) -> TextEnding:
         """Stopped by us: because another text failed, the caller left, the answer is cut, or the process ends."""
         made = max(usage.completion_tokens, choice.text.tokens)
         if self._failure is not None:
             return msgspec.structs.replace(self._failure, made=made, usage=usage, refused=False)
         if self._work.answer.left:
-            return End("client_left", "stop", None, made, usage)
+            return TextEnding("client_left", "stop", None, made, usage)
         if (cut := self._work.answer.cut) is not None:
-            return End(cut.ending, None, cut.error, made, usage)
-        return End("shutdown", None, errors.EngineAway("This server is stopping."), made, usage)
+            return TextEnding(cut.ending, None, cut.error, made, usage)
+        return TextEnding("shutdown", None, errors.EngineDown("This server is stopping."), made, usage)
 
-    def _refused(self, refused: frames.Refused) -> End:
+    def _refused(self, refused: frames.Refused) -> TextEnding:
         error = _refusal(self._work, refused)
         if refused.code not in ("queue_full", "too_long"):
             _log.warning(
                 "generation.refused", extra={"fields": self._fields(code=refused.code, reason=refused.message)}
             )
-        return End(f"engine_refused_{refused.code}", None, error, refused=True)
+        return TextEnding(f"engine_refused_{refused.code}", None, error, refused=True)
 
     def _fields(self, **fields: str) -> dict[str, str]:
         return {"request_id": self._work.request_id, **fields}
@@ -267,7 +267,7 @@ class Choices:
         if failure is not None:
             ending = failure.ending
         else:
-            ending = min([end.ending for end in ends], key=ENDINGS.index)
+            ending = min([end.ending for end in ends], key=ENDINGS_BY_RANK.index)
         return Outcome(
             ending=ending,
             error=None if failure is None else failure.error,
@@ -282,17 +282,17 @@ class Choices:
         )
 
 
-def _told(choice: Choice) -> frames.Usage:
+def _token_usage(choice: TextRun) -> frames.EngineUsage:
     """What the engine has said that it took: all of it with its ending, what was cached with its first token."""
     generation = choice.generation
     if generation is None:
         return NO_USAGE
     if isinstance(generation.ending, frames.Finished):
         return generation.ending.usage
-    return frames.Usage(cached_tokens=generation.cached_tokens)
+    return frames.EngineUsage(cached_tokens=generation.cached_tokens)
 
 
-def _summed(usages: Sequence[frames.Usage]) -> frames.Usage:
+def _summed(usages: Sequence[frames.EngineUsage]) -> frames.EngineUsage:
     return msgspec.structs.replace(
         usages[0],
         device_s=sum([usage.device_s for usage in usages]),
@@ -303,13 +303,13 @@ def _summed(usages: Sequence[frames.Usage]) -> frames.Usage:
     )
 
 
-def _by_cause(usages: Sequence[frames.Usage]) -> dict[str, frames.Recompute]:
+def _by_cause(usages: Sequence[frames.EngineUsage]) -> dict[str, frames.TierRecompute]:
     """What preemption cost all of them, by the tier that caused it."""
-    summed: dict[str, frames.Recompute] = {}
+    summed: dict[str, frames.TierRecompute] = {}
     for usage in usages:
         for tier, cost in usage.recomputed.items():
             before = summed.get(tier, NO_RECOMPUTE)
-            summed[tier] = frames.Recompute(before.tokens + cost.tokens, before.device_s + cost.device_s)
+            summed[tier] = frames.TierRecompute(before.tokens + cost.tokens, before.device_s + cost.device_s)
     return summed
 
 
@@ -322,4 +322,4 @@ def _refusal(work: InFlight, refused: frames.Refused) -> errors.ApiError:
         return errors.ContextLengthExceeded(f"The engine cannot fit this request: {refused.message}.")
     if refused.code == "bad_request":
         return errors.InvalidRequest(f"The engine refuses this request: {refused.message}.")
-    return errors.EngineAway(AWAY, retry_after_s=refused.retry_after_s or 1.0)
+    return errors.EngineDown(ENGINE_UNAVAILABLE_MESSAGE, retry_after_s=refused.retry_after_s or 1.0)

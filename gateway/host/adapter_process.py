@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
-class Ran:
+class ProcessResult:
     """How a process ended. `status`: exit status, negative for a signal. `out`, `problems`: stdout and stderr."""
 
     status: int
@@ -47,7 +47,7 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: environ[name] for name in ENVIRONMENT_KEPT if name in environ} | {"OPENBLAS_NUM_THREADS": "1"}
 
 
-async def run_adapters(arguments: Sequence[str], within_s: float) -> Ran:
+async def run_adapters(arguments: Sequence[str], within_s: float) -> ProcessResult:
     """Run `python -m adapters` with these arguments. After `within_s` seconds kill it and raise TimeoutError."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "adapters", *arguments,
@@ -64,7 +64,7 @@ async def run_adapters(arguments: Sequence[str], within_s: float) -> Ran:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return Ran(process.returncode or 0, out.decode(errors="replace"), problems.decode(errors="replace"))
+    return ProcessResult(process.returncode or 0, out.decode(errors="replace"), problems.decode(errors="replace"))
 
 
 class Resolver:

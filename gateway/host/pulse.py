@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.protocol.client import EngineClient
-from gateway.host.workers import ANSWER_S_MAX, PULSE, asked
+from gateway.host.workers import ANSWER_S_MAX, PULSE, ask_worker
 
 LOOK_S = 0.5
 
@@ -57,7 +57,7 @@ class WorkerPulse:
         while silent_s <= self.still_s:
             began = time.monotonic()
             await asyncio.sleep(LOOK_S)
-            answered = await asked(self.socket_path, PULSE) == PULSE
+            answered = await ask_worker(self.socket_path, PULSE) == PULSE
             looked_s = min(time.monotonic() - began, LOOK_S + ANSWER_S_MAX)
             silent_s = 0.0 if answered else silent_s + looked_s
         return f"did not answer for {self.still_s:g} s"

@@ -423,7 +423,7 @@ def check_port(host: str, port: int) -> None:
 
 
 @contextlib.contextmanager
-def only_one(data_dir: Path, lock: str = "lock") -> Iterator[None]:
+def lock_data_dir(data_dir: Path, lock: str = "lock") -> Iterator[None]:
     """Hold the data directory: two Laneways over one engine socket and one SQLite file would be no service at all.
     Raises CannotStart when another one holds its file `lock`."""
     make_private(data_dir)

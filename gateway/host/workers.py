@@ -21,7 +21,7 @@ METRICS, PULSE = b"metrics\n", b"pulse\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerIndex:
     """Which worker of how many this process is, counted from 0."""
 
     number: int = 0
@@ -32,17 +32,17 @@ class Place:
         return self.workers == 1
 
 
-ALONE = Place()
+ALONE = WorkerIndex()
 
 
 def socket_path(data_dir: Path, number: int) -> Path:
     return data_dir / f"worker-{number}.sock"
 
 
-class Siblings:
+class Workers:
     """`start` it, ask for `metrics`, `close` it. Alone there is nobody to listen to."""
 
-    def __init__(self, data_dir: Path, place: Place, own: Callable[[], bytes]) -> None:
+    def __init__(self, data_dir: Path, place: WorkerIndex, own: Callable[[], bytes]) -> None:
         self._data_dir = data_dir
         self._place = place
         self._own = own
@@ -70,12 +70,12 @@ class Siblings:
             return self._own()
         numbers = range(self._place.workers)
         texts = await asyncio.gather(*(self._ask(number) for number in numbers))
-        return merged(dict(zip(numbers, texts, strict=True)))
+        return merge_metrics(dict(zip(numbers, texts, strict=True)))
 
     async def silent(self) -> list[int]:
         """Which of the workers do not answer now."""
         others = [number for number in range(self._place.workers) if number != self._place.number]
-        answers = await asyncio.gather(*(asked(socket_path(self._data_dir, number), PULSE) for number in others))
+        answers = await asyncio.gather(*(ask_worker(socket_path(self._data_dir, number), PULSE) for number in others))
         return [number for number, answer in zip(others, answers, strict=True) if answer != PULSE]
 
     async def _tell(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,10 +90,10 @@ class Siblings:
         """None when it does not answer."""
         if number == self._place.number:
             return self._own()
-        return await asked(socket_path(self._data_dir, number), METRICS)
+        return await ask_worker(socket_path(self._data_dir, number), METRICS)
 
 
-async def asked(path: Path, question: bytes) -> bytes | None:
+async def ask_worker(path: Path, question: bytes) -> bytes | None:
     """What the worker at `path` answers; None when it does not, within ANSWER_S_MAX."""
     try:
         async with asyncio.timeout(ANSWER_S_MAX):
@@ -116,7 +116,7 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes | None:
     return text
 
 
-def merged(texts: dict[int, bytes | None]) -> bytes:
+def merge_metrics(texts: dict[int, bytes | None]) -> bytes:
     """One text of those of all workers: each family once, each series with the label `worker`."""
     heads: dict[str, list[str]] = {}
     series: dict[str, list[str]] = {}

@@ -22,7 +22,7 @@ from gateway.api.dialects import anthropic_error, speaks_anthropic
 from gateway.api.endpoints import method_not_allowed, not_found
 from gateway.api.unknown_fields import header_value
 from gateway.limits.client_pace import ClientPace
-from gateway.limits.turn_pace import Pace
+from gateway.limits.turn_pace import RequestPace
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 class Front:
     """The outermost ASGI application."""
 
-    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: Pace, refusal_pace: ClientPace) -> None:
+    def __init__(self, inner: ASGIApp, metrics: Metrics, pace: RequestPace, refusal_pace: ClientPace) -> None:
         self._inner = inner
         self._metrics = metrics
         self._pace = pace
@@ -95,7 +95,7 @@ class Front:
             case errors.ApiError():
                 return error
             case DatabaseUnavailable():
-                return errors.LedgerAway("The database is away. Try again in a moment.")
+                return errors.DatabaseDown("The database is away. Try again in a moment.")
             case HTTPException():
                 return _of_framework(error, path)
         self._metrics.errors.inc()

@@ -13,7 +13,7 @@ import msgspec
 
 from engine.text.tokenizer import TemplateError, Tokenizer, UnknownTemplateArgument, words_at_least
 from gateway import errors
-from gateway.api.bodies import Read, read_request
+from gateway.api.bodies import ParsedBody, read_request
 from gateway.api.generation_request import ChatPrompt, LargeBody, Prompt
 from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 
@@ -21,7 +21,7 @@ from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Unsu
 CHARS_PER_TOKEN_MAX = 32
 
 
-class Window(msgspec.Struct, frozen=True):
+class ContextLimits(msgspec.Struct, frozen=True):
     """Limits of the model. `least`: tokens that the answer needs at least."""
 
     context_tokens: int
@@ -44,11 +44,11 @@ class CountJob(msgspec.Struct, frozen=True, tag="count"):
     prompts: list[Prompt] | LargeBody
     directory: str
     encoding: str
-    window: Window
+    window: ContextLimits
     texts: bool = False  # also return each text prompt as it was sent
 
 
-class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+class JobRefusal(msgspec.Struct, frozen=True, tag="refusal"):
     """An ApiError that the job raised: the request is at fault."""
 
     error: str  # name of a class in `errors`
@@ -56,13 +56,13 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     param: str | None
 
 
-class HasRead(msgspec.Struct, frozen=True, tag="has_read"):
+class ReadResult(msgspec.Struct, frozen=True, tag="has_read"):
     """`read.asked.prompts` is a LargeBody with an empty body: the gateway has the body already."""
 
-    read: Read
+    read: ParsedBody
 
 
-class Counts(msgspec.Struct, frozen=True, tag="counts"):
+class CountResult(msgspec.Struct, frozen=True, tag="counts"):
     """`ids`: of each prompt, as the bytes of an array("I"). `texts`: empty unless the job asked for them."""
 
     ids: list[bytes]
@@ -73,10 +73,10 @@ class Counts(msgspec.Struct, frozen=True, tag="counts"):
 
 
 Job = ReadJob | CountJob
-Reply = HasRead | Counts | Refusal
+Reply = ReadResult | CountResult | JobRefusal
 
 
-class Worker:
+class JobRunner:
     """Does jobs one after another. Tokenizers are loaded on first use and kept."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Worker:
         """Raises OSError or ValueError for a tokenizer that cannot be loaded."""
         try:
             if isinstance(job, ReadJob):
-                return HasRead(_read(job))
+                return ReadResult(_read(job))
             tokenizer = self.load(job.directory, job.encoding)
             prompts = job.prompts
             if isinstance(prompts, LargeBody):
@@ -102,12 +102,12 @@ class Worker:
                 prompts = read
             ids = count(tokenizer, prompts, job.window)
             texts = [prompt if isinstance(prompt, str) else "" for prompt in prompts] if job.texts else []
-            return Counts([array("I", one).tobytes() for one in ids], texts)
+            return CountResult([array("I", one).tobytes() for one in ids], texts)
         except ApiError as error:
-            return Refusal(type(error).__name__, error.message, error.param)
+            return JobRefusal(type(error).__name__, error.message, error.param)
 
 
-def _read(job: ReadJob) -> Read:
+def _read(job: ReadJob) -> ParsedBody:
     """Raises InvalidRequest."""
     read = read_request(job.kind, job.body, ignore_unknown=job.ignore_unknown)
     prompts = read.asked.prompts
@@ -118,13 +118,13 @@ def _read(job: ReadJob) -> Read:
     return msgspec.structs.replace(read, asked=msgspec.structs.replace(read.asked, prompts=large))
 
 
-def refuse(refusal: Refusal) -> ApiError:
+def refuse(refusal: JobRefusal) -> ApiError:
     """The ApiError that was raised in the process."""
     made: ApiError = getattr(errors, refusal.error)(refusal.message, param=refusal.param)
     return made
 
 
-def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> list[list[int]]:
+def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits) -> list[list[int]]:
     """The ids of each prompt. A prompt that is too long is refused as early as possible. Raises ContextLengthExceeded,
     InvalidRequest."""
     check_sizes(tokenizer, prompts, window)
@@ -141,7 +141,7 @@ def count(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> li
     return found
 
 
-def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window) -> None:
+def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: ContextLimits) -> None:
     """Refuse a prompt that cannot fit by its characters, messages, words or ids, before it is rendered or encoded.
     Raises ContextLengthExceeded."""
     for prompt in prompts:
@@ -157,7 +157,7 @@ def check_sizes(tokenizer: Tokenizer, prompts: Sequence[Prompt], window: Window)
             check_words(tokenizer, _words_at_least(prompt, window.context_tokens), window)
 
 
-def check_words(tokenizer: Tokenizer, words: int, window: Window) -> None:
+def check_words(tokenizer: Tokenizer, words: int, window: ContextLimits) -> None:
     """`words`: a lower bound of a prompt's. Raises ContextLengthExceeded."""
     if tokenizer.ends_at_words and words > window.context_tokens:
         raise _too_long(window, f"{window.param!r} takes at least {words} tokens.")
@@ -178,7 +178,7 @@ def _words_at_least(prompt: Prompt, enough: int | None = None) -> int:
     return 0
 
 
-def check_window(tokens: int, window: Window) -> None:
+def check_window(tokens: int, window: ContextLimits) -> None:
     """Check that a prompt of `tokens` leaves room for the answer. Raises ContextLengthExceeded."""
     room = window.context_tokens - tokens
     if room < window.least:
@@ -189,7 +189,7 @@ def check_window(tokens: int, window: Window) -> None:
         )
 
 
-def _too_long(window: Window, why: str, param: str | None = None) -> ContextLengthExceeded:
+def _too_long(window: ContextLimits, why: str, param: str | None = None) -> ContextLengthExceeded:
     """Begins with OpenAI's sentence, by which LiteLLM and others recognise that the context was exceeded."""
     message = f"This model's maximum context length is {window.context_tokens} tokens. However, {why}"
     return ContextLengthExceeded(message, param=param or window.param)
@@ -204,7 +204,7 @@ def chars_of(prompt: Prompt) -> int:
     return 0
 
 
-def _encode(tokenizer: Tokenizer, prompt: Prompt, window: Window) -> list[int]:
+def _encode(tokenizer: Tokenizer, prompt: Prompt, window: ContextLimits) -> list[int]:
     """Raises InvalidRequest, TemplateError."""
     match prompt:
         case ChatPrompt():

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway import errors
-from gateway.large_work.jobs import Job, Refusal, Reply, refuse
+from gateway.large_work.jobs import Job, JobRefusal, Reply, refuse
 from gateway.large_work.process import HEADER
 
 PROCESSES = 4
@@ -40,19 +40,19 @@ _decode_pid = msgspec.msgpack.Decoder(int).decode
 _decode = msgspec.msgpack.Decoder(Reply | str).decode
 
 
-class Lost(Exception):
+class JobLost(Exception):
     """The process reported that it could not do the job."""
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _WaitingJob:
     tenant: str
     job: Job
     answer: asyncio.Future[Reply]
 
 
 @dataclass(slots=True, eq=False)
-class _Peer:
+class _JobProcess:
     """A process that does jobs."""
 
     reader: asyncio.StreamReader
@@ -78,10 +78,10 @@ class LargeWork:
     def __init__(self, tokenizers: Callable[[], Sequence[tuple[str, str]]] = tuple) -> None:
         """`tokenizers`: directories and encodings that the processes load before the first job."""
         self._tokenizers = tokenizers
-        self._waiting: dict[str, deque[_Waiting]] = {}  # by tenant, in the order of turns
+        self._waiting: dict[str, deque[_WaitingJob]] = {}  # by tenant, in the order of turns
         self._waiting_count = 0
         self._running: dict[str, int] = {}
-        self._idle: list[_Peer] = []
+        self._idle: list[_JobProcess] = []
         self._peers = 0  # processes that run or are being started
         self._adding = False
         self._forker: tuple[Process, socket.socket] | None = None
@@ -101,7 +101,7 @@ class LargeWork:
             )
         if self._waiting_count >= WAITING_MAX or self._closed:
             raise errors.Overloaded("Too many large prompts of all tenants are being counted. Try again in a moment.")
-        waiting = _Waiting(tenant, job, asyncio.get_running_loop().create_future())
+        waiting = _WaitingJob(tenant, job, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(tenant, deque()).append(waiting)
         self._waiting_count += 1
         self._next()
@@ -110,7 +110,7 @@ class LargeWork:
         except asyncio.CancelledError:
             self._leave(waiting)
             raise
-        if isinstance(reply, Refusal):
+        if isinstance(reply, JobRefusal):
             raise refuse(reply)
         return reply
 
@@ -138,7 +138,7 @@ class LargeWork:
                 process.kill()
             await process.wait()
 
-    def _leave(self, waiting: _Waiting) -> None:
+    def _leave(self, waiting: _WaitingJob) -> None:
         """Remove a job whose caller has left from its queue."""
         queue = self._waiting.get(waiting.tenant)
         if queue is not None and waiting in queue:
@@ -180,16 +180,16 @@ class LargeWork:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, peer: _Peer, waiting: _Waiting) -> None:
+    async def _work(self, peer: _JobProcess, waiting: _WaitingJob) -> None:
         try:
             data = await peer.ask(_encode(waiting.job))
             reply = _decode(data)
             if isinstance(reply, str):
-                raise Lost(reply)
+                raise JobLost(reply)
             if not waiting.answer.done():
                 waiting.answer.set_result(reply)
             self._idle.append(peer)
-        except (OSError, EOFError, TimeoutError, MemoryError, Lost, msgspec.DecodeError) as error:
+        except (OSError, EOFError, TimeoutError, MemoryError, JobLost, msgspec.DecodeError) as error:
             self._lose(peer, error)
             if not waiting.answer.done():
                 waiting.answer.set_exception(errors.Overloaded("The prompt could not be counted. Try again."))
@@ -203,7 +203,7 @@ class LargeWork:
                 del self._running[waiting.tenant]
             self._next()
 
-    def _lose(self, peer: _Peer, error: Exception) -> None:
+    def _lose(self, peer: _JobProcess, error: Exception) -> None:
         _log.error("large_work.lost", extra={"fields": {"pid": peer.pid, "reason": str(error) or repr(error)}})
         peer.kill()
         self._peers -= 1
@@ -212,14 +212,14 @@ class LargeWork:
 
     async def _add_peer(self) -> None:
         ours, theirs = socket.socketpair()
-        peer: _Peer | None = None
+        peer: _JobProcess | None = None
         try:
             async with asyncio.timeout(START_S_MAX):
                 control = await self._control()
                 socket.send_fds(control, [b"+"], [theirs.fileno()])
                 theirs.close()
                 ours.setblocking(False)
-                peer = _Peer(*await asyncio.open_unix_connection(sock=ours), pid=0)
+                peer = _JobProcess(*await asyncio.open_unix_connection(sock=ours), pid=0)
                 peer.pid = _decode_pid(await _frame(peer.reader))
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
             _log.error("large_work.not_started", extra={"fields": {"reason": str(error) or repr(error)}})

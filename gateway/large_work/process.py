@@ -17,7 +17,7 @@ import sys
 
 import msgspec
 
-from gateway.large_work.jobs import Job, Reply, Worker
+from gateway.large_work.jobs import Job, JobRunner, Reply
 
 NICE = 19  # the event loop, and an engine on the same host, come first
 # A longer job ends its process, even without the gateway, which itself waits for large_work.JOB_S_MAX only.
@@ -37,7 +37,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
     control = socket.socket(fileno=int(sys.argv[1]))
-    worker = Worker()
+    worker = JobRunner()
     for argument in sys.argv[2:]:
         directory, _, encoding = argument.rpartition("=")
         with contextlib.suppress(OSError, ValueError):  # a job that needs this tokenizer reports the error
@@ -56,7 +56,7 @@ def main() -> None:
             os.close(descriptor)
 
 
-def _serve(connection: socket.socket, worker: Worker) -> None:
+def _serve(connection: socket.socket, worker: JobRunner) -> None:
     """Answer jobs. A frame is a length (HEADER) and msgpack; the first frame sent is the process id."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     _send(connection, os.getpid())

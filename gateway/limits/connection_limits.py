@@ -55,7 +55,7 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class _Waiting:
+class _WaitingConnections:
     """Waiting connections, oldest first: `fresh` ones never had a complete head, `idle` ones had a request before."""
 
     __slots__ = ("fresh", "idle")
@@ -78,7 +78,7 @@ class _Client:
 
     def __init__(self) -> None:
         self.open = 0
-        self.waiting = _Waiting()
+        self.waiting = _WaitingConnections()
 
 
 class Connections:
@@ -91,7 +91,7 @@ class Connections:
         self._reserved = DESCRIPTORS_RESERVED + UPLOAD_DESCRIPTORS * uploads_max
         self._clients: dict[str, _Client] = {}
         self._of: dict[Evictable, tuple[str, _Client]] = {}
-        self._waiting = _Waiting()
+        self._waiting = _WaitingConnections()
         metrics.connections.set_function(lambda: len(self._of))
         metrics.connections_max.set_function(self.total_max)
 
@@ -147,7 +147,7 @@ class Connections:
         """Count a connection that a deadline closed."""
         self._metrics.connections_closed.labels(reason).inc()
 
-    def _evict(self, waiting: _Waiting) -> bool:
+    def _evict(self, waiting: _WaitingConnections) -> bool:
         connection = waiting.oldest()
         if connection is None:
             return False

@@ -17,8 +17,8 @@ from billing.database import DatabaseUnavailable
 from billing.ids import new_id
 from gateway.errors import ApiError
 from gateway.limits import rates
-from gateway.limits.rates import Decision, Rates, Subject, Taken
-from gateway.limits.redis_rates import RedisAway, SharedRates
+from gateway.limits.rates import Decision, Rates, Subject, SubjectUse
+from gateway.limits.redis_rates import RedisUnavailable, SharedRates
 from gateway.metrics import Metrics
 
 # A place among the concurrent requests lasts so long unless it is renewed: a gateway that was killed gives them back.
@@ -28,7 +28,7 @@ LOOK_S = 1.0  # between counts of the gateways, and looks whether Redis is back
 UNANSWERED_S = 1.0  # how long an ending waits for Redis's answer to a reservation
 OWED_MAX = 10_000  # places that Redis may have counted and was not told the end of; more end with their leases
 
-Shown = tuple[Sequence[Subject], list[Taken]]  # who is limited, by how much here, and what was taken
+LimitState = tuple[Sequence[Subject], list[SubjectUse]]  # who is limited, by how much here, and what was taken
 
 
 def own_clock_us() -> int:
@@ -52,7 +52,7 @@ class Admission:
     )
 
     def __init__(
-        self, limiter: Limiter, subjects: Sequence[Subject], place: str, tokens: int, shown: Shown, *, shared: bool
+        self, limiter: Limiter, subjects: Sequence[Subject], place: str, tokens: int, shown: LimitState, *, shared: bool
     ) -> None:
         self._limiter = limiter
         self._open = True
@@ -73,7 +73,7 @@ class Admission:
         """Free the place and give back the request and all tokens."""
         await self._end(requests=1, tokens=self.tokens)
 
-    def reserved(self, more: int, shown: Shown, *, shared: bool) -> None:
+    def reserved(self, more: int, shown: LimitState, *, shared: bool) -> None:
         """Called by the limiter: `more` tokens were taken, in Redis if `shared`."""
         self.tokens += more
         self._shown = shown
@@ -101,7 +101,7 @@ async def end_refused(admission: Admission, error: BaseException) -> None:
 
 
 @dataclass(slots=True, frozen=True)
-class _Owed:
+class _UnreportedUse:
     """What Redis is to give back with a place, if it has the place."""
 
     subjects: Sequence[Subject]
@@ -129,7 +129,7 @@ class Limiter:
         self._ahead_us = 0  # of our clock, Redis's
         self._gateways = 1
         self._open: dict[str, Admission] = {}
-        self._owed: dict[str, _Owed] = {}  # by place
+        self._owed: dict[str, _UnreportedUse] = {}  # by place
         self._unanswered: dict[str, asyncio.Future[Decision]] = {}  # by place: a reservation still unanswered by Redis
         self._process = new_id("plc")
         self._numbers = itertools.count()
@@ -154,7 +154,9 @@ class Limiter:
             shown, shared = await self._take(admission.subjects, more, admission.place, requests=0)
             admission.reserved(more, shown, shared=shared)
 
-    async def _take(self, subjects: Sequence[Subject], tokens: int, place: str, requests: int) -> tuple[Shown, bool]:
+    async def _take(
+        self, subjects: Sequence[Subject], tokens: int, place: str, requests: int
+    ) -> tuple[LimitState, bool]:
         """The state of the limits afterwards, and whether Redis counted the request. Raises RateLimited."""
         decision = await self._admit_shared(subjects, tokens, place, requests)
         shared, limited = decision is not None, subjects
@@ -167,7 +169,7 @@ class Limiter:
             raise rates.refusal(limited, decision.taken, tokens, requests)
         return (limited, decision.taken), shared
 
-    async def end(self, admission: Admission, requests: int, tokens: int) -> Shown:
+    async def end(self, admission: Admission, requests: int, tokens: int) -> LimitState:
         """How things stand then."""
         subjects, place, shared = admission.subjects, admission.place, self._shared
         unanswered = self._unanswered.pop(place, None)
@@ -183,17 +185,17 @@ class Limiter:
         # Give back no more than Redis counted. The place is ended in any case: Redis may have it from a renewal.
         counted_tokens = max(0, tokens - (admission.tokens - admission.shared_tokens))
         until = self._clock() + round(PLACE_S * 1e6)
-        owed = _Owed(subjects, min(requests, admission.shared_requests), counted_tokens, until)
+        owed = _UnreportedUse(subjects, min(requests, admission.shared_requests), counted_tokens, until)
         if alone:
             if admission.shared:
                 self._owe(place, owed)
             return shown
         try:
             return subjects, (await shared.answer(self._give_back(shared, place, owed))).taken
-        except RedisAway:
+        except RedisUnavailable:
             return shown
 
-    def _give_back(self, shared: SharedRates, place: str, owed: _Owed) -> asyncio.Future[Decision]:
+    def _give_back(self, shared: SharedRates, place: str, owed: _UnreportedUse) -> asyncio.Future[Decision]:
         """A question that breaks off may have been heard, or not: asked again, it changes nothing in Redis unless the
         place is still there."""
         asked = shared.end(owed.subjects, place, requests=owed.requests, tokens=owed.tokens)
@@ -205,7 +207,7 @@ class Limiter:
         asked.add_done_callback(over)
         return asked
 
-    def _owe(self, place: str, owed: _Owed) -> None:
+    def _owe(self, place: str, owed: _UnreportedUse) -> None:
         """Redis, which is away, is told later. What it is not told in time ends with its lease, and flows out."""
         if len(self._owed) < OWED_MAX:
             self._owed[place] = owed
@@ -279,12 +281,12 @@ class Limiter:
         asked = shared.admit(subjects, tokens, place, self._rates, requests)
         try:
             decision = await shared.answer(asked)
-        except (RedisAway, asyncio.CancelledError) as error:
-            taken = _Owed(subjects, requests, tokens, self._clock() + round(PLACE_S * 1e6))
+        except (RedisUnavailable, asyncio.CancelledError) as error:
+            taken = _UnreportedUse(subjects, requests, tokens, self._clock() + round(PLACE_S * 1e6))
             asked.add_done_callback(lambda done: self._late(done, taken, place))
             if place in self._open:  # `end` waits for the answer, to give back what it took
                 self._unanswered[place] = asked
-            if isinstance(error, RedisAway):
+            if isinstance(error, RedisUnavailable):
                 return None
             raise
         self._ahead_us = decision.at - self._clock()
@@ -294,7 +296,7 @@ class Limiter:
             self._forgot.set()
         return decision
 
-    def _late(self, asked: asyncio.Future[Decision], taken: _Owed, place: str) -> None:
+    def _late(self, asked: asyncio.Future[Decision], taken: _UnreportedUse, place: str) -> None:
         """Redis allowed what was decided here meanwhile, or what nobody waits for any more: it has counted it, or must
         have it back. Of a question that broke off nobody knows: whatever was decided here, Redis is not to have it."""
         if asked.cancelled():

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from msgspec import UNSET, UnsetType
 
 from billing import revision
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.ids import new_id
 from billing.revision import Change
 from gateway.config.allowance import LIMIT_MAX
@@ -82,10 +82,10 @@ def change(
 
 
 def remove(connection: sa.Connection, limits_id: str) -> OwnLimits:
-    """What holds then. Raises NotFound."""
+    """What holds then. Raises RowNotFound."""
     before = get(connection, limits_id)
     if before is None:
-        raise NotFound(f"there are no limits {limits_id!r}")
+        raise RowNotFound(f"there are no limits {limits_id!r}")
     connection.execute(sa.delete(rate_limits).where(rate_limits.c.id == limits_id))
     revision.bump(connection, Change("limits", before.tenant_id))
     return msgspec.structs.replace(before, **dict.fromkeys(NAMES))

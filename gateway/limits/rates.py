@@ -35,7 +35,7 @@ class Subject(msgspec.Struct, frozen=True):
     allowance: Allowance
 
 
-class Taken(msgspec.Struct, frozen=True):
+class SubjectUse(msgspec.Struct, frozen=True):
     """What a subject has taken and has not flowed out again; `running` are the requests that have a place."""
 
     requests: float
@@ -48,26 +48,26 @@ class Decision(msgspec.Struct, frozen=True):
 
     allowed: bool
     at: int
-    taken: list[Taken]
+    taken: list[SubjectUse]
 
 
 @dataclass(slots=True)
-class _Known:
+class _SubjectState:
     requests: float = 0.0
     tokens: float = 0.0
     at: int = 0
     places: dict[str, int] = field(default_factory=dict)  # by request: until when it has its place, unless renewed
 
     def flow(self, allowance: Allowance, now: int) -> None:
-        self.requests = flowed(self.requests, self.at, allowance.requests_per_minute, now)
-        self.tokens = flowed(self.tokens, self.at, allowance.tokens_per_minute, now)
+        self.requests = remaining(self.requests, self.at, allowance.requests_per_minute, now)
+        self.tokens = remaining(self.tokens, self.at, allowance.tokens_per_minute, now)
         self.at = now
 
-    def taken(self) -> Taken:
-        return Taken(self.requests, self.tokens, len(self.places))
+    def taken(self) -> SubjectUse:
+        return SubjectUse(self.requests, self.tokens, len(self.places))
 
 
-def flowed(taken: float, at: int, limit: int, now: int) -> float:
+def remaining(taken: float, at: int, limit: int, now: int) -> float:
     """What is left at `now` of what was `taken` at `at`. A clock that went back lets nothing flow until it goes on."""
     return max(0.0, taken - max(0.0, float(now - at)) * limit / MINUTE_US)
 
@@ -79,7 +79,7 @@ class Rates:
         """`lease_us`: how long a place lasts that is not renewed."""
         self._lease_us = lease_us
         self._subjects_max = subjects_max
-        self._known: dict[str, _Known] = {}  # whoever was heard of last is last
+        self._known: dict[str, _SubjectState] = {}  # whoever was heard of last is last
 
     def __len__(self) -> int:
         return len(self._known)
@@ -111,7 +111,7 @@ class Rates:
                 one.places[place] = now + self._lease_us
         return Decision(allowed, now, [one.taken() for one in known])
 
-    def end(self, now: int, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int) -> list[Taken]:
+    def end(self, now: int, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int) -> list[SubjectUse]:
         """Free a place, and give back so much, where the place is still there."""
         known = [self._flowed(subject, now) for subject in subjects]
         for one in known:
@@ -140,11 +140,11 @@ class Rates:
             known.at += by_us
             known.places = {place: until + by_us for place, until in known.places.items()}
 
-    def _flowed(self, subject: Subject, now: int) -> _Known:
+    def _flowed(self, subject: Subject, now: int) -> _SubjectState:
         known = self._known.pop(subject.id, None)
         if known is None:
             self._forget()
-            known = _Known(at=now)
+            known = _SubjectState(at=now)
         self._known[subject.id] = known
         known.flow(subject.allowance, now)
         for place in [place for place, until in known.places.items() if until <= now]:
@@ -159,7 +159,7 @@ class Rates:
                 del self._known[idle]
 
 
-def refusal(subjects: Sequence[Subject], taken: Sequence[Taken], tokens: int, requests: int = 1) -> RateLimited:
+def refusal(subjects: Sequence[Subject], taken: Sequence[SubjectUse], tokens: int, requests: int = 1) -> RateLimited:
     """The error that names the limit with the longest wait. `requests`, `tokens`: as given to `Rates.admit`."""
     found: list[tuple[float, str]] = []
     for subject, one in zip(subjects, taken, strict=True):
@@ -182,7 +182,7 @@ def refusal(subjects: Sequence[Subject], taken: Sequence[Taken], tokens: int, re
     return error
 
 
-def headers(subjects: Sequence[Subject], taken: Sequence[Taken]) -> list[tuple[bytes, bytes]]:
+def headers(subjects: Sequence[Subject], taken: Sequence[SubjectUse]) -> list[tuple[bytes, bytes]]:
     """x-ratelimit-*: of the subject that has the least left."""
     found: dict[str, bytes] = {}
     for what in ("requests", "tokens"):

@@ -19,7 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.limits.rates import Decision, Rates, Subject, Taken
+from gateway.limits.rates import Decision, Rates, Subject, SubjectUse
 
 PREFIX = "laneway"
 BATCH_MAX = 256  # questions of one round trip
@@ -99,7 +99,7 @@ PROBE = "end probe 1 0 0 1 1 1 0 0 0"  # a place that nobody has is given up
 _SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
-class RedisAway(Exception):
+class RedisUnavailable(Exception):
     """Redis did not answer, or not in time. What was asked may have taken place."""
 
 
@@ -147,7 +147,7 @@ class SharedRates:
         return self._ask("renew", subjects, place, 0, 0, own)
 
     async def answer(self, asked: asyncio.Future[Decision]) -> Decision:
-        """Wait for it, `answer_s` at most. Raises RedisAway."""
+        """Wait for it, `answer_s` at most. Raises RedisUnavailable."""
         await asyncio.wait([asked], timeout=self._answer_s)
         for _ in range(TURNS):
             if asked.done():
@@ -156,7 +156,7 @@ class SharedRates:
         silence_s = SILENCE * self._answer_s
         if self._asked_at is not None and asyncio.get_running_loop().time() - self._asked_at > silence_s:
             self._lose(f"no answer for {silence_s:g} s")
-        raise RedisAway
+        raise RedisUnavailable
 
     async def probe(self) -> int | None:
         """Its clock (microseconds) when it is there (again) and runs the script: one that may not be written to is of
@@ -191,7 +191,7 @@ class SharedRates:
         # Who lost patience looks at no answer any more.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         if self.away or len(self._waiting) >= WAITING_MAX:
-            answer.set_exception(RedisAway())
+            answer.set_exception(RedisUnavailable())
             return answer
         words: list[object] = [what, place, self._lease_us, tokens, requests]
         for subject in subjects:
@@ -250,7 +250,7 @@ class SharedRates:
     def _fail(questions: Sequence[_Question] | deque[_Question]) -> None:
         for question in questions:
             if not question.answer.done():
-                question.answer.set_exception(RedisAway())
+                question.answer.set_exception(RedisUnavailable())
 
 
 def _future() -> asyncio.Future[Decision]:
@@ -266,5 +266,5 @@ def _keys(subject: Subject) -> tuple[str, str]:
 def _decision(reply: str) -> Decision:
     allowed, at, *rest = reply.split()
     of_each = zip(*[iter(rest)] * 3, strict=True)
-    taken = [Taken(float(requests), float(tokens), int(running)) for requests, tokens, running in of_each]
+    taken = [SubjectUse(float(requests), float(tokens), int(running)) for requests, tokens, running in of_each]
     return Decision(allowed == "1", int(at), taken)

@@ -12,7 +12,7 @@ from collections import deque
 AT_ONCE = 32
 
 
-class Pace:
+class RequestPace:
     """For one event loop: `at_once` requests per turn, in the order of their calls of `turn`."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:

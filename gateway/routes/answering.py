@@ -15,10 +15,10 @@ from litestar import Request
 from litestar.types import ASGIApp
 
 from gateway.access.callers import Caller
-from gateway.answers.sse import ReplayedAnswer, Shape, StreamedAnswer, Waits, WholeAnswer
+from gateway.answers.sse import ReplayedAnswer, Shape, StreamedAnswer, StreamTimeouts, WholeAnswer
 from gateway.errors import BudgetExceeded, InvalidRequest, RateLimited
 from gateway.generation.inflight import InFlight
-from gateway.generation.replays import HEADER, Call, Replayed
+from gateway.generation.replays import HEADER, IdempotentCall, Replayed
 from gateway.http.exchange import line_of, read_body
 from gateway.limits.limiter import Admission, end_refused
 from gateway.routes.guard import admit
@@ -45,12 +45,12 @@ async def answer(services: Services, request: Request[Any, Any, Any], endpoint: 
         if replayed is None:
             raise
         return replayed
-    async with refunded(admission):
+    async with refund_on_error(admission):
         return await _answer(services, request, endpoint, caller, admission)
 
 
 @contextlib.asynccontextmanager
-async def refunded(admission: Admission) -> AsyncIterator[None]:
+async def refund_on_error(admission: Admission) -> AsyncIterator[None]:
     """An exception in the block ends the admission with `end_refused`, and is raised again."""
     try:
         yield
@@ -83,13 +83,13 @@ async def _answer(
             work.answer.whole = shape.whole_parts
         return WholeAnswer(work.answer, work.admission, shape, kept=call is not None)
     settings = services.config.gateway
-    waits = Waits(settings.first_token_wait_s, settings.keep_alive_s)
+    waits = StreamTimeouts(settings.first_token_wait_s, settings.keep_alive_s)
     return StreamedAnswer(work.answer, work.admission, shape, waits)
 
 
 async def _replay(services: Services, request: Request[Any, Any, Any], caller: Caller) -> ASGIApp | None:
     """The stored answer for a call that the limits refused; None: there is none. The body is read, but not parsed, and
-    only if a call with this Idempotency-Key exists. Raises as `Call.look`."""
+    only if a call with this Idempotency-Key exists. Raises as `IdempotentCall.look`."""
     name = request.headers.get(HEADER)
     if name is None or not await services.replays.came_before(caller.key_id, name):
         return None
@@ -104,7 +104,7 @@ async def _replay(services: Services, request: Request[Any, Any, Any], caller: C
 
 def _call(
     services: Services, request: Request[Any, Any, Any], caller: Caller, body: bytes, *, streams: bool
-) -> Call | None:
+) -> IdempotentCall | None:
     """None without an Idempotency-Key. Raises InvalidRequest when it cannot be kept."""
     name = request.headers.get(HEADER)
     if name is None:

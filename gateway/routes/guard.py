@@ -127,4 +127,4 @@ async def check_fresh(services: Services) -> None:
     """That what was revoked is known here, if need be after a moment. Raises LedgerAway."""
     if not await services.watch.freshen():
         services.watch.note_refused()
-        raise errors.LedgerAway("Keys cannot be checked now. Try again in a moment.")
+        raise errors.DatabaseDown("Keys cannot be checked now. Try again in a moment.")

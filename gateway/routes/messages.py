@@ -10,7 +10,7 @@ from litestar.types import ASGIApp
 from gateway.answers.messages_shape import MessageShape
 from gateway.api.messages_wire import TokenCount
 from gateway.http.exchange import line_of, read_body
-from gateway.routes.answering import Endpoint, answer, refunded
+from gateway.routes.answering import Endpoint, answer, refund_on_error
 from gateway.routes.guard import admit
 from gateway.services import Services
 
@@ -30,7 +30,7 @@ async def count_tokens(request: Request[Any, Any, Any], services: Services) -> T
     """Count the tokens of a prompt, as it would be charged when nothing of it is cached. Free."""
     caller = await admit(services, request)
     admission = await services.generator.admit(caller)
-    async with refunded(admission):
+    async with refund_on_error(admission):
         body = await read_body(request, services.config.gateway.body_bytes_max)
         read = await services.generator.read(caller, "count", body)
         line_of(request).record.ignored = read.ignored

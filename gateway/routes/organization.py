@@ -14,11 +14,11 @@ from litestar.params import Parameter
 
 from billing.accounts.prices import PICOS_PER_UNIT
 from billing.books import reports
-from billing.books.reports import VALUES_MAX, WIDTHS, Group, Place, Report, Sums, Which, Width
+from billing.books.reports import VALUES_MAX, WIDTHS, Group, GroupSums, Report, ReportCursor, ReportFilter, Width
 from billing.clock import SECOND, database_now
 from gateway.admin.administration import Actor, tenant_of
 from gateway.errors import InvalidRequest
-from gateway.routes.pages import place_of, token_of
+from gateway.routes.pages import decode_cursor, encode_cursor
 from gateway.services import Services
 
 # As OpenAI has them: buckets of a page, when nothing is said and at most.
@@ -121,16 +121,16 @@ class CostPage(msgspec.Struct, frozen=True, kw_only=True):
     next_page: str | None
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A request as `reports` is asked, before what it names is looked up."""
 
     tenants: list[str]
-    which: Which
+    which: ReportFilter
     end: int | None
     width: Width
     group_by: list[Group]
     limit: int
-    place: Place | None
+    place: ReportCursor | None
 
 
 @get("/organization/usage/completions", opt={"route": "/v1/organization/usage/completions", "area": "usage"})
@@ -160,7 +160,7 @@ async def organization_usage(
         UsageBucket(start_time=start, end_time=end, results=[_usage(services, row) for row in rows if row.requests])
         for start, end, rows in _buckets(report, which, asked)
     ]
-    following = None if report.next is None else token_of(report.next)
+    following = None if report.next is None else encode_cursor(report.next)
     return UsagePage(data=data, has_more=following is not None, next_page=following)
 
 
@@ -201,7 +201,7 @@ async def organization_costs(
         CostBucket(start_time=start, end_time=end, results=[_cost(services, row) for row in rows])
         for start, end, rows in _buckets(report, which, asked)
     ]
-    following = None if report.next is None else token_of(report.next)
+    following = None if report.next is None else encode_cursor(report.next)
     return CostPage(data=data, has_more=following is not None, next_page=following)
 
 
@@ -227,7 +227,7 @@ def _asked(
     limits: tuple[int, int],
     page: str | None,
     known: Any = GroupName,
-) -> Asked:
+) -> UsageQuery:
     if end_time is not None and end_time <= start_time:
         raise InvalidRequest("'end_time' must be after 'start_time'.", param="end_time")
     default, most = limits
@@ -237,7 +237,7 @@ def _asked(
     if unknown := [name for name in names if name not in get_args(known)]:
         raise InvalidRequest(f"'group_by' {unknown[0]!r} is no group here.", param="group_by")
     groups: list[Group] = [GROUP_OF.get(name, name) for name in names]
-    which = Which(
+    which = ReportFilter(
         start=start_time * SECOND,
         end=0,
         project_ids=tuple(lists["project_ids"]),
@@ -246,8 +246,8 @@ def _asked(
         adapters=tuple(lists["adapters"]),
         tiers=tuple(lists["tiers"]),
     )
-    place = None if page is None else place_of(page, start_time * SECOND, WIDTHS[width], len(set(groups)))
-    return Asked(
+    place = None if page is None else decode_cursor(page, start_time * SECOND, WIDTHS[width], len(set(groups)))
+    return UsageQuery(
         tenants=lists["tenants"],
         which=which,
         end=None if end_time is None else end_time * SECOND,
@@ -258,7 +258,7 @@ def _asked(
     )
 
 
-def _query(connection: sa.Connection, asked: Asked, by: Actor) -> tuple[Report, Which]:
+def _query(connection: sa.Connection, asked: UsageQuery, by: Actor) -> tuple[Report, ReportFilter]:
     tenant_ids = tuple(tenant_of(connection, tenant, by).id for tenant in asked.tenants)
     if not tenant_ids and by.tenant_id is not None:
         tenant_ids = (by.tenant_id,)
@@ -271,10 +271,10 @@ def _query(connection: sa.Connection, asked: Asked, by: Actor) -> tuple[Report, 
     return report, which
 
 
-def _buckets(report: Report, which: Which, asked: Asked) -> list[tuple[int, int, list[Sums]]]:
+def _buckets(report: Report, which: ReportFilter, asked: UsageQuery) -> list[tuple[int, int, list[GroupSums]]]:
     """All that the page covers, the empty ones too: start, end (Unix seconds), rows."""
     step = WIDTHS[asked.width]
-    by_bucket: dict[int, list[Sums]] = {}
+    by_bucket: dict[int, list[GroupSums]] = {}
     for row in report.rows:
         by_bucket.setdefault(row.bucket, []).append(row)
     first = which.start - which.start % step if asked.place is None else asked.place.bucket
@@ -284,7 +284,7 @@ def _buckets(report: Report, which: Which, asked: Asked) -> list[tuple[int, int,
     ]
 
 
-def _named(services: Services, row: Sums) -> dict[str, Any]:
+def _named(services: Services, row: GroupSums) -> dict[str, Any]:
     names: dict[str, Any] = {("api_key_id" if name == "key_id" else name): value for name, value in row.groups.items()}
     if (tier := names.get("tier")) is not None:
         section = services.config.tier(tier)
@@ -292,7 +292,7 @@ def _named(services: Services, row: Sums) -> dict[str, Any]:
     return names
 
 
-def _usage(services: Services, row: Sums) -> UsageResult:
+def _usage(services: Services, row: GroupSums) -> UsageResult:
     return UsageResult(
         input_tokens=row.input_tokens + row.cached_input_tokens,
         input_cached_tokens=row.cached_input_tokens,
@@ -308,7 +308,7 @@ def _usage(services: Services, row: Sums) -> UsageResult:
     )
 
 
-def _cost(services: Services, row: Sums) -> CostResult:
+def _cost(services: Services, row: GroupSums) -> CostResult:
     amount = Amount(row.cost_picos / PICOS_PER_UNIT, row.currency.lower(), row.cost_picos)
     tokens = row.input_tokens + row.cached_input_tokens + row.output_tokens
     quantity = tokens if reports.LINE_ITEM in row.groups else None

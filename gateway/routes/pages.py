@@ -7,23 +7,23 @@ import binascii
 
 import msgspec
 
-from billing.books.reports import Place
+from billing.books.reports import ReportCursor
 from gateway.errors import InvalidRequest
 
 PREFIX = "page_"
 
 
-def token_of(place: Place) -> str:
+def encode_cursor(place: ReportCursor) -> str:
     return PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
 
 
-def place_of(token: str, start: int, step: int, groups: int) -> Place:
+def decode_cursor(token: str, start: int, step: int, groups: int) -> ReportCursor:
     """`start`, `step` (microseconds) and the number of groups of the request that it came with. Raises
     InvalidRequest for what is no page of it."""
     refused = InvalidRequest(f"'page' is {token!r}, which is no page of this request.", param="page")
     try:
         word = token.removeprefix(PREFIX).encode()
-        place = msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=Place)
+        place = msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=ReportCursor)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
         raise refused from error
     # A page's place names a value of each group, and the currency, or nothing.

@@ -44,26 +44,26 @@ class _Body:
 _BODIES = {
     "/v1/chat/completions": _Body(
         chat_wire.ChatRequest,
-        chat_wire.UNSERVED,
+        chat_wire.UNSUPPORTED_FIELDS,
         chat_wire.ChatCompletion,
         chat_wire.ChatCompletionChunk,
         _STREAMED.format(chunk="ChatCompletionChunk"),
     ),
     "/v1/completions": _Body(
         completions_wire.CompletionRequest,
-        completions_wire.UNSERVED,
+        completions_wire.UNSUPPORTED_FIELDS,
         completions_wire.Completion,
         completions_wire.Completion,
         _STREAMED.format(chunk="Completion"),
     ),
     "/v1/messages": _Body(
         messages_wire.MessagesRequest,
-        messages_wire.UNSERVED,
+        messages_wire.UNSUPPORTED_FIELDS,
         messages_wire.MessageAnswer,
         messages_wire.Event,
         _EVENTS,
     ),
-    "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSERVED_IN_PROMPTS),
+    "/v1/messages/count_tokens": _Body(messages_wire.CountRequest, messages_wire.UNSUPPORTED_IN_PROMPTS),
 }
 
 

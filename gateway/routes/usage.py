@@ -11,7 +11,7 @@ from litestar.params import Parameter
 
 from billing.accounts import budgets
 from billing.books import usage
-from billing.books.usage import Filter
+from billing.books.usage import UsageFilter
 from billing.clock import SECOND
 from billing.ledger.messages import Recompute
 from gateway.routes.guard import admit
@@ -54,7 +54,7 @@ async def own_usage(
 ) -> OwnUsage:
     """What this key used."""
     caller = await admit(services, request)
-    which = Filter(
+    which = UsageFilter(
         tenant_id=caller.tenant_id,
         key_id=caller.key_id,
         start=None if start_time is None else start_time * SECOND,

@@ -14,7 +14,7 @@ from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.proofs import engine_books, reconcile
 from billing.proofs.engine_books import EngineCount
-from billing.proofs.reconcile import Result
+from billing.proofs.reconcile import Reconciliation
 from engine.protocol.client import EngineClient, EngineUnavailable
 from gateway.metrics import Metrics
 
@@ -52,21 +52,21 @@ class Bookkeeper:
     async def run_once(self) -> None:
         """Raises DatabaseUnavailable."""
         limit = FOLD_SQLITE_MAX if self._database.is_sqlite else rollups.FOLD_MAX
-        while (await self._database.keep(lambda connection: rollups.fold(connection, limit=limit))).more:
+        while (await self._database.keep(lambda connection: rollups.fold_usage(connection, limit=limit))).more:
             pass
         if await self._database.report(self._due):
             await self._note_engine()
-            result = await self._database.report(reconcile.minute)
+            result = await self._database.report(reconcile.reconcile_minute)
             await self._database.keep(lambda connection: reconcile.record(connection, result))
             _tell(result)
-        standing = await self._database.report(reconcile.standing)
+        standing = await self._database.report(reconcile.open_findings)
         self._metrics.imbalances.set(standing.imbalances)
         self._metrics.overshoot.set(standing.overshot)
         if standing.at is not None:
             self._metrics.reconciled_at.set(standing.at / SECOND)
 
     def _due(self, connection: sa.Connection) -> bool:
-        last = reconcile.newest(connection, "minute")
+        last = reconcile.newest_result(connection, "minute")
         if last is None:
             return True
         return database_now(connection) >= last.at + (self._every_s - min(EARLY_S, self._every_s / 2)) * SECOND
@@ -86,10 +86,10 @@ class Bookkeeper:
             lost_tokens=report.tokens_lost,
             idle=not report.running and not any(report.waiting.values()),
         )
-        await self._database.keep(lambda connection: engine_books.note(connection, before, engine, after))
+        await self._database.keep(lambda connection: engine_books.record_count(connection, before, engine, after))
 
 
-def _tell(result: Result) -> None:
+def _tell(result: Reconciliation) -> None:
     if result.sound:
         return
     for one in result.imbalances:

@@ -19,8 +19,8 @@ from billing.books.periods import Period
 from billing.database import Database, DatabaseUnavailable
 from billing.errors import BillingRefused
 from billing.exports import export, jobs, labels
-from billing.exports.export import Spec
-from billing.exports.jobs import EXIT_AGAIN, EXIT_STOPPED, Job
+from billing.exports.export import ExportSpec
+from billing.exports.jobs import EXIT_AGAIN, EXIT_STOPPED, ExportJob
 from billing.ledger.settler import free_bytes
 from gateway import tables
 
@@ -32,7 +32,7 @@ STDERR_BYTES_MAX = 64 * 1024
 _log = logging.getLogger(__name__)
 
 
-class NotHere(Exception):
+class ExportFileElsewhere(Exception):
     """The file of an export that is done cannot be read by this gateway: says where it is."""
 
 
@@ -40,17 +40,17 @@ def host_name() -> str:
     return socket.gethostname()
 
 
-def label(database: Database, spec: Spec, provider: str) -> None:
+def label(database: Database, spec: ExportSpec, provider: str) -> None:
     """Keep what the things in an export are called, before it begins. Raises BillingRefused, DatabaseUnavailable."""
     for period in database.read_sync(lambda c: list(export.of_spec(c, spec))):
         names = database.read_sync(lambda c, period=period: _names(c, period))  # type: ignore[misc]
         names[labels.PROVIDER] = provider
-        database.write_sync(lambda c, period=period, names=names: labels.keep(c, period, names))  # type: ignore[misc]
+        database.write_sync(lambda c, period=period, names=names: labels.store_names(c, period, names))  # type: ignore[misc]
 
 
 def _names(connection: sa.Connection, period: Period) -> dict[str, str]:
-    found = labels.own(connection, period.tenant_id)
-    subjects = labels.subjects(connection, period)
+    found = labels.current_names(connection, period.tenant_id)
+    subjects = labels.named_ids(connection, period)
     for at in range(0, len(subjects), IDS_MAX):
         part = subjects[at : at + IDS_MAX]
         for table in (tables.keys, tables.adapters):
@@ -89,16 +89,17 @@ class Exporter:
     def folder(self, export_id: str) -> Path:
         return self._directory / export_id
 
-    def path(self, job: Job, suffix: str) -> Path:
-        """Of the file of an export that is done, or (by its suffix) of what lies beside it. Raises NotHere."""
+    def path(self, job: ExportJob, suffix: str) -> Path:
+        """Of the file of an export that is done, or (by its suffix) of what lies beside it. Raises
+        ExportFileElsewhere."""
         assert job.file is not None
         path = self.folder(job.id) / (job.file + suffix)
         if path.is_file():
             return path
         again = "Asked for anew, it is made again; of a closed month, with the same bytes."
         if job.host == self._host:
-            raise NotHere(f"The file is gone from the host {job.host!r}, where it was made. {again}")
-        raise NotHere(
+            raise ExportFileElsewhere(f"The file is gone from the host {job.host!r}, where it was made. {again}")
+        raise ExportFileElsewhere(
             f"The file lies on the host {job.host!r}, and this is {self._host!r}: ask a gateway there. {again}"
         )
 
@@ -121,15 +122,15 @@ class Exporter:
 
     async def turn(self) -> bool:
         """Work off the oldest export, if it is free. Raises DatabaseUnavailable, OSError."""
-        if not await self._database.read(jobs.waiting):
+        if not await self._database.read(jobs.has_waiting):
             return False
-        job = await self._database.write(lambda c: jobs.take(c, self._gateway_id, self._host))
+        job = await self._database.write(lambda c: jobs.claim(c, self._gateway_id, self._host))
         if job is not None:
             await self._work(job)
             await self._tidy()
         return True
 
-    async def _work(self, job: Job) -> None:
+    async def _work(self, job: ExportJob) -> None:
         folder = self.folder(job.id)
         try:
             await asyncio.to_thread(_make_empty, folder)
@@ -137,7 +138,7 @@ class Exporter:
             status, words = await self._process(job, folder)
         except asyncio.CancelledError:
             await self.drop(job.id)
-            await self._database.write(lambda c: jobs.release(c, job.id, self._gateway_id))
+            await self._database.write(lambda c: jobs.release_claim(c, job.id, self._gateway_id))
             raise
         except BillingRefused as error:
             status, words = 1, str(error)
@@ -154,7 +155,7 @@ class Exporter:
             reason = words or f"the process ended with {status}"
             await self._database.write(lambda c: jobs.fail(c, job.id, self._gateway_id, reason, again=again))
 
-    async def _process(self, job: Job, folder: Path) -> tuple[int, str]:
+    async def _process(self, job: ExportJob, folder: Path) -> tuple[int, str]:
         """Its exit status, below 0 when it was killed, and its last words."""
         room = await asyncio.to_thread(free_bytes, folder) - self._free_min_bytes
         if room <= 0:
@@ -192,7 +193,7 @@ class Exporter:
         whichever host made it; of an export that another host finished elsewhere, what we began here goes."""
         # What is there first, then whose it is: a folder is made after its export.
         there = await asyncio.to_thread(os.listdir, self._directory)
-        found = await self._database.read(lambda c: jobs.standing(c, there))
+        found = await self._database.read(lambda c: jobs.active_jobs(c, there))
         kept = {job.id for job in found if job.state != "done"}
         gone: list[str] = []
         used = 0

@@ -20,9 +20,9 @@ from billing.ledger import leases
 from billing.ledger.settler import Settler
 from billing.proofs import reconcile
 from engine.protocol.client import EngineClient
-from gateway.catalog.served_models import Models
+from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
-from gateway.host.workers import Place, Siblings
+from gateway.host.workers import WorkerIndex, Workers
 from gateway.upkeep.revision_watch import RevisionWatch
 
 Status = Literal["ok", "degraded", "down"]
@@ -69,9 +69,9 @@ class HealthChecks:
         watch: RevisionWatch,
         leases: leases.Leases,
         engine: EngineClient,
-        models: Models,
-        siblings: Siblings,
-        place: Place,
+        models: ServedModels,
+        siblings: Workers,
+        place: WorkerIndex,
         settler: Settler,
         unrecordable: Callable[[], str | None],
     ) -> None:
@@ -208,8 +208,8 @@ class HealthChecks:
         return "ok", "empty"
 
     async def _books(self) -> Finding:
-        def read(connection: sa.Connection) -> tuple[reconcile.Standing, int]:
-            return reconcile.standing(connection), database_now(connection)
+        def read(connection: sa.Connection) -> tuple[reconcile.OpenFindings, int]:
+            return reconcile.open_findings(connection), database_now(connection)
 
         standing, now = await self._read(read)
         if standing.imbalances or standing.overshot:

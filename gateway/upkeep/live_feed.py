@@ -69,13 +69,13 @@ class Watcher:
         self._leave(self)
 
 
-class Live:
+class LiveFeed:
     """`open` a watcher for each who watches. One per gateway process, over its own connection to the engine."""
 
     def __init__(
         self,
         engine: EngineClient,
-        tenants: Tenants,
+        tenants: RequestTenants,
         adapter_names: Callable[[], AdapterNames],
         *,
         period_s: float = PERIOD_S,
@@ -163,11 +163,11 @@ class Live:
             except EngineUnavailable as error:
                 if away != str(error):
                     away = str(error)
-                    event = said("away", AwayEvent(at=_now(), reason=away))
+                    event = encode_event("away", AwayEvent(at=_now(), reason=away))
             else:
                 away = None
                 self._seen = snapshot.epoch, snapshot.preempted
-                event = said("engine", self._view(snapshot))
+                event = encode_event("engine", self._view(snapshot))
             if event is not None:
                 self._latest = event
                 for watcher in self._watchers:
@@ -180,7 +180,7 @@ class Live:
         return engine_event(snapshot, _now(), whose, self._adapter_names())
 
 
-class Tenants:
+class RequestTenants:
     """Whose requests are: this gateway's own from what it runs, others' from their holds, looked up beside, so that
     nothing waits for the database."""
 
@@ -221,7 +221,7 @@ def _of_holds(connection: sa.Connection, request_ids: list[str]) -> dict[str, Te
     return {request_id: TenantName(id_, slug) for request_id, id_, slug in connection.execute(query)}
 
 
-def said(name: str, data: msgspec.Struct) -> bytes:
+def encode_event(name: str, data: msgspec.Struct) -> bytes:
     """A server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
 

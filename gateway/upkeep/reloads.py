@@ -21,7 +21,7 @@ UNREMEMBERED = frozenset(("budgets", "webhooks"))
 KNOWN = OF_CALLERS | OF_MODELS | OF_ADAPTERS | OF_ROUTES | UNREMEMBERED
 
 
-class Concerned(msgspec.Struct, frozen=True):
+class ReloadScope(msgspec.Struct, frozen=True):
     """What to drop or reload. `callers_of`: tenants whose cached callers are outdated, with None as a member for the
     operator's; None instead of a set: all callers."""
 
@@ -31,12 +31,12 @@ class Concerned(msgspec.Struct, frozen=True):
     routes: bool
 
 
-def concerned(changes: Sequence[Change] | None) -> Concerned:
+def reload_scope(changes: Sequence[Change] | None) -> ReloadScope:
     """Everything for None, and for a kind that is unknown here because a newer process wrote it."""
     kinds = frozenset(change.kind for change in changes or ())
     if changes is None or not kinds <= KNOWN:
-        return Concerned(None, models=True, adapters=True, routes=True)
-    return Concerned(
+        return ReloadScope(None, models=True, adapters=True, routes=True)
+    return ReloadScope(
         frozenset(change.tenant_id for change in changes if change.kind in OF_CALLERS),
         models=bool(kinds & OF_MODELS),
         adapters=bool(kinds & OF_ADAPTERS),

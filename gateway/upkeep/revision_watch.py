@@ -17,8 +17,8 @@ from billing import revision
 from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from billing.revision import Change
-from gateway.limits.turn_pace import Pace
-from gateway.log import Seldom
+from gateway.limits.turn_pace import RequestPace
+from gateway.log import ThrottledWarning
 
 INTERVAL_S = 0.25
 STALE_S = 1.0
@@ -42,9 +42,9 @@ class RevisionWatch:
         interval_s: float = INTERVAL_S,
         stale_s: float = STALE_S,
         clock: Callable[[], float] = time.monotonic,
-        pace: Pace | None = None,
+        pace: RequestPace | None = None,
     ) -> None:
-        self._pace = Pace() if pace is None else pace
+        self._pace = RequestPace() if pace is None else pace
         self.revision: int | None = None
         self._database = database
         self._on_change = on_change
@@ -54,7 +54,7 @@ class RevisionWatch:
         self._polling = asyncio.Lock()  # an older reading never overtakes a newer one
         self._read_at: float | None = None
         self._database_at_s = 0.0  # what the database's clock said then
-        self._unread = Seldom(_log, "revision.unread", clock=clock)
+        self._unread = ThrottledWarning(_log, "revision.unread", clock=clock)
         self._told_stale = False
         self._unreadable = False  # the last look failed, or the running one had no answer for LOOK_S
         self._wanted = asyncio.Event()  # somebody waits for the next look
@@ -150,5 +150,5 @@ class RevisionWatch:
 def _read(connection: sa.Connection, known: int | None) -> tuple[int, Sequence[Change] | None, int]:
     """The revision, what the writes since `known` concern, and the database's clock."""
     number = revision.read(connection)
-    changes = () if number == known else revision.since(connection, known, number)
+    changes = () if number == known else revision.changes_since(connection, known, number)
     return number, changes, database_now(connection)

@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from billing.accounts import alerts
-from billing.accounts.alerts import CLAIM_MAX, Claimed
+from billing.accounts.alerts import CLAIM_MAX, ClaimedDelivery
 from billing.database import Database, DatabaseUnavailable
 from gateway.metrics import Metrics
 from gateway.views.accounts import AlertView
@@ -41,7 +41,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 NO_PUBLIC_ADDRESS = "its host has no address that webhooks may be sent to (webhooks.private_addresses)"
 
 
-class Undelivered(Exception):
+class DeliveryFailed(Exception):
     """Why an attempt failed, in a sentence that tenants may see; `detail` is for the log only."""
 
     def __init__(self, message: str, detail: str | None = None) -> None:
@@ -49,7 +49,7 @@ class Undelivered(Exception):
         self.detail = detail
 
 
-class Event(msgspec.Struct, frozen=True):
+class AlertEvent(msgspec.Struct, frozen=True):
     """The body of a delivery: the same, byte for byte, at every attempt and every webhook. `id` is the alert's: whoever
     gets it twice knows it by that. `created_at` in Unix seconds."""
 
@@ -100,10 +100,10 @@ class Deliverer:
         claimed = await self._database.write(lambda c: alerts.claim(c, retry_s=self._retry_s))
         errors = await asyncio.gather(*map(self._attempt, claimed))
         results = list(zip(claimed, errors, strict=True))
-        await self._database.write(lambda connection: alerts.report(connection, results))
+        await self._database.write(lambda connection: alerts.record_attempts(connection, results))
         return len(claimed)
 
-    async def _attempt(self, claimed: Claimed) -> str | None:
+    async def _attempt(self, claimed: ClaimedDelivery) -> str | None:
         """None: delivered. Else why not."""
         detail = None
         try:
@@ -111,7 +111,7 @@ class Deliverer:
                 await self._post(claimed)
         except TimeoutError:
             error = f"no answer within {self._timeout_s:g} s"
-        except Undelivered as refused:
+        except DeliveryFailed as refused:
             error, detail = str(refused), refused.detail
         except ssl.SSLError as failed:
             reasons = (failed.reason, getattr(failed, "verify_message", None))
@@ -135,7 +135,7 @@ class Deliverer:
         _log.warning("webhooks.undelivered", extra={"fields": fields})
         return error
 
-    async def _post(self, claimed: Claimed) -> None:
+    async def _post(self, claimed: ClaimedDelivery) -> None:
         """Raises Undelivered, OSError, ValueError."""
         url = urlsplit(claimed.url)
         assert url.hostname is not None
@@ -151,7 +151,7 @@ class Deliverer:
         finally:
             writer.transport.abort()  # the rest of the answer, and a farewell, are not waited for
         if not 200 <= status <= 299:
-            raise Undelivered(f"the server answered {status}")
+            raise DeliveryFailed(f"the server answered {status}")
 
     async def _address(self, url: SplitResult) -> tuple[str, int]:
         """Where to connect: looked up once, so that the answer is the one that was looked at. Raises Undelivered."""
@@ -160,17 +160,17 @@ class Deliverer:
             found = await asyncio.get_running_loop().getaddrinfo(url.hostname, port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
             detail = f"the name {url.hostname!r} is not found: {error.strerror}"
-            raise Undelivered(NO_PUBLIC_ADDRESS, detail) from error
+            raise DeliveryFailed(NO_PUBLIC_ADDRESS, detail) from error
         addresses = [str(info[4][0]) for info in found]
         if not self._private_addresses:
             for address in addresses:
                 if not is_public(ipaddress.ip_address(address.partition("%")[0])):
-                    raise Undelivered(NO_PUBLIC_ADDRESS, f"{url.hostname!r} is at {address}, which is private")
+                    raise DeliveryFailed(NO_PUBLIC_ADDRESS, f"{url.hostname!r} is at {address}, which is private")
         return addresses[0], port
 
-    def _request(self, claimed: Claimed, url: SplitResult) -> bytes:
+    def _request(self, claimed: ClaimedDelivery, url: SplitResult) -> bytes:
         alert = AlertView.of(claimed.alert)
-        body = msgspec.json.encode(Event(alert.id, EVENT, alert.crossed_at, alert))
+        body = msgspec.json.encode(AlertEvent(alert.id, EVENT, alert.crossed_at, alert))
         timestamp = int(self._wall_clock())
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
         headers = {
@@ -201,7 +201,7 @@ def status_of(line: bytes) -> int:
     """Of an HTTP status line. Raises Undelivered."""
     words = line.split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not (words[1].isdigit() and len(words[1]) == 3):
-        raise Undelivered("the server did not answer in HTTP" if line else "the server closed without an answer")
+        raise DeliveryFailed("the server did not answer in HTTP" if line else "the server closed without an answer")
     return int(words[1])
 
 

@@ -17,11 +17,11 @@ from billing.ledger.settler import free_bytes
 RESERVE_FILE = "reserve"
 
 
-class NoRoom(OSError):
+class DiskFull(OSError):
     """The allocation failed, or would leave less than `free_min_bytes` free."""
 
 
-class Reserve:
+class DiskReserve:
     """The reserve of one upload, in its directory. `free_min_bytes`: bytes that stay free on the file system."""
 
     def __init__(self, directory: Path, free_min_bytes: int, free: Callable[[Path], int] = free_bytes) -> None:
@@ -31,7 +31,7 @@ class Reserve:
         self._free = free
 
     def resize(self, size: int) -> None:
-        """Grow or shrink to `size` bytes. Raises NoRoom when it cannot grow; the old size is kept then."""
+        """Grow or shrink to `size` bytes. Raises DiskFull when it cannot grow; the old size is kept then."""
         before = self.bytes
         if size == before:
             return
@@ -59,9 +59,9 @@ class Reserve:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, before)
-            raise error if isinstance(error, NoRoom) else NoRoom(*error.args) from error
+            raise error if isinstance(error, DiskFull) else DiskFull(*error.args) from error
 
     def _check(self, more: int) -> None:
         free = self._free(self._path.parent)
         if free - more < self._free_min_bytes:
-            raise NoRoom(f"{free} bytes are free, {more} are needed, and {self._free_min_bytes} stay free")
+            raise DiskFull(f"{free} bytes are free, {more} are needed, and {self._free_min_bytes} stay free")

@@ -11,13 +11,13 @@ import logging
 
 from adapters.files.store import AdapterStore
 from billing.database import Database, DatabaseUnavailable
-from billing.errors import NotFound
+from billing.errors import RowNotFound
 from billing.ledger.settler import free_bytes
 from gateway.catalog.adapters import live_contents
 from gateway.catalog.base_models import active_models
 from gateway.config.file import Config
-from gateway.host.adapter_process import Ran, run_adapters
-from gateway.uploads.staged import Base, base_of
+from gateway.host.adapter_process import ProcessResult, run_adapters
+from gateway.uploads.staged import AdapterBase, base_of
 
 REASON_CHARS_LOGGED = 500
 
@@ -52,18 +52,18 @@ class SlabMaker:
         for digest, model in sorted(contents.items()):
             try:
                 base = base_of(self._config, models, model)
-            except NotFound:  # a model that is not served any more
+            except RowNotFound:  # a model that is not served any more
                 continue
             if digest not in self._failed and await asyncio.to_thread(self._store.lacks_slab, digest, base.dtype):
                 made += await self._make(digest, base)
         return made
 
-    async def _make(self, digest: str, base: Base) -> bool:
+    async def _make(self, digest: str, base: AdapterBase) -> bool:
         arguments = ["slab", str(self._config.adapters_dir), digest, "--model", str(base.path), "--dtype", base.dtype]
         try:
             ran = await run_adapters(arguments, self._config.adapters.check_s_max)
         except TimeoutError:
-            ran = Ran(-1, "it took too long", "")
+            ran = ProcessResult(-1, "it took too long", "")
         if ran.status == 0:
             _log.info("slab.made", extra={"fields": {"digest": digest}})
             return True

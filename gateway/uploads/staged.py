@@ -12,18 +12,18 @@ from types import TracebackType
 
 import msgspec
 
-from adapters.files.check import CONFIG_FILE, Progress, check_adapter, keep_resolved
+from adapters.files.check import CONFIG_FILE, Progress, check_adapter, write_resolved_modules
 from adapters.files.config import CONFIG_BYTES_MAX, RANK_MAX
 from adapters.files.facts import Facts, facts_of, names_of_base, short_name
-from adapters.files.store import AdapterStore, Incoming, slab_of
-from billing.errors import NotFound
+from adapters.files.store import AdapterStore, IncomingAdapter, slab_of
+from billing.errors import RowNotFound
 from gateway.catalog.base_models import BaseModel
 from gateway.catalog.registry import base_shape
 from gateway.config.file import Config
 
 
 @dataclass(slots=True, frozen=True)
-class Base:
+class AdapterBase:
     """What adapters of a base model must fit. `rank_max`: the largest rank that its engine computes; `slabs`: each is
     kept a second time, as that engine lays it out in memory."""
 
@@ -34,10 +34,10 @@ class Base:
     slabs: bool = False
 
 
-class Staged:
+class StagedAdapter:
     """A checked adapter in the store's anteroom."""
 
-    def __init__(self, store: AdapterStore, incoming: Incoming, facts: Facts) -> None:
+    def __init__(self, store: AdapterStore, incoming: IncomingAdapter, facts: Facts) -> None:
         self.facts = facts
         self._store = store
         self._incoming = incoming
@@ -51,7 +51,7 @@ class Staged:
     def close(self) -> None:
         self._incoming.close()
 
-    def __enter__(self) -> Staged:
+    def __enter__(self) -> StagedAdapter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -64,24 +64,24 @@ class _Named(msgspec.Struct):
     base_model_name_or_path: str | None = None
 
 
-def base_of(config: Config, models: Sequence[BaseModel], name: str | None) -> Base:
-    """The one of these base models that has that name; None: the only one there is. Raises NotFound."""
+def base_of(config: Config, models: Sequence[BaseModel], name: str | None) -> AdapterBase:
+    """The one of these base models that has that name; None: the only one there is. Raises RowNotFound."""
     there = ", ".join(model.name for model in models)
     if name is None and len(models) != 1:
-        raise NotFound(f"a base is needed: one of {there}", "base")
+        raise RowNotFound(f"a base is needed: one of {there}", "base")
     model = models[0] if name is None else next((model for model in models if model.name == name), None)
     if model is None:
-        raise NotFound(f"there is no base model {name!r}; there is {there}", "base")
+        raise RowNotFound(f"there is no base model {name!r}; there is {there}", "base")
     return _base(config, model)
 
 
-def base_for(config: Config, models: Sequence[BaseModel], name: str | None, adapter: Path) -> Base:
+def base_for(config: Config, models: Sequence[BaseModel], name: str | None, adapter: Path) -> AdapterBase:
     """As `base_of`; but without a name, where there are several, the one that the adapter in that directory names."""
     named = base_named(config, models, adapter) if name is None and len(models) > 1 else None
     return named or base_of(config, models, name)
 
 
-def base_named(config: Config, models: Sequence[BaseModel], adapter: Path) -> Base | None:
+def base_named(config: Config, models: Sequence[BaseModel], adapter: Path) -> AdapterBase | None:
     """The one of these that the adapter in that directory says it was trained for, whoever published it; None where it
     says none of these, or cannot be read: its check says why."""
     try:
@@ -94,12 +94,14 @@ def base_named(config: Config, models: Sequence[BaseModel], adapter: Path) -> Ba
     return _base(config, found[0]) if wanted and len(found) == 1 else None
 
 
-def _base(config: Config, model: BaseModel) -> Base:
+def _base(config: Config, model: BaseModel) -> AdapterBase:
     rank_max = config.engine.adapter_rank_max if config.engine.device == "cuda" else RANK_MAX
-    return Base(model.name, Path(model.path), model.dtype, rank_max, config.adapters.slabs)
+    return AdapterBase(model.name, Path(model.path), model.dtype, rank_max, config.adapters.slabs)
 
 
-def stage_directory(store: AdapterStore, base: Base, source: Path, on_bytes: Progress | None = None) -> Staged:
+def stage_directory(
+    store: AdapterStore, base: AdapterBase, source: Path, on_bytes: Progress | None = None
+) -> StagedAdapter:
     """Copy the adapter in the directory `source` and check the copy, in this process. `on_bytes` hears of each byte
     when it is copied and when it is checked. Raises AdapterRefused, OSError, ValueError; then nothing is left."""
     incoming = store.begin()
@@ -107,7 +109,7 @@ def stage_directory(store: AdapterStore, base: Base, source: Path, on_bytes: Pro
         incoming.copy(source, on_bytes)
         shape = base_shape(base.path)
         checked = check_adapter(incoming.path, shape, rank_max=base.rank_max, dtype=base.dtype, on_bytes=on_bytes)
-        keep_resolved(incoming.path, checked.spec)
+        write_resolved_modules(incoming.path, checked.spec)
         facts = facts_of(checked, incoming.bytes, names_of_base(base.name, base.path))
         if base.slabs:
             slab_of(incoming.path, checked, shape, base.dtype)
@@ -115,4 +117,4 @@ def stage_directory(store: AdapterStore, base: Base, source: Path, on_bytes: Pro
     except BaseException:
         incoming.close()
         raise
-    return Staged(store, incoming, facts)
+    return StagedAdapter(store, incoming, facts)

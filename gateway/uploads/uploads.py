@@ -22,7 +22,7 @@ from litestar import Request
 from adapters.files.facts import Facts
 from adapters.files.header import AdapterRefused
 from adapters.files.slab_names import slab_name
-from adapters.files.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, Incoming
+from adapters.files.store import CONFIG_FILE, FILES, WEIGHTS_FILE, AdapterStore, IncomingAdapter
 from billing.ids import new_id
 from gateway import errors
 from gateway.admin.writes import Actor
@@ -31,8 +31,8 @@ from gateway.config.file import Config
 from gateway.host.adapter_process import run_adapters
 from gateway.http.form import Fields, Form
 from gateway.metrics import Metrics
-from gateway.uploads.disk_reserve import NoRoom, Reserve
-from gateway.uploads.staged import Base, Staged, base_for
+from gateway.uploads.disk_reserve import DiskFull, DiskReserve
+from gateway.uploads.staged import AdapterBase, StagedAdapter, base_for
 
 FIELDS = ("name", "base", "tenant", "shared", "pinned", "notes", "promote")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}  # as a form's field says them
@@ -60,11 +60,11 @@ class UploadView(msgspec.Struct, kw_only=True):
     started_at: int
 
 
-class Space:
+class UploadSpace:
     """The disk space of one upload: a reserve for the announced bytes, or for STEP_BYTES beyond those received, and for
     the adapter's slab. `slab_share`: upper bound of slab bytes per byte of the files."""
 
-    def __init__(self, reserve: Reserve, announced: int | None, slab_share: float) -> None:
+    def __init__(self, reserve: DiskReserve, announced: int | None, slab_share: float) -> None:
         self._reserve = reserve
         self._promised = STEP_BYTES if announced is None else announced
         self._slab_share = slab_share
@@ -72,11 +72,11 @@ class Space:
         self._settled = 0  # bytes received when the reserve was last resized
 
     async def take(self) -> None:
-        """Reserve the space, before the first byte. Raises NoRoom."""
+        """Reserve the space, before the first byte. Raises DiskFull."""
         await asyncio.to_thread(self._resize)
 
     async def note(self, count: int) -> None:
-        """Call before writing `count` bytes: shrinks the reserve, or extends it. Raises NoRoom."""
+        """Call before writing `count` bytes: shrinks the reserve, or extends it. Raises DiskFull."""
         self._came += count
         if self._came > self._promised:
             self._promised = self._came + STEP_BYTES
@@ -107,21 +107,23 @@ class Space:
         return int(self._promised * self._slab_share)
 
 
-class Upload:
+class ReceivedUpload:
     """One that has arrived whole, and is not checked yet."""
 
-    def __init__(self, uploads: Uploads, incoming: Incoming, running: _Running, fields: Fields, space: Space) -> None:
+    def __init__(
+        self, uploads: Uploads, incoming: IncomingAdapter, running: _RunningUpload, fields: Fields, space: UploadSpace
+    ) -> None:
         self.fields = fields
         self._uploads = uploads
         self._incoming = incoming
         self._running = running
         self._space = space
 
-    async def base(self, config: Config, models: Sequence[BaseModel], name: str | None) -> Base:
+    async def base(self, config: Config, models: Sequence[BaseModel], name: str | None) -> AdapterBase:
         """What it is checked against (`staging.base_for`). Raises NotFound."""
         return await asyncio.to_thread(base_for, config, models, name, self._incoming.path)
 
-    async def check(self, base: Base) -> Staged:
+    async def check(self, base: AdapterBase) -> StagedAdapter:
         """Check it in a separate process. Raises AdapterRefused with the reason, AccessEnded, OSError."""
         self._running.view.state = "checking"
         slab = self._incoming.path / slab_name(base.dtype)
@@ -135,10 +137,10 @@ class Upload:
             await asyncio.gather(releasing, return_exceptions=True)
         await asyncio.to_thread(self._space.close)
         await asyncio.to_thread(self._incoming.sync)
-        return Staged(self._uploads.store, self._incoming, facts)
+        return StagedAdapter(self._uploads.store, self._incoming, facts)
 
 
-class _Running:
+class _RunningUpload:
     """An upload that has a place."""
 
     def __init__(self, view: UploadView) -> None:
@@ -176,7 +178,7 @@ class Uploads:
         self._metrics = metrics
         self._free_min_bytes = config.upload_free_min_bytes
         self._slab_share = config.slab_item_bytes / ITEM_BYTES_MIN
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningUpload] = {}
 
     def running(self) -> list[UploadView]:
         """Oldest first."""
@@ -195,7 +197,7 @@ class Uploads:
     @contextlib.asynccontextmanager
     async def receive(
         self, request: Request[Any, Any, Any], by: Actor, bytes_left: int | None = None
-    ) -> AsyncIterator[Upload]:
+    ) -> AsyncIterator[ReceivedUpload]:
         """Receive an upload, which exists until the block is left. `bytes_left`: of the quota of the actor's tenant;
         None: no quota. Raises ApiError, with 507 for a full disk."""
         self._check_places(by)
@@ -207,11 +209,11 @@ class Uploads:
             started_at=int(time.time()),
         )
         bytes_max = self._bytes_max(view.bytes_total, bytes_left)
-        running = self._running[view.id] = _Running(view)
-        incoming: Incoming | None = None
+        running = self._running[view.id] = _RunningUpload(view)
+        incoming: IncomingAdapter | None = None
         try:
             incoming = await asyncio.to_thread(self.store.begin)
-            space = Space(Reserve(incoming.path, self._free_min_bytes), view.bytes_total, self._slab_share)
+            space = UploadSpace(DiskReserve(incoming.path, self._free_min_bytes), view.bytes_total, self._slab_share)
             await space.take()
             limits = {CONFIG_FILE: FILES[CONFIG_FILE], WEIGHTS_FILE: bytes_max}
 
@@ -223,9 +225,9 @@ class Uploads:
             async with running.bounded(self._settings.upload_s_max):
                 form = Form(incoming.path, limits, FIELDS)
                 fields = await form.read(request, bytes_max, self._settings.upload_idle_s, note)
-            yield Upload(self, incoming, running, fields, space)
+            yield ReceivedUpload(self, incoming, running, fields, space)
         except OSError as error:
-            full = isinstance(error, NoRoom) or error.errno in (errno.ENOSPC, errno.EDQUOT)
+            full = isinstance(error, DiskFull) or error.errno in (errno.ENOSPC, errno.EDQUOT)
             _log.error("upload.failed", extra={"fields": {"reason": str(error)}})
             message = "There is no room on the disk for it." if full else "The store of adapters cannot be written."
             raise errors.OtherStatus(507 if full else 500, message) from error
@@ -261,7 +263,7 @@ class Uploads:
             raise errors.RequestTooLarge(f"The upload is over the limit of {limit} bytes, {why}.", param=WEIGHTS_FILE)
         return limit
 
-    async def check(self, incoming: Incoming, base: Base) -> Facts:
+    async def check(self, incoming: IncomingAdapter, base: AdapterBase) -> Facts:
         """Ask a process that does nothing else. Raises AdapterRefused."""
         arguments = ["check", str(incoming.path), "--model", str(base.path), "--name", base.name]
         arguments += ["--rank-max", str(base.rank_max), "--dtype", base.dtype, *(["--slab"] if base.slabs else [])]

@@ -18,7 +18,7 @@ from billing.accounts.webhooks import MadeWebhook, Webhook
 from billing.books.projections import Projection
 from billing.books.usage import UsageRow
 from billing.clock import SECOND
-from billing.exports.jobs import Job
+from billing.exports.jobs import ExportJob
 from billing.ledger.expiry import Findings
 from engine.protocol.frames import StatusReport
 from gateway.access.audit_log import AuditLine
@@ -342,7 +342,7 @@ class ExportView(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: int | None
 
     @classmethod
-    def of(cls, job: Job) -> ExportView:
+    def of(cls, job: ExportJob) -> ExportView:
         fields = {name: getattr(job, name) for name in cls.__struct_fields__ if name != "progress"}
         for name in ("created_at", "started_at", "finished_at"):
             fields[name] = None if fields[name] is None else fields[name] // SECOND

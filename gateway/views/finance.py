@@ -15,7 +15,7 @@ from billing.books.invoices import Invoice, InvoiceLine
 from billing.books.periods import Period
 from billing.clock import SECOND
 from billing.proofs.equalities import Imbalance, Sums
-from billing.proofs.reconcile import Kind, Result, Standing
+from billing.proofs.reconcile import Kind, OpenFindings, Reconciliation
 
 
 def _seconds(moment: int | None) -> int | None:
@@ -141,7 +141,7 @@ class ReconciliationView(msgspec.Struct, frozen=True, kw_only=True):
     sums: list[Sums]
 
     @classmethod
-    def of(cls, result: Result) -> ReconciliationView:
+    def of(cls, result: Reconciliation) -> ReconciliationView:
         fields = {name: getattr(result, name) for name in cls.__struct_fields__}
         return cls(**fields | {"at": result.at // SECOND})
 
@@ -154,5 +154,5 @@ class StandingView(msgspec.Struct, frozen=True, kw_only=True):
     at: int | None
 
     @classmethod
-    def of(cls, standing: Standing) -> StandingView:
+    def of(cls, standing: OpenFindings) -> StandingView:
         return cls(imbalances=standing.imbalances, overshot=standing.overshot, at=_seconds(standing.at))

@@ -70,7 +70,7 @@ class ModelsView(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ModelStates(msgspec.Struct, frozen=True, kw_only=True):
     """What one gateway knows of all models now. `refused` and `draining`: by name."""
 
     max_tokens_default: int
@@ -81,7 +81,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     adapters: Mapping[str, int]
 
 
-def model_view(model: BaseModel, now: Standing, *, paths: bool) -> ModelView:
+def model_view(model: BaseModel, now: ModelStates, *, paths: bool) -> ModelView:
     """`paths`: whether the caller may see paths on the host."""
     info, place = now.infos.get(model.name), now.places.get(model.name)
     return ModelView(
@@ -117,13 +117,13 @@ def model_view(model: BaseModel, now: Standing, *, paths: bool) -> ModelView:
     )
 
 
-def _reason(model: BaseModel, now: Standing, *, paths: bool) -> str | None:
+def _reason(model: BaseModel, now: ModelStates, *, paths: bool) -> str | None:
     """Why it is refused. Without `paths` a general text: errors of unreadable files name their paths."""
     reason = now.refused.get(model.name) if model.active else None
     return reason if reason is None or paths else "it cannot be loaded; the roles owner and operator see why"
 
 
-def _state(model: BaseModel, now: Standing) -> State:
+def _state(model: BaseModel, now: ModelStates) -> State:
     if not model.active:
         there = model.name in now.infos or model.name in now.places or model.name in now.draining
         return "draining" if there else "removed"

@@ -111,7 +111,7 @@ class Overviews:
             at, found = self._read_at.get(tenant_id, (0.0, None))
             if found is None or self._clock() - at >= FRESH_S:
                 at = self._clock()
-                found = await self._database.report(lambda c: read(c, tenant_id))
+                found = await self._database.report(lambda c: read_overview(c, tenant_id))
                 self._read_at.pop(tenant_id, None)
                 if len(self._read_at) >= TENANTS_MAX:
                     del self._read_at[next(iter(self._read_at))]
@@ -119,7 +119,7 @@ class Overviews:
             return found
 
 
-def read(connection: sa.Connection, tenant_id: str | None) -> Overview:
+def read_overview(connection: sa.Connection, tenant_id: str | None) -> Overview:
     """Of one tenant, or (None) of all."""
     now = database_now(connection)
     spend = _spend(connection, tenant_id, now)
@@ -136,7 +136,7 @@ def read(connection: sa.Connection, tenant_id: str | None) -> Overview:
 
 
 def _spend(connection: sa.Connection, tenant_id: str | None, now: int) -> list[Spend]:
-    states = budgets.tightest(connection, tenant_id=tenant_id, limit=SPEND_MAX)
+    states = budgets.fullest_budgets(connection, tenant_id=tenant_id, limit=SPEND_MAX)
     tenant_ids = {state.budget.tenant_id for state in states}
     paces = projections.paces(connection, [state.budget for state in states], now, first_keys(connection, tenant_ids))
     tenants = tables.tenants
@@ -198,7 +198,7 @@ def _today(connection: sa.Connection, tenant_id: str | None, now: int) -> Today:
 
 
 def _of_the_books(connection: sa.Connection) -> list[Attention]:
-    standing = reconcile.standing(connection)
+    standing = reconcile.open_findings(connection)
     wrong = standing.imbalances + standing.overshot
     if not wrong:
         return []

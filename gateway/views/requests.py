@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from billing.books.history import Entry, Hold, RequestRow, Status, WholeRequest
+from billing.books.history import Hold, LedgerEntry, RequestRow, Status, WholeRequest
 from billing.clock import SECOND
 from gateway.views.accounts import UsageView
 from gateway.views.finance import CorrectionView
@@ -91,7 +91,7 @@ class EntryView(msgspec.Struct, frozen=True):
     recorded_at: float
 
     @classmethod
-    def of(cls, entry: Entry) -> EntryView:
+    def of(cls, entry: LedgerEntry) -> EntryView:
         return cls(**msgspec.structs.asdict(entry) | {"recorded_at": entry.recorded_at / SECOND})
 
 

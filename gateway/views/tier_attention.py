@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from engine.protocol.frames import RequestState, Snapshot
 from gateway.config.settings import TierSection
-from gateway.generation.first_tokens import Summary
+from gateway.generation.first_tokens import FirstTokenSummary
 from gateway.views.overview import Attention
 
 # The Tiers page's middle window: five minutes forget a night's outage, and a day remembers what was mended long ago.
@@ -20,7 +20,7 @@ TIERS_LINK = "/admin/tiers"
 LIVE_LINK = "/admin/live"
 
 
-def of_promises(tiers: Iterable[TierSection], attained: Mapping[str, Summary]) -> list[Attention]:
+def missed_targets(tiers: Iterable[TierSection], attained: Mapping[str, FirstTokenSummary]) -> list[Attention]:
     """`attained`: what the last WINDOW_S came to, by tier. A request that got a 503 missed the promise too."""
     found = []
     for tier in tiers:
@@ -38,7 +38,7 @@ def of_promises(tiers: Iterable[TierSection], attained: Mapping[str, Summary]) -
     return found
 
 
-def of_queues(tiers: Sequence[TierSection], snapshot: Snapshot) -> list[Attention]:
+def stuck_queues(tiers: Sequence[TierSection], snapshot: Snapshot) -> list[Attention]:
     """Tiers of which a request has no token yet, and has waited in the queue for longer than its whole target. The
     engine names the first 256 requests; where all of them run, nothing is known of those that wait."""
     late: dict[str, list[RequestState]] = {tier.name: [] for tier in tiers}

@@ -11,11 +11,11 @@ from typing import Literal
 import msgspec
 
 from gateway.config.settings import TierSection
-from gateway.generation.first_tokens import Summary, late_s
+from gateway.generation.first_tokens import FirstTokenSummary, delay_s
 
 Window = Literal["5m", "1h", "24h"]
 WINDOWS_S: dict[Window, int] = {"5m": 300, "1h": 3600, "24h": 86_400}
-NOTHING = Summary(requests=0, within_target=0, refused=0, p50_ms=None, p95_ms=None, p99_ms=None)
+NOTHING = FirstTokenSummary(requests=0, within_target=0, refused=0, p50_ms=None, p95_ms=None, p99_ms=None)
 
 
 class Attainment(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,9 @@ class TiersView(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
 
 
-def tier_view(tier: TierSection, rank: int, windows: Mapping[int, tuple[int, Mapping[str, Summary]]]) -> TierView:
+def tier_view(
+    tier: TierSection, rank: int, windows: Mapping[int, tuple[int, Mapping[str, FirstTokenSummary]]]
+) -> TierView:
     """`windows`: see first_tokens.summaries."""
     return TierView(
         name=tier.name,
@@ -90,7 +92,7 @@ def tier_view(tier: TierSection, rank: int, windows: Mapping[int, tuple[int, Map
     )
 
 
-def _attainment(window: Window, start_time: int, found: Summary) -> Attainment:
+def _attainment(window: Window, start_time: int, found: FirstTokenSummary) -> Attainment:
     return Attainment(
         window=window,
         start_time=start_time,
@@ -101,5 +103,5 @@ def _attainment(window: Window, start_time: int, found: Summary) -> Attainment:
         ttft_p95_ms=found.p95_ms,
         ttft_p99_ms=found.p99_ms,
         refused_503=found.refused,
-        late_s_max=late_s(WINDOWS_S[window]),
+        late_s_max=delay_s(WINDOWS_S[window]),
     )

@@ -219,7 +219,7 @@ def test_the_revision_goes_on_after_0017(empty_database_url: str) -> None:
     assert database.read_sync(revision.read) == 41
     assert database.read_sync(lambda c: c.execute(sa.select(revision.price_token)).scalar_one()) == 41
     database.write_sync(lambda c: revision.bump(c, revision.Change("keys", "ten_1")))
-    assert database.read_sync(lambda c: revision.since(c, 41, 42)) == [revision.Change("keys", "ten_1")]
+    assert database.read_sync(lambda c: revision.changes_since(c, 41, 42)) == [revision.Change("keys", "ten_1")]
     assert database.read_sync(lambda c: c.execute(sa.select(revision.price_token)).scalar_one()) == 41
     database.close()
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from engine.protocol import log_output
-from gateway.log import JsonFormatter, Seldom
+from gateway.log import JsonFormatter, ThrottledWarning
 
 
 def test_a_seldom_warning_counts_what_it_keeps_back(caplog: pytest.LogCaptureFixture) -> None:
     now = [100.0]
-    seldom = Seldom(logging.getLogger("test"), "it.happened", every_s=5.0, clock=lambda: now[0])
+    seldom = ThrottledWarning(logging.getLogger("test"), "it.happened", every_s=5.0, clock=lambda: now[0])
     for at in (100.0, 101.0, 104.9, 105.0, 105.1, 111.0):
         now[0] = at
         seldom.warn(reason=f"at {at}")

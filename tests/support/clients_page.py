@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.field_tables import STATES, Row, tables
+from gateway.field_tables import STATES, FieldRow, tables
 from support.paths import REPO
 
 PAGE = REPO / "docs" / "clients.md"
@@ -78,7 +78,7 @@ def markdown() -> str:
     return "".join([f"\n### `{table.path}`\n\n{_table(table.rows)}" for table in tables()]) + "\n"
 
 
-def _table(rows: list[Row]) -> str:
+def _table(rows: list[FieldRow]) -> str:
     lines = ["| field | | values | why |", "|---|---|---|---|"]
     for row in rows:
         field = f"`{row.field}`" + (" (required)" if row.required else "")

@@ -124,10 +124,10 @@ def test_without_a_terminal_a_service_logs_json_to_stderr(serve: Any) -> None:
 
 
 def test_a_slow_step_prints_its_seconds() -> None:
-    from gateway.commands.start_steps import Steps
+    from gateway.commands.start_steps import StartProgress
 
     said: list[str] = []
-    steps = Steps(said.append, 2, silence_s_max=0.05)
+    steps = StartProgress(said.append, 2, silence_s_max=0.05)
     with steps.step("one"):
         time.sleep(0.3)
     with pytest.raises(ValueError, match="no"), steps.step("two"):

@@ -23,7 +23,7 @@ from billing.ledger.journal import paths
 from gateway.access import keys
 from gateway.commands.run import gateway_specs
 from gateway.config.file import parse
-from gateway.host.workers import merged
+from gateway.host.workers import merge_metrics
 from support.paths import REPO
 from support.ports import free_port
 from support.stack import Stack, body
@@ -195,7 +195,7 @@ def test_workers_that_cannot_be(tmp_path: Path, arguments: list[str], says: str)
 def test_texts_of_several_workers_are_one() -> None:
     zero = b'# HELP a_total A\n# TYPE a_total counter\na_total{k="x y"} 1.0\n# HELP b B\n# TYPE b gauge\nb 2.0\n'
     one = b'# HELP a_total A\n# TYPE a_total counter\na_total{k="{"} 3.0\n# HELP b B\n# TYPE b gauge\nb 4.0\n'
-    assert merged({0: zero, 1: one, 2: None}).decode().splitlines() == [
+    assert merge_metrics({0: zero, 1: one, 2: None}).decode().splitlines() == [
         "# HELP laneway_worker_up Whether this worker answered",
         "# TYPE laneway_worker_up gauge",
         'laneway_worker_up{worker="0"} 1.0',

@@ -82,7 +82,9 @@ def _fill(connection: sa.Connection, hooli: str) -> None:
     ]
     for number in range(SOME):
         keys.create(connection, tenant_id=hooli, name=f"one of many {number:03}")
-        corrections.free(connection, hooli, picos=-number - 1, reason=f'"No. {number}", owed', actor="the tests")
+        corrections.correct_tenant(
+            connection, hooli, picos=-number - 1, reason=f'"No. {number}", owed', actor="the tests"
+        )
     for number in range(MANY):
         audit_log.record(connection, actor="the tests", action="tested", object_id=f"obj_{number:04}", tenant_id=hooli)
     start = now - 60 * DAY

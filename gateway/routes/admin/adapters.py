@@ -10,17 +10,17 @@ from litestar import Controller, Request, delete, get, patch, post
 from msgspec import Meta
 
 from adapters.files.facts import Facts
-from billing.lists import Listed
-from gateway.admin.administration import Actor, Administration, narrowed, tenant_of
+from billing.lists import ListPage
+from gateway.admin.administration import Actor, Administration, tenant_of, visible_tenant
 from gateway.catalog import adapters
 from gateway.catalog.adapters import Adapter, Registration, Version
 from gateway.catalog.base_models import BaseModel
 from gateway.errors import InvalidRequest
 from gateway.http.form import Fields
-from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, list_page, list_query
 from gateway.services import Services
-from gateway.uploads.staged import Base
-from gateway.uploads.uploads import BOOLEANS, Upload, UploadView
+from gateway.uploads.staged import AdapterBase
+from gateway.uploads.uploads import BOOLEANS, ReceivedUpload, UploadView
 from gateway.views.accounts import AddedAdapterView, Page, page
 
 AdapterSort = Literal["name", "-name", "base_model", "-base_model", "version", "-version", "created_at", "-created_at"]
@@ -85,12 +85,14 @@ class AdapterController(Controller):
         after: After = None,
     ) -> Page[Adapter]:
         """Adapters, of all owners or of one. `name`: those that have exactly this name, one of each owner at most."""
-        wanted = asked(sort, search, after, limit)
+        wanted = list_query(sort, search, after, limit)
 
-        def query(connection: sa.Connection) -> Listed[Adapter]:
-            return adapters.found(connection, wanted, tenant_id=narrowed(connection, by, tenant), name=name or None)
+        def query(connection: sa.Connection) -> ListPage[Adapter]:
+            return adapters.found(
+                connection, wanted, tenant_id=visible_tenant(connection, by, tenant), name=name or None
+            )
 
-        return listed(await services.database.read(query), lambda adapter: adapter)
+        return list_page(await services.database.read(query), lambda adapter: adapter)
 
     @get("/{adapter:str}", opt={"route": "/v1/admin/adapters/{adapter}"})
     async def get_adapter(self, services: Services, by: Actor, adapter: str) -> Adapter:
@@ -175,7 +177,7 @@ def _registration(fields: Fields) -> Registration:
     )
 
 
-async def _base(services: Services, by: Actor, upload: Upload) -> Base:
+async def _base(services: Services, by: Actor, upload: ReceivedUpload) -> AdapterBase:
     return await upload.base(services.config, _bases(services, by), _one(upload.fields, "base"))
 
 

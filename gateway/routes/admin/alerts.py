@@ -8,8 +8,8 @@ from litestar import Controller, delete, get, post
 
 from billing.accounts import alerts, webhooks
 from gateway.access import roles
-from gateway.admin.administration import Actor, Administration, narrowed
-from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, sequence
+from gateway.admin.administration import Actor, Administration, visible_tenant
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, TenantFilter, after_id, decode_sequence
 from gateway.services import Services
 from gateway.views.accounts import ListedAlertView, NewWebhookView, Page, WebhookView, page
 
@@ -47,7 +47,7 @@ class WebhookController(Controller):
         """Webhooks without their secrets, oldest first; of a tenant: those for its alerts alone."""
 
         def query(connection: sa.Connection) -> list[webhooks.Webhook]:
-            return webhooks.listing(connection, narrowed(connection, by, tenant))
+            return webhooks.listing(connection, visible_tenant(connection, by, tenant))
 
         def view(webhook: webhooks.Webhook) -> WebhookView:
             return WebhookView.of(webhook if roles.may(by.role, "alerts", "write") else webhook.redacted())
@@ -71,10 +71,10 @@ async def list_alerts(
 ) -> Page[ListedAlertView]:
     """Thresholds that were reached, the newest first, each with its deliveries; for somebody who has a tenant, those
     to its own webhooks."""
-    before = sequence(after)
+    before = decode_sequence(after)
 
     def query(connection: sa.Connection) -> Page[ListedAlertView]:
-        tenant_id = narrowed(connection, by, tenant)
+        tenant_id = visible_tenant(connection, by, tenant)
         found = alerts.listing(connection, tenant_id=tenant_id, before=before, limit=limit + 1)
         told = alerts.deliveries(connection, [alert.id for alert in found], seen_by=by.tenant_id)
         return page(

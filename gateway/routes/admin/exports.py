@@ -10,14 +10,14 @@ from litestar import Controller, delete, get, post
 from litestar.response import File
 
 from billing.exports import jobs
-from billing.exports.export import Spec
-from billing.exports.jobs import Job
+from billing.exports.export import ExportSpec
+from billing.exports.jobs import ExportJob
 from billing.focus import manifest
-from gateway.admin.administration import Actor, Administration, export_of, narrowed
+from gateway.admin.administration import Actor, Administration, export_of, visible_tenant
 from gateway.errors import Conflict
-from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, asked, listed
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, list_page, list_query
 from gateway.services import Services
-from gateway.upkeep.exports import NotHere
+from gateway.upkeep.exports import ExportFileElsewhere
 from gateway.views.accounts import ExportView, Page
 
 ExportSort = Literal["created_at", "-created_at", "month", "-month", "kind", "-kind", "state", "-state"]
@@ -48,9 +48,9 @@ class ExportController(Controller):
     ) -> ExportView:
         """Ask for a file. Of a closed month it is the same file each time; of an open one, what is there now."""
 
-        def change(connection: sa.Connection) -> Job:
-            tenant_id = narrowed(connection, by, data.tenant)
-            spec = Spec(kind=data.kind, format=data.format, month=data.month, tenant_id=tenant_id)
+        def change(connection: sa.Connection) -> ExportJob:
+            tenant_id = visible_tenant(connection, by, data.tenant)
+            spec = ExportSpec(kind=data.kind, format=data.format, month=data.month, tenant_id=tenant_id)
             return administration.create_export(connection, spec)
 
         return ExportView.of(await services.database.administer(change))
@@ -67,9 +67,9 @@ class ExportController(Controller):
         after: After = None,
     ) -> Page[ExportView]:
         """Exports with how far they are."""
-        wanted = asked(sort, search, after, limit)
-        found = await services.database.read(lambda c: jobs.found(c, wanted, tenant_id=narrowed(c, by, tenant)))
-        return listed(found, ExportView.of)
+        wanted = list_query(sort, search, after, limit)
+        found = await services.database.read(lambda c: jobs.found(c, wanted, tenant_id=visible_tenant(c, by, tenant)))
+        return list_page(found, ExportView.of)
 
     @get("/{export_id:str}", opt={"route": "/v1/admin/exports/{export_id}"})
     async def get_export(self, services: Services, by: Actor, export_id: str) -> ExportView:
@@ -99,7 +99,7 @@ class ExportController(Controller):
             raise Conflict(f"The export is {job.state}, so it has no file.")
         try:
             path = services.exporter.path(job, suffix)
-        except NotHere as error:
+        except ExportFileElsewhere as error:
             raise Conflict(str(error)) from None
         media_type = MEDIA_TYPES[job.format] if not suffix else "application/json"
         return File(path, filename=path.name, media_type=media_type)

@@ -15,13 +15,23 @@ from billing.books import corrections, invoices, periods
 from billing.books.corrections import REASON_CHARS_MAX
 from billing.books.margins import Margins
 from billing.clock import database_now
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.proofs import reconcile
-from billing.proofs.reconcile import Result
-from gateway.admin.administration import Actor, narrowed
+from billing.proofs.reconcile import Reconciliation
+from gateway.admin.administration import Actor, visible_tenant
 from gateway.admin.finance import Finance, adapter_names
 from gateway.errors import InvalidRequest
-from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed, sequence
+from gateway.routes.admin.paging import (
+    PAGE_DEFAULT,
+    After,
+    Limit,
+    Name,
+    Search,
+    TenantFilter,
+    decode_sequence,
+    list_page,
+    list_query,
+)
 from gateway.services import Services
 from gateway.views.accounts import Page, page
 from gateway.views.finance import (
@@ -82,7 +92,7 @@ async def list_periods(
     begin = _place(after)
 
     def query(connection: sa.Connection) -> list[periods.Period]:
-        tenant_id = narrowed(connection, by, tenant)
+        tenant_id = visible_tenant(connection, by, tenant)
         if month is not None:
             periods.check_month(month)
         return periods.listing(
@@ -112,11 +122,11 @@ async def list_invoices(
     after: After = None,
 ) -> Page[InvoiceView]:
     """Invoices, of all tenants or of one."""
-    wanted = asked(sort, search, after, limit)
+    wanted = list_query(sort, search, after, limit)
     found = await services.database.read(
-        lambda c: invoices.found(c, wanted, tenant_id=narrowed(c, by, tenant), month=month)
+        lambda c: invoices.found(c, wanted, tenant_id=visible_tenant(c, by, tenant), month=month)
     )
-    return listed(found, InvoiceView.of)
+    return list_page(found, InvoiceView.of)
 
 
 @get("/invoices/{invoice_id:str}", opt={"route": "/v1/admin/invoices/{invoice_id}", "area": "billing"})
@@ -126,7 +136,7 @@ async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeIn
     def query(connection: sa.Connection) -> WholeInvoiceView:
         found = invoices.get(connection, invoice_id)
         if not by.sees(found.tenant_id):
-            raise NotFound(f"there is no invoice {invoice_id!r}")
+            raise RowNotFound(f"there is no invoice {invoice_id!r}")
         return WholeInvoiceView.whole(found, invoices.lines(connection, invoice_id), adapter_names(connection))
 
     return await services.database.read(query)
@@ -176,10 +186,10 @@ async def list_corrections(
     after: After = None,
 ) -> Page[CorrectionView]:
     """Corrections in the order they were made."""
-    begin = sequence(after) or 0
+    begin = decode_sequence(after) or 0
 
     def query(connection: sa.Connection) -> list[corrections.Correction]:
-        tenant_id = narrowed(connection, by, tenant)
+        tenant_id = visible_tenant(connection, by, tenant)
         return corrections.listing(connection, tenant_id=tenant_id, request_id=request_id, after=begin, limit=limit + 1)
 
     found = await services.database.read(query)
@@ -200,7 +210,7 @@ async def list_reconciliations(
     services: Services, limit: Limit = PAGE_DEFAULT, after: After = None
 ) -> Page[ReconciliationView]:
     """What reconciling found, the newest first; the gateways reconcile each minute."""
-    before = sequence(after)
+    before = decode_sequence(after)
     found = await services.database.read(lambda c: reconcile.listing(c, before=before, limit=limit + 1))
     return page(found, limit, ReconciliationView.of, lambda result: str(result.number))
 
@@ -211,7 +221,7 @@ async def list_reconciliations(
 )
 async def reconciliation_standing(services: Services) -> StandingView:
     """What is known to be wrong, found since the last whole reconciling, and by it: 0 in sound books."""
-    return StandingView.of(await services.database.read(reconcile.standing))
+    return StandingView.of(await services.database.read(reconcile.open_findings))
 
 
 @post(
@@ -222,8 +232,12 @@ async def reconciliation_standing(services: Services) -> StandingView:
 async def reconcile_now(services: Services, month: Month = None) -> ReconciliationView:
     """Reconcile a month, or the whole ledger, now. It reads every row of it."""
 
-    def prove(connection: sa.Connection) -> Result:
-        return reconcile.whole(connection) if month is None else reconcile.month(connection, month, database_now)
+    def prove(connection: sa.Connection) -> Reconciliation:
+        return (
+            reconcile.reconcile_all(connection)
+            if month is None
+            else reconcile.reconcile_month(connection, month, database_now)
+        )
 
     result = await services.database.report(prove)
     return ReconciliationView.of(await services.database.keep(lambda c: reconcile.record(c, result)))

@@ -16,7 +16,7 @@ from gateway.services import Services
 READING = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
-def following(services: Services) -> Middleware:
+def reload_after_writes(services: Services) -> Middleware:
     """ASGI middleware of every operator's route: before a write is answered with success, this process reads the
     revision, and drops or reloads what the write concerns."""
 
@@ -28,7 +28,7 @@ def following(services: Services) -> Middleware:
 
             async def send_when_followed(message: Message) -> None:
                 if message["type"] == "http.response.start" and message["status"] < 400:
-                    await follow(services)
+                    await reload_now(services)
                 await send(message)
 
             await app(scope, receive, send_when_followed)
@@ -38,7 +38,7 @@ def following(services: Services) -> Middleware:
     return around
 
 
-async def follow(services: Services) -> None:
+async def reload_now(services: Services) -> None:
     """Apply here what was written. When the database goes away just then, it holds later."""
     with contextlib.suppress(DatabaseUnavailable):
         await services.watch.poll()

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from litestar import Controller, delete, get, post
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.admin.administration import Actor, Administration, narrowed
+from gateway.admin.administration import Actor, Administration, visible_tenant
 from gateway.config.allowance import LIMIT_MAX
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange, OwnLimits
@@ -58,7 +58,7 @@ class LimitsController(Controller):
         """Tenants and keys with limits of their own, of all or of one tenant."""
 
         def query(connection: sa.Connection) -> list[OwnLimits]:
-            return overrides.listing(connection, narrowed(connection, by, tenant))
+            return overrides.listing(connection, visible_tenant(connection, by, tenant))
 
         found = await services.database.read(query)
         return page(after_id(found, after), limit, lambda own: own, lambda own: own.id)

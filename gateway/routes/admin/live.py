@@ -14,7 +14,7 @@ from gateway.answers.sse import STREAM_HEADERS
 from gateway.errors import ApiError, Unavailable
 from gateway.routes.guard import admit_operator
 from gateway.services import Services
-from gateway.upkeep.live_feed import Live, Watcher
+from gateway.upkeep.live_feed import LiveFeed, Watcher
 
 KEEP_ALIVE_S = 5.0
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -40,7 +40,7 @@ async def engine_live(request: Request[Any, Any, Any], services: Services, by: A
 class LiveStream:
     """ASGI application: the events of one watcher. Raises Overloaded before the first byte."""
 
-    def __init__(self, live: Live, key_id: str, admit_again: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, live: LiveFeed, key_id: str, admit_again: Callable[[], Awaitable[None]]) -> None:
         self._live = live
         self._key_id = key_id
         self._admit_again = admit_again

@@ -15,15 +15,15 @@ from engine.protocol.frames import Snapshot
 from gateway import errors
 from gateway.access import roles
 from gateway.admin.administration import Actor, Administration
-from gateway.admin.model_rollout import ModelChanges
+from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import CONTEXT_TOKENS_MAX, NewModel
 from gateway.catalog import base_models
 from gateway.catalog.base_models import PATH, BaseModel, Dtype, ModelChange
 from gateway.config.settings import NAME
-from gateway.routes.admin.following import follow
+from gateway.routes.admin.following import reload_now
 from gateway.services import Services
 from gateway.views.live import adapter_places
-from gateway.views.models import ModelsView, ModelView, Standing, model_view
+from gateway.views.models import ModelStates, ModelsView, ModelView, model_view
 
 AWAY_RETRY_S = 5.0
 
@@ -92,7 +92,7 @@ class ModelController(Controller):
         try:
             made = await _changes(services, administration).add(wanted, services.models.keep)
         except EngineUnavailable as error:
-            _say_away(error)
+            _engine_unavailable(error)
         return await _shown(services, made)
 
     @get("/{model:path}", opt={"route": "/v1/admin/models/{model}"})
@@ -132,7 +132,7 @@ class ModelController(Controller):
         try:
             after = await _changes(services, administration).restore(name, services.models.keep)
         except EngineUnavailable as error:
-            _say_away(error)
+            _engine_unavailable(error)
         return await _shown(services, after)
 
 
@@ -140,8 +140,8 @@ def _name(path: str) -> str:
     return path.removeprefix("/")
 
 
-def _changes(services: Services, administration: Administration) -> ModelChanges:
-    return ModelChanges(services.database, services.engine, administration)
+def _changes(services: Services, administration: Administration) -> ModelRollout:
+    return ModelRollout(services.database, services.engine, administration)
 
 
 async def _look(services: Services) -> tuple[Snapshot | None, str | None]:
@@ -152,8 +152,8 @@ async def _look(services: Services) -> tuple[Snapshot | None, str | None]:
         return None, str(error)
 
 
-def _standing(services: Services, snapshot: Snapshot | None) -> Standing:
-    return Standing(
+def _standing(services: Services, snapshot: Snapshot | None) -> ModelStates:
+    return ModelStates(
         max_tokens_default=services.config.gateway.max_tokens_default,
         infos=services.engine.models,
         places={} if snapshot is None else {place.name: place for place in snapshot.models},
@@ -170,10 +170,10 @@ def _may_see_paths(by: Actor) -> bool:
 
 async def _shown(services: Services, model: BaseModel, *, paths: bool = True) -> ModelView:
     """The model after this gateway has applied the change. `paths` by default: a role that may write may see them."""
-    await follow(services)
+    await reload_now(services)
     snapshot, _ = await _look(services)
     return model_view(model, _standing(services, snapshot), paths=paths)
 
 
-def _say_away(error: EngineUnavailable) -> NoReturn:
-    raise errors.EngineAway(f"Nothing was changed: {error}.", retry_after_s=AWAY_RETRY_S) from error
+def _engine_unavailable(error: EngineUnavailable) -> NoReturn:
+    raise errors.EngineDown(f"Nothing was changed: {error}.", retry_after_s=AWAY_RETRY_S) from error

@@ -16,9 +16,18 @@ from billing.books import projections
 from billing.books.margins import Preview
 from billing.clock import SECOND, database_now
 from gateway.access import keys
-from gateway.admin.administration import Actor, Administration, budget_state, narrowed
+from gateway.admin.administration import Actor, Administration, budget_state, visible_tenant
 from gateway.admin.finance import Finance
-from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Search, TenantFilter, after_id, asked, listed
+from gateway.routes.admin.paging import (
+    PAGE_DEFAULT,
+    After,
+    Limit,
+    Search,
+    TenantFilter,
+    after_id,
+    list_page,
+    list_query,
+)
 from gateway.services import Services
 from gateway.views.accounts import BudgetView, ListedBudgetView, Page, PriceView, page
 
@@ -136,10 +145,10 @@ class BudgetController(Controller):
         after: After = None,
     ) -> Page[ListedBudgetView]:
         """Budgets with what is used, held and left of them in their present windows, and where that leads."""
-        wanted = asked(sort, search, after, limit)
+        wanted = list_query(sort, search, after, limit)
 
         def query(connection: sa.Connection) -> Page[ListedBudgetView]:
-            found = budgets.found(connection, wanted, tenant_id=narrowed(connection, by, tenant))
+            found = budgets.found(connection, wanted, tenant_id=visible_tenant(connection, by, tenant))
             now = database_now(connection)
             shown = [state.budget for state in found.items]
             tenant_ids = {budget.tenant_id for budget in shown}
@@ -150,7 +159,7 @@ class BudgetController(Controller):
                     state, projections.project(state, paces.get(state.budget.counts_for), now)
                 )
 
-            return listed(found, view)
+            return list_page(found, view)
 
         return await services.database.report(query)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Protocol, TypeVar
 import msgspec
 from litestar.params import Parameter
 
-from billing.lists import Asked, Listed, Place
+from billing.lists import ListCursor, ListPage, ListQuery
 from gateway.errors import InvalidRequest
 from gateway.views.accounts import Item, Page, Source
 
@@ -27,30 +27,32 @@ PREFIX = "page_"
 AnyPlace = TypeVar("AnyPlace", bound=msgspec.Struct)
 
 
-def asked(sort: str, search: str | None, after: str | None, limit: int) -> Asked:
+def list_query(sort: str, search: str | None, after: str | None, limit: int) -> ListQuery:
     """What a list is asked for. Raises InvalidRequest."""
     if search and "\0" in search:
         raise InvalidRequest("'search' has a character 0, which nothing here has.", param="search")
-    return Asked(sort=sort, search=search or None, after=None if after is None else place(after, Place), limit=limit)
+    return ListQuery(
+        sort=sort, search=search or None, after=None if after is None else decode_cursor(after, ListCursor), limit=limit
+    )
 
 
-def listed(found: Listed[Source], view: Callable[[Source], Item]) -> Page[Item]:
-    following = None if found.next is None else token(found.next)
+def list_page(found: ListPage[Source], view: Callable[[Source], Item]) -> Page[Item]:
+    following = None if found.next is None else encode_cursor(found.next)
     return Page(data=[view(one) for one in found.items], has_more=following is not None, next_page=following)
 
 
-def token(place: msgspec.Struct) -> str:
+def encode_cursor(place: msgspec.Struct) -> str:
     """Where a page begins, as one opaque word."""
     return PREFIX + base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
 
 
-def place(token: str, kind: type[AnyPlace]) -> AnyPlace:
+def decode_cursor(token: str, kind: type[AnyPlace]) -> AnyPlace:
     """Raises InvalidRequest."""
     try:
         word = token.removeprefix(PREFIX).encode()
         return msgspec.json.decode(base64.urlsafe_b64decode(word + b"=" * (-len(word) % 4)), type=kind)
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError) as error:
-        raise InvalidRequest(f"'page' is {token!r}, which is no page of this list.", param="page") from error
+        raise InvalidRequest(f"'page' is {encode_cursor!r}, which is no page of this list.", param="page") from error
 
 
 class Identified(Protocol):
@@ -71,7 +73,7 @@ def after_id(items: Sequence[WithId], after: str | None) -> Sequence[WithId]:
     raise InvalidRequest(f"'page' is {after!r}, which is not on this list.", param="page")
 
 
-def sequence(after: str | None) -> int | None:
+def decode_sequence(after: str | None) -> int | None:
     """A page that is named by a row's number. Raises InvalidRequest."""
     if after is None:
         return None

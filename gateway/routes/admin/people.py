@@ -12,8 +12,8 @@ from billing.accounts import tenants
 from gateway.access import keys
 from gateway.access.keys import OVERLAP_S_MAX, Key, Kind
 from gateway.access.roles import Role
-from gateway.admin.administration import Actor, Administration, key_of, narrowed, tenant_of
-from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, asked, listed
+from gateway.admin.administration import Actor, Administration, key_of, tenant_of, visible_tenant
+from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Name, Search, TenantFilter, list_page, list_query
 from gateway.services import Services
 from gateway.views.accounts import NewKeyView, Page, ProjectView, TenantView
 
@@ -125,9 +125,9 @@ class TenantController(Controller):
         after: After = None,
     ) -> Page[TenantView]:
         """Tenants; of somebody who has one, that one."""
-        wanted = asked(sort, search, after, limit)
+        wanted = list_query(sort, search, after, limit)
         found = await services.database.read(lambda c: tenants.found(c, wanted, tenant_id=by.tenant_id))
-        return listed(found, TenantView.of)
+        return list_page(found, TenantView.of)
 
     @get("/{tenant_id:str}", opt={"route": "/v1/admin/tenants/{tenant_id}"})
     async def get_tenant(self, services: Services, by: Actor, tenant_id: str) -> TenantView:
@@ -171,11 +171,11 @@ class ProjectController(Controller):
         after: After = None,
     ) -> Page[ProjectView]:
         """Projects, of all tenants or of one."""
-        wanted = asked(sort, search, after, limit)
+        wanted = list_query(sort, search, after, limit)
         found = await services.database.read(
-            lambda c: tenants.found_projects(c, wanted, tenant_id=narrowed(c, by, tenant))
+            lambda c: tenants.found_projects(c, wanted, tenant_id=visible_tenant(c, by, tenant))
         )
-        return listed(found, ProjectView.of)
+        return list_page(found, ProjectView.of)
 
     @patch("/{project_id:str}", opt={"route": "/v1/admin/projects/{project_id}"})
     async def change_project(
@@ -217,13 +217,19 @@ class KeyController(Controller):
     ) -> Page[Key]:
         """Keys without their secrets, the revoked ones too; every given value must match. `project` is an id. An
         expiring key is active, and ends within 14 days."""
-        wanted = asked(sort, search, after, limit)
+        wanted = list_query(sort, search, after, limit)
         found = await services.database.read(
             lambda c: keys.found(
-                c, wanted, tenant_id=narrowed(c, by, tenant), project_id=project, kind=kind, role=role, status=status
+                c,
+                wanted,
+                tenant_id=visible_tenant(c, by, tenant),
+                project_id=project,
+                kind=kind,
+                role=role,
+                status=status,
             )
         )
-        return listed(found, lambda key: key)
+        return list_page(found, lambda key: key)
 
     @get("/{key_id:str}", opt={"route": "/v1/admin/keys/{key_id}"})
     async def get_key(self, services: Services, by: Actor, key_id: str) -> Key:

@@ -10,15 +10,15 @@ import sqlalchemy as sa
 from litestar import get
 
 from billing.books import usage
-from billing.books.usage import Filter, Totals, UsageRow
+from billing.books.usage import Totals, UsageFilter, UsageRow
 from billing.clock import SECOND
 from billing.ledger import expiry
-from billing.lists import Listed
+from billing.lists import ListPage
 from engine.protocol.client import EngineUnavailable
 from gateway.access import audit_log
 from gateway.access.audit_log import AuditLine
-from gateway.admin.administration import Actor, narrowed
-from gateway.errors import EngineAway
+from gateway.admin.administration import Actor, visible_tenant
+from gateway.errors import EngineDown
 from gateway.routes.admin.paging import (
     PAGE_DEFAULT,
     After,
@@ -27,9 +27,9 @@ from gateway.routes.admin.paging import (
     Name,
     Search,
     TenantFilter,
-    asked,
-    listed,
-    sequence,
+    decode_sequence,
+    list_page,
+    list_query,
 )
 from gateway.services import Services
 from gateway.views.accounts import AuditLineView, AuditView, EngineView, Page, UsageView, page
@@ -69,7 +69,7 @@ async def usage_requests(
     after: After = None,
 ) -> Page[UsageView]:
     """Settled requests, one by one, in the ledger's order."""
-    begin = sequence(after) or 0
+    begin = decode_sequence(after) or 0
     which = _filter(project_id, key_id, model, adapter, tier, start_time, end_time)
 
     def query(connection: sa.Connection) -> list[UsageRow]:
@@ -102,11 +102,11 @@ async def list_audit_log(
     after: After = None,
 ) -> Page[AuditLineView]:
     """Administrative writes; every given value must match; start_time ≤ at < end_time."""
-    wanted = asked(sort, search, after, limit)
+    wanted = list_query(sort, search, after, limit)
 
-    def query(connection: sa.Connection) -> Listed[AuditLine]:
-        which = audit_log.Filter(
-            tenant_id=narrowed(connection, by, tenant),
+    def query(connection: sa.Connection) -> ListPage[AuditLine]:
+        which = audit_log.AuditFilter(
+            tenant_id=visible_tenant(connection, by, tenant),
             actor=actor,
             action=action,
             object_id=object_id,
@@ -115,7 +115,7 @@ async def list_audit_log(
         )
         return audit_log.found(connection, which, wanted)
 
-    return listed(await services.database.report(query), AuditLineView.of)
+    return list_page(await services.database.report(query), AuditLineView.of)
 
 
 @get("/engine", opt={"route": "/v1/admin/engine", "area": "engine"})
@@ -124,7 +124,7 @@ async def engine_status(services: Services) -> EngineView:
     try:
         return EngineView.of(await services.engine.status())
     except EngineUnavailable as error:
-        raise EngineAway("No engine is connected.") from error
+        raise EngineDown("No engine is connected.") from error
 
 
 def _filter(
@@ -135,8 +135,8 @@ def _filter(
     tier: str | None,
     start_time: int | None,
     end_time: int | None,
-) -> Filter:
-    return Filter(
+) -> UsageFilter:
+    return UsageFilter(
         project_id=project_id,
         key_id=key_id,
         model=model,
@@ -147,6 +147,6 @@ def _filter(
     )
 
 
-def _of_tenant(connection: sa.Connection, which: Filter, by: Actor, tenant: str | None) -> Filter:
+def _of_tenant(connection: sa.Connection, which: UsageFilter, by: Actor, tenant: str | None) -> UsageFilter:
     """Narrowed to a tenant given by id or slug, or to the asker's own. Raises NotFound."""
-    return msgspec.structs.replace(which, tenant_id=narrowed(connection, by, tenant))
+    return msgspec.structs.replace(which, tenant_id=visible_tenant(connection, by, tenant))

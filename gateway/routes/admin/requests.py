@@ -9,12 +9,21 @@ import sqlalchemy as sa
 from litestar import get
 
 from billing.books import history
-from billing.books.history import Filter, Place, RequestRow, Status
+from billing.books.history import RequestCursor, RequestFilter, RequestRow, Status
 from billing.clock import SECOND
-from billing.errors import NotFound
-from gateway.admin.administration import Actor, narrowed
+from billing.errors import RowNotFound
+from gateway.admin.administration import Actor, visible_tenant
 from gateway.errors import InvalidRequest
-from gateway.routes.admin.paging import PAGE_DEFAULT, After, Limit, Moment, Name, TenantFilter, place, token
+from gateway.routes.admin.paging import (
+    PAGE_DEFAULT,
+    After,
+    Limit,
+    Moment,
+    Name,
+    TenantFilter,
+    decode_cursor,
+    encode_cursor,
+)
 from gateway.services import Services
 from gateway.views.accounts import Page
 from gateway.views.requests import RequestView, WholeRequestView
@@ -45,12 +54,12 @@ async def list_requests(
     when it ended < end_time. What was asked and answered is not kept anywhere."""
     begin = None if after is None else _place(after)
 
-    def query(connection: sa.Connection) -> tuple[list[RequestRow], Place | None]:
-        which = Filter(
+    def query(connection: sa.Connection) -> tuple[list[RequestRow], RequestCursor | None]:
+        which = RequestFilter(
             status=status,
             ending=ending,
             request_id=search or None,
-            tenant_id=narrowed(connection, by, tenant),
+            tenant_id=visible_tenant(connection, by, tenant),
             project_id=project_id,
             key_id=key_id,
             model=model,
@@ -62,7 +71,7 @@ async def list_requests(
         return history.page(connection, which, after=begin, limit=limit)
 
     found, following = await services.database.report(query)
-    next_page = None if following is None else token(following)
+    next_page = None if following is None else encode_cursor(following)
     return Page(data=[RequestView.of(row) for row in found], has_more=next_page is not None, next_page=next_page)
 
 
@@ -73,14 +82,14 @@ async def get_request(services: Services, by: Actor, request_id: str) -> WholeRe
     def query(connection: sa.Connection) -> WholeRequestView:
         found = history.get(connection, request_id)
         if not by.sees(found.request.tenant_id):
-            raise NotFound(f"there is no request {request_id!r}")
+            raise RowNotFound(f"there is no request {request_id!r}")
         return WholeRequestView.whole(found)
 
     return await services.database.read(query)
 
 
-def _place(after: str) -> Place:
-    found = place(after, Place)
+def _place(after: str) -> RequestCursor:
+    found = decode_cursor(after, RequestCursor)
     if abs(found.at) > INTEGER_MAX or "\0" in found.request_id:
         raise InvalidRequest(f"'page' is {after!r}, which is no page of this list.", param="page")
     return found

@@ -17,7 +17,14 @@ from litestar.exceptions import ValidationException
 from litestar.handlers import BaseRouteHandler
 
 from adapters.files.header import AdapterRefused
-from billing.errors import AlreadyExists, BillingRefused, NotFound, NotYet, QuotaBytesExceeded, QuotaExceeded
+from billing.errors import (
+    AlreadyExists,
+    BillingRefused,
+    NotPossibleYet,
+    QuotaBytesExceeded,
+    RowNotFound,
+    TenantQuotaExceeded,
+)
 from gateway import errors
 from gateway.access.keys import KeyRefused
 from gateway.admin.administration import Actor, Administration
@@ -39,7 +46,7 @@ from gateway.routes.admin.finance import (
     reconciliation_standing,
     tier_margins,
 )
-from gateway.routes.admin.following import following
+from gateway.routes.admin.following import reload_after_writes
 from gateway.routes.admin.limits import LimitsController
 from gateway.routes.admin.live import engine_live
 from gateway.routes.admin.models import ModelController
@@ -119,7 +126,7 @@ def admin_router(services: Services) -> Router:
     return Router(
         path="/v1",
         route_handlers=[guarded, SessionController],
-        middleware=[following(services)],
+        middleware=[reload_after_writes(services)],
         dependencies={
             "by": Provide(by, sync_to_thread=False),
             "administration": Provide(administration, sync_to_thread=False),
@@ -160,7 +167,7 @@ class AdminRequest(Request[Any, Any, Any]):
 
 
 def _check_texts(request: Request[Any, Any, Any]) -> None:
-    """PostgreSQL cannot even be asked for a NUL, and nothing here has one. Raises InvalidRequest, NotFound."""
+    """PostgreSQL cannot even be asked for a NUL, and nothing here has one. Raises InvalidRequest, RowNotFound."""
     if "\0" in request.scope["path"]:
         raise errors.NotFound("Nothing here has a character 0 in its name.")
     for name, value in request.query_params.multi_items():
@@ -206,10 +213,10 @@ def _say_validation(_: Request[Any, Any, Any], error: ValidationException) -> No
 
 def _say_billing(_: Request[Any, Any, Any], error: BillingRefused) -> NoReturn:
     kinds: dict[type[BillingRefused], type[errors.ApiError]] = {
-        NotFound: errors.NotFound,
+        RowNotFound: errors.NotFound,
         AlreadyExists: errors.Conflict,
-        NotYet: errors.Conflict,
-        QuotaExceeded: errors.QuotaExceeded,
+        NotPossibleYet: errors.Conflict,
+        TenantQuotaExceeded: errors.QuotaExceeded,
         QuotaBytesExceeded: errors.RequestTooLarge,
     }
     kind = next((said for is_kind, said in kinds.items() if isinstance(error, is_kind)), errors.InvalidRequest)

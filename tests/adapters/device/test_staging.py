@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.device.host_cache import HostMemory
-from adapters.device.host_slabs import Slabs
+from adapters.device.host_slabs import SlabMemory
 from adapters.device.host_weights import READS_MAX, Source, read_weights
-from adapters.device.pool import Moved, TilePool
-from adapters.device.staging import Staging
+from adapters.device.pool import PoolMove, TilePool
+from adapters.device.staging import CopyBuffer
 from adapters.files.spec import AdapterRefused
 from support.adapters.files import BASE, loadable, lora_tensors, write_adapter
 from support.adapters.tile_pool import GUARD, PAGE_BYTES, Books
@@ -34,7 +34,7 @@ from support.adapters.tile_pool import GUARD, PAGE_BYTES, Books
 )
 def test_slabs_keep_the_books(actions: list[tuple[str, int]], sizes: list[int], stays: set[int]) -> None:
     memory = torch.zeros(100, dtype=torch.uint8)
-    slabs, order = Slabs(memory), list[str]()
+    slabs, order = SlabMemory(memory), list[str]()
     for action, number in actions:
         key = str(number)
         if action == "take" and key not in slabs:
@@ -72,9 +72,9 @@ def sources(directory: Path, count: int) -> dict[str, Path]:
     return found
 
 
-def wait_for(pool: TilePool, done: Callable[[], bool]) -> list[Moved]:
+def wait_for(pool: TilePool, done: Callable[[], bool]) -> list[PoolMove]:
     """Poll until then."""
-    moved, deadline = list[Moved](), time.monotonic() + 30
+    moved, deadline = list[PoolMove](), time.monotonic() + 30
     while not done():
         assert time.monotonic() < deadline
         moved += pool.poll()
@@ -147,7 +147,7 @@ def test_so_many_files_are_read_at_once_and_one_that_nobody_wants_gives_its_plac
 def test_one_too_large_for_the_way_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(AdapterRefused, match=rf"it takes {SLAB} bytes; adapter_host_bytes is {SLAB - 64}"):
         new_pool(tmp_path, 1, host_bytes=SLAB - 64)
-    staging = Staging(torch.zeros(64, dtype=torch.uint8), HandLane())
+    staging = CopyBuffer(torch.zeros(64, dtype=torch.uint8), HandLane())
     with pytest.raises(AdapterRefused, match="adapter_staging_bytes is 64"):
         new_pool(tmp_path, 1, host_bytes=SLAB, staging=staging)
 
@@ -196,7 +196,7 @@ class HandLane:
 
 def staged_pool(directory: Path, count: int, *, places: int, host: int) -> tuple[TilePool, HandLane]:
     lane = HandLane()
-    staging = Staging(torch.zeros(places * SLAB, dtype=torch.uint8), lane)
+    staging = CopyBuffer(torch.zeros(places * SLAB, dtype=torch.uint8), lane)
     return new_pool(directory, count, host_bytes=host * SLAB, staging=staging), lane
 
 

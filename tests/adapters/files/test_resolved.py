@@ -16,7 +16,14 @@ import torch
 from adapters.device.host_weights import open_source
 from adapters.files import patterns
 from adapters.files.check import check_adapter, check_stored, resolve_stored
-from adapters.files.resolved import RESOLVED_FILE, Resolved, Unresolved, is_resolved, read_resolved, write_resolved
+from adapters.files.resolved import (
+    RESOLVED_FILE,
+    ModulesUnresolved,
+    ResolvedModules,
+    is_resolved,
+    read_resolved,
+    write_resolved,
+)
 from adapters.files.spec import AdapterRefused
 from adapters.files.store import AdapterStore
 from support.adapters.files import BASE, CONFIG, config_of, lora_tensors, write_adapter
@@ -95,7 +102,7 @@ def test_what_was_stored_before_is_resolved(store: AdapterStore, tmp_path: Path)
     directory = stored_before(
         store, tmp_path / "a", target_modules="^(?!.*mlp).*q_proj$", alpha_pattern={r"(?=l)layers\.[12]\..*": 8}
     )
-    with pytest.raises(Unresolved, match="missing"):
+    with pytest.raises(ModulesUnresolved, match="missing"):
         open_source(directory, BASE, torch.float32)
     assert store.lacks_modules(directory.name)
     assert resolve(tmp_path / "store", directory.name) == {}
@@ -141,7 +148,7 @@ def test_a_damaged_one_is_refused_and_made_again(store: AdapterStore, tmp_path: 
     path = directory / RESOLVED_FILE
     before = path.read_text()
     path.write_text(damage(before))
-    with pytest.raises(Unresolved, match="damaged"):
+    with pytest.raises(ModulesUnresolved, match="damaged"):
         open_source(directory, BASE, torch.float32)
     assert store.lacks_modules(directory.name), "so that the gateway has it made"
     store.resolve(directory.name)
@@ -156,7 +163,7 @@ def test_another_file_than_was_checked_is_refused(store: AdapterStore, tmp_path:
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    resolved = Resolved("ab" * 32, {(0, "q_proj"): (2, 0.1), (11, "up_proj"): (256, 1e-30)})
+    resolved = ResolvedModules("ab" * 32, {(0, "q_proj"): (2, 0.1), (11, "up_proj"): (256, 1e-30)})
     write_resolved(tmp_path, resolved)
     assert read_resolved(tmp_path) == resolved
     assert [path.name for path in tmp_path.iterdir()] == [RESOLVED_FILE]

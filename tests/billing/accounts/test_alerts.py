@@ -16,7 +16,7 @@ from billing.accounts import alerts, budgets, tenants, webhooks
 from billing.accounts.prices import PICOS_MAX
 from billing.clock import from_datetime
 from billing.database import Database
-from billing.errors import AlreadyExists, InvalidValue, NotFound
+from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from billing.ledger.ledger import Held, HoldRefused, Ledger
 from support.billing.books import OUTPUT, Books, settlement
 
@@ -174,7 +174,7 @@ async def test_two_gateways_at_once_tell_once_and_overshoot_nothing(books: Books
 # ---- the outbox
 
 
-def claim(books: Books, retry_s: float = RETRY_S) -> list[alerts.Claimed]:
+def claim(books: Books, retry_s: float = RETRY_S) -> list[alerts.ClaimedDelivery]:
     return books.database.write_sync(lambda c: alerts.claim(c, retry_s=retry_s))
 
 
@@ -204,15 +204,15 @@ async def test_a_delivery_is_attempted_until_it_succeeds(books: Books, ledger: L
     soft(books, 100, 50)
     await use(books, ledger, 60)
     [first] = claim(books, retry_s=0)
-    books.database.write_sync(lambda c: alerts.report(c, [(first, "the server said 500")]))
+    books.database.write_sync(lambda c: alerts.record_attempts(c, [(first, "the server said 500")]))
     assert (delivery(books).state, delivery(books).attempts) == ("pending", 1)
     assert delivery(books).last_error == "the server said 500"
     [second] = claim(books, retry_s=0)
     assert second == msgspec.structs.replace(first, attempt=2)
-    books.database.write_sync(lambda c: alerts.report(c, [(second, None)]))
+    books.database.write_sync(lambda c: alerts.record_attempts(c, [(second, None)]))
     done = delivery(books)
     assert (done.state, done.attempts, done.last_error, done.next_attempt_at) == ("delivered", 2, None, None)
-    books.database.write_sync(lambda c: alerts.report(c, [(first, "late news of the first attempt")]))
+    books.database.write_sync(lambda c: alerts.record_attempts(c, [(first, "late news of the first attempt")]))
     assert delivery(books) == done
     assert claim(books, retry_s=0) == []
 
@@ -226,7 +226,7 @@ async def test_waits_double_and_attempts_end(books: Books, ledger: Ledger) -> No
     for attempt in range(1, alerts.ATTEMPTS_MAX + 1):
         [claimed] = claim(books)
         assert claimed.attempt == attempt
-        books.database.write_sync(lambda c, one=claimed: alerts.report(c, [(one, "nobody there")]))
+        books.database.write_sync(lambda c, one=claimed: alerts.record_attempts(c, [(one, "nobody there")]))
         due = delivery(books).next_attempt_at
         if due is not None:
             now = books.database.read_sync(alerts.database_now)
@@ -310,14 +310,14 @@ def test_what_is_not_given_stays(books: Books) -> None:
     assert (changed.kind, changed.thresholds, changed.limit_amount) == ("soft", (30, 70), 5)
     assert change(kind="hard").thresholds == (30, 70)
     assert change(thresholds=[]).thresholds == ()
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         books.database.write_sync(lambda c: budgets.change(c, "bud_none", limit_amount=1))
 
 
 def test_a_budget_of_another_tenants_project_is_refused(books: Books) -> None:
     other = books.database.write_sync(lambda c: tenants.create(c, slug="other", name="Other", tier="batch"))
     project = books.database.read_sync(lambda c: tenants.default_project(c, other.id))
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         books.database.write_sync(
             lambda c: budgets.create(
                 c,
@@ -355,7 +355,7 @@ def test_a_webhooks_secret_is_in_nothing_but_the_answer(books: Books) -> None:
     assert made.secret.startswith(webhooks.SECRET_PREFIX)
     assert books.database.read_sync(webhooks.listing) == [made.webhook]
     assert "secret" not in made.webhook.__struct_fields__
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         books.database.write_sync(lambda c: webhooks.remove(c, "whk_none"))
 
 

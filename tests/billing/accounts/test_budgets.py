@@ -16,7 +16,7 @@ from billing import clock, revision
 from billing.accounts import budgets
 from billing.accounts.prices import PICOS_MAX
 from billing.clock import SECOND, from_datetime, window_end, window_start
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.ledger.ledger import Held, HoldRefused, Ledger
 from support.billing.books import Books, settlement
 
@@ -182,7 +182,7 @@ async def test_states_say_used_held_left_and_reset(books: Books) -> None:
         ({"limit_amount": -1}, InvalidValue),
         ({"limit_amount": PICOS_MAX + 1}, InvalidValue),
         ({"scope_id": "ten_other"}, InvalidValue),
-        ({"tenant_id": "ten_other", "scope_id": "ten_other"}, NotFound),
+        ({"tenant_id": "ten_other", "scope_id": "ten_other"}, RowNotFound),
     ],
 )
 def test_refused(books: Books, changes: dict[str, Any], error: type[Exception]) -> None:
@@ -218,6 +218,6 @@ def test_every_write_bumps_the_revision(books: Books) -> None:
     assert (removed.limit_amount, removed.active) == (20, False)
     assert books.database.read_sync(lambda connection: budgets.listing(connection, tenant_id=books.tenant.id)) == []
     assert books.database.read_sync(lambda connection: budgets.listing(connection, inactive=True)) == [removed]
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         books.database.write_sync(lambda connection: budgets.remove(connection, "bud_none"))
     assert number() == before + 3

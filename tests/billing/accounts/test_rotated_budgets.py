@@ -62,7 +62,7 @@ class Rotating:
 
     def assert_sound(self, open_holds: int = 0) -> None:
         self.books.assert_sound(open_holds)
-        found = self.books.database.read_sync(lambda c: reconcile.whole(c))
+        found = self.books.database.read_sync(lambda c: reconcile.reconcile_all(c))
         assert found.imbalances == found.overshot == [], found
 
 

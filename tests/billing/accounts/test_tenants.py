@@ -8,7 +8,7 @@ import pytest
 
 from billing import revision
 from billing.accounts import tenants
-from billing.errors import AlreadyExists, InvalidValue, NotFound
+from billing.errors import AlreadyExists, InvalidValue, RowNotFound
 from support.billing.books import Books
 
 
@@ -25,7 +25,7 @@ def test_created_with_its_default_project(books: Books) -> None:
     project = database.read_sync(lambda connection: tenants.default_project(connection, tenant.id))
     assert (project.tenant_id, project.name) == (tenant.id, "default")
     assert database.read_sync(lambda connection: tenants.get(connection, "ten_none")) is None
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         database.read_sync(lambda connection: tenants.default_project(connection, "ten_none"))
 
 
@@ -98,6 +98,6 @@ def test_changes(books: Books) -> None:
         write(name="")
     with pytest.raises(InvalidValue, match="is 0; it must be over 0 and at most 1000"):
         write(share_weight=0.0)
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         books.database.write_sync(lambda c: tenants.suspend(c, "ten_none"))
     assert books.database.read_sync(revision.read) == before + 7

@@ -66,7 +66,7 @@ def test_corrections_that_no_invoice_could_hold_are_refused(books: Books) -> Non
 
     def charge(picos: int) -> None:
         books.database.write_sync(
-            lambda c: corrections.free(
+            lambda c: corrections.correct_tenant(
                 c, books.tenant.id, picos=picos, reason="r", actor="me", clock=lambda _connection: JANUARY
             )
         )

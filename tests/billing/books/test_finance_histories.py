@@ -25,14 +25,14 @@ from billing import tables
 from billing.accounts import prices, tenants
 from billing.accounts.prices import METERS, PriceBook
 from billing.books import corrections, invoices, periods, reports, rollups
-from billing.books.reports import GROUPS, Which
+from billing.books.reports import GROUPS, ReportFilter
 from billing.clock import DAY, SECOND
-from billing.errors import InvalidValue, NotYet
+from billing.errors import InvalidValue, NotPossibleYet
 from billing.exports import export, labels
-from billing.exports.export import Spec
+from billing.exports.export import ExportSpec
 from billing.focus.checker import check
 from billing.ledger.messages import Held, HoldRequest
-from billing.ledger.transaction import Group
+from billing.ledger.transaction import LedgerTransaction
 from billing.proofs import reconcile
 from support.billing.books import Books, settlement
 from support.billing.finance import at
@@ -151,7 +151,7 @@ class History:
         self.did.append(Did(finished, picos, tier, request.adapter, 1, tokens, request.request_id, unit))
 
     def group(self, holds: list[Any], endings: list[Any]) -> tuple[list[Any], list[Any]]:
-        work = Group(f"gw_{self.number}", 1e9, lambda _connection: self.now, self.book)
+        work = LedgerTransaction(f"gw_{self.number}", 1e9, lambda _connection: self.now, self.book)
         return self.database.write_sync(lambda c: work.run(c, holds, endings))
 
     def price(self, factor: int, days: int, adapter: bool) -> None:
@@ -164,7 +164,7 @@ class History:
         of = used[which % len(used)]
         before = sum(one.tokens[meter] for one in self.did if one.request_id == of.request_id)
         change = partial(
-            corrections.of_request, request_id=of.request_id, meter=meter, tokens=tokens, reason="r", actor="me",
+            corrections.correct_request, request_id=of.request_id, meter=meter, tokens=tokens, reason="r", actor="me",
             clock=lambda _connection: self.now,
         )  # fmt: skip
         if before + tokens < 0:
@@ -180,7 +180,7 @@ class History:
         if not picos:
             return
         self.database.write_sync(
-            lambda c: corrections.free(
+            lambda c: corrections.correct_tenant(
                 c, self.tenant, picos=picos, tier=tier, reason="r", actor="me", clock=lambda _connection: self.now
             )
         )
@@ -190,10 +190,10 @@ class History:
         self.database.write_sync(lambda c: tenants.update(c, self.tenant, time_zone=zone))
 
     def fold(self, limit: int) -> None:
-        self.database.write_sync(lambda c: rollups.fold(c, limit=limit, clock=lambda _connection: self.now))
+        self.database.write_sync(lambda c: rollups.fold_usage(c, limit=limit, clock=lambda _connection: self.now))
 
     def minute(self) -> None:
-        result = self.database.read_sync(reconcile.minute)
+        result = self.database.read_sync(reconcile.reconcile_minute)
         assert result.sound, result
         self.database.write_sync(lambda c: reconcile.record(c, result))
 
@@ -203,7 +203,7 @@ class History:
             return
         change = partial(invoices.close, tenant_id=self.tenant, month=first.month, actor="me")
         if self.now < first.end_at:
-            with pytest.raises(NotYet):
+            with pytest.raises(NotPossibleYet):
                 self.database.write_sync(lambda c: change(c, clock=lambda _connection: self.now))
             return
         invoice = self.database.write_sync(lambda c: change(c, clock=lambda _connection: self.now))
@@ -228,7 +228,7 @@ class History:
 
     def examine(self) -> None:
         start, end = self.began - 50 * DAY, self.now + 1
-        which = Which(start=start, end=end, tenant_ids=(self.tenant,))
+        which = ReportFilter(start=start, end=end, tenant_ids=(self.tenant,))
         items = self.pages(which, "1d", ("tier", "line_item"))
         assert sum(row.cost_picos for row in items) == sum(one.picos for one in self.did)
         assert all(row.groups["line_item"] for row in items)
@@ -257,25 +257,25 @@ class History:
             ends = datetime.fromtimestamp(month.end_at // SECOND, zone)
             assert (ends.day, ends.hour, ends.minute) == (1, 0, 0)
             assert (ends - timedelta(days=1)).strftime("%Y-%m") == month.month
-        whole = self.database.read_sync(reconcile.whole)
+        whole = self.database.read_sync(reconcile.reconcile_all)
         assert whole.sound, whole
         for label in {month.month for month in months}:
-            found = self.database.read_sync(lambda c, label=label: reconcile.month(c, label))
+            found = self.database.read_sync(lambda c, label=label: reconcile.reconcile_month(c, label))
             assert found.sound, found
 
     def export(self, directory: Path) -> None:
         """Each closed month's files, of both kinds, come to its invoice."""
         for month in self.database.read_sync(lambda c: periods.listing(c, tenant_id=self.tenant, state="closed")):
-            names = self.database.read_sync(lambda c: labels.own(c, self.tenant)) | {"provider": "Laneway"}
-            self.database.write_sync(lambda c, month=month, names=names: labels.keep(c, month, names))
+            names = self.database.read_sync(lambda c: labels.current_names(c, self.tenant)) | {"provider": "Laneway"}
+            self.database.write_sync(lambda c, month=month, names=names: labels.store_names(c, month, names))
             for kind in ("focus", "events"):
-                spec = Spec(kind=kind, format="jsonl", month=month.month, tenant_id=self.tenant)  # type: ignore[arg-type]
+                spec = ExportSpec(kind=kind, format="jsonl", month=month.month, tenant_id=self.tenant)  # type: ignore[arg-type]
                 made = self.database.read_sync(lambda c, spec=spec: export.run(c, spec, directory, bytes_max=1 << 30))
                 assert sum(made.billed.values(), Decimal(0)).scaleb(12) == self.closed[month.month]
                 assert kind == "events" or check(directory / made.file).musts == 0
 
-    def pages(self, which: Which, width: Any, group_by: Any) -> list[reports.Sums]:
-        rows: list[reports.Sums] = []
+    def pages(self, which: ReportFilter, width: Any, group_by: Any) -> list[reports.GroupSums]:
+        rows: list[reports.GroupSums] = []
         place = None
         limit = 5000 if width == "1h" else 23
         while True:

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from billing import tables
 from billing.accounts import prices
 from billing.books import history, rollups
-from billing.books.history import Filter, Place, RequestRow
+from billing.books.history import RequestCursor, RequestFilter, RequestRow
 from billing.books.rollups import HOUR
-from billing.errors import NotFound
+from billing.errors import RowNotFound
 from billing.ledger.ledger import Held, Ledger
 from support.billing.books import Books, settlement
 
@@ -54,7 +54,7 @@ def add(connection: sa.Connection, books: Books, count: int, chance: random.Rand
             connection.execute(sa.insert(tables.usage).values(shared | measured | times | made))
 
 
-def by_hand(books: Books, which: Filter) -> list[str]:
+def by_hand(books: Books, which: RequestFilter) -> list[str]:
     found = []
     for hold in books.database.read_sync(lambda c: c.execute(sa.select(tables.holds)).all()):
         at = hold.held_at if hold.state == "held" else hold.ended_at
@@ -66,9 +66,9 @@ def by_hand(books: Books, which: Filter) -> list[str]:
     return [request_id for *_, request_id in sorted(found, reverse=True)]
 
 
-def paged(books: Books, which: Filter, limit: int) -> list[RequestRow]:
+def paged(books: Books, which: RequestFilter, limit: int) -> list[RequestRow]:
     found: list[RequestRow] = []
-    after: Place | None = None
+    after: RequestCursor | None = None
     while True:
         rows, after = books.database.read_sync(lambda c, a=after: history.page(c, which, after=a, limit=limit))  # type: ignore[misc]
         assert len(rows) == limit or after is None
@@ -106,14 +106,14 @@ def test_it_is_the_list_made_by_hand(books: Books, folded: str) -> None:
         books.database.write_sync(rollups.fold_all)
     if folded == "a part":  # what comes now is of any hour, and in no roll-up
         books.database.write_sync(lambda c: add(c, books, 30, chance))
-    whole = Filter(tenant_id=books.tenant.id)
+    whole = RequestFilter(tenant_id=books.tenant.id)
     assert len(by_hand(books, whole)) >= 90
     for fields in FILTERS:
-        which = Filter(**fields)
+        which = RequestFilter(**fields)
         expected = by_hand(books, which)
         for limit in (1, 4, 1000):
             assert [row.request_id for row in paged(books, which, limit)] == expected, (fields, limit)
-    for row in paged(books, Filter(), 50):
+    for row in paged(books, RequestFilter(), 50):
         assert (row.cost_picos is None) == (row.status != "settled")
 
 
@@ -137,5 +137,5 @@ async def test_all_of_one(books: Books) -> None:
     assert max(entry.amount_picos for entry in found.entries) == found.hold.settled_picos == found.request.cost_picos
     other = books.database.read_sync(lambda c: history.get(c, voided.request_id))
     assert (other.request.status, other.request.ending, other.entries) == ("voided", "refused", [])
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         books.database.read_sync(lambda c: history.get(c, "req_absent"))

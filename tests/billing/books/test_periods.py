@@ -11,7 +11,7 @@ from billing import tables
 from billing.accounts import prices, tenants
 from billing.books import corrections, invoices, periods, rollups
 from billing.clock import SECOND, database_now
-from billing.errors import InvalidValue, NotFound, NotYet
+from billing.errors import InvalidValue, NotPossibleYet, RowNotFound
 from billing.ledger.ledger import Ledger
 from support.billing.books import INPUT, OUTPUT, Books, settlement
 from support.billing.finance import at, close, fold, run_group, use
@@ -23,7 +23,7 @@ def rows_of(books: Books, month: str) -> list[str]:
     """Request ids, by the rule that exports and proofs use."""
     query = (
         sa.select(tables.usage.c.request_id)
-        .join(tables.billing_periods, periods.belongs())
+        .join(tables.billing_periods, periods.usage_in_period())
         .where(tables.billing_periods.c.month == month)
         .order_by(tables.usage.c.sequence)
     )
@@ -47,10 +47,10 @@ def test_a_month_is_closed_once_and_its_invoice_is_its_usage(books: Books) -> No
     now = at("2031-01-31T23:59")
     first = use(books, now, made=7)
     second = use(books, now + SECOND, made=3, tier="premium", adapter="adp_1")
-    with pytest.raises(NotFound, match="no period 2031-02"):
+    with pytest.raises(RowNotFound, match="no period 2031-02"):
         close(books, "2031-02", now)
     fold(books, now)
-    with pytest.raises(NotYet, match="it ends at 2031-02-01T00:00:00Z"):
+    with pytest.raises(NotPossibleYet, match="it ends at 2031-02-01T00:00:00Z"):
         close(books, "2031-01", now)
     after = at("2031-02-01T00:00")
     in_february = use(books, after)
@@ -84,7 +84,7 @@ def test_what_comes_late_is_in_the_next_period(books: Books) -> None:
     fold(books, january)
     late = books.request(most=5)
     run_group(books, january, [late])
-    with pytest.raises(NotYet, match="1 holds of 2031-01 are open"):
+    with pytest.raises(NotPossibleYet, match="1 holds of 2031-01 are open"):
         close(books, "2031-01", february)
     early = books.request(most=5)  # its hold is February's, its end is not
     run_group(books, february, [early])
@@ -100,9 +100,9 @@ def test_what_comes_late_is_in_the_next_period(books: Books) -> None:
     assert rolled_up(books, "2031-02")[0] == 2
     close(books, "2031-02", at("2031-03-01T00:00"))
     third = use(books, at("2031-03-01T00:00"))
-    with pytest.raises(NotYet, match="2031-03 has not ended"):
+    with pytest.raises(NotPossibleYet, match="2031-03 has not ended"):
         close(books, "2031-03", at("2031-03-31T23:59"))
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         close(books, "2031-04", at("2031-05-02T00:00"))
     assert rows_of(books, "2031-03") == [third.request_id]
     assert len(rows_of(books, "2031-01")) == 1
@@ -115,7 +115,7 @@ def test_months_are_closed_in_their_order(books: Books) -> None:
     months = books.database.read_sync(lambda c: periods.listing(c, tenant_id=books.tenant.id))
     assert [period.month for period in months] == ["2031-01", "2031-02", "2031-03"]
     assert [one.end_at for one in months[:-1]] == [one.start_at for one in months[1:]]
-    with pytest.raises(NotYet, match="2031-01 comes first"):
+    with pytest.raises(NotPossibleYet, match="2031-01 comes first"):
         close(books, "2031-02", at("2031-03-15T12:00"))
     close(books, "2031-01", at("2031-03-15T12:00"))
     empty = close(books, "2031-02", at("2031-03-15T12:00"))
@@ -181,7 +181,7 @@ def test_corrections_are_in_the_period_that_is_open_and_take_no_more_than_there_
 
     def correct(meter: str, tokens: int) -> corrections.Correction:
         return books.database.write_sync(
-            lambda c: corrections.of_request(
+            lambda c: corrections.correct_request(
                 c, request.request_id, meter=meter, tokens=tokens, reason="counted twice", actor="me", clock=close_at
             )
         )
@@ -192,12 +192,14 @@ def test_corrections_are_in_the_period_that_is_open_and_take_no_more_than_there_
     assert correct("output", 2).picos == 2 * OUTPUT
     with pytest.raises(InvalidValue, match="has 2 input tokens left"):
         correct("input", -3)
-    with pytest.raises(NotFound):
+    with pytest.raises(RowNotFound):
         books.database.write_sync(
-            lambda c: corrections.of_request(c, "req_none", meter="input", tokens=1, reason="r", actor="me")
+            lambda c: corrections.correct_request(c, "req_none", meter="input", tokens=1, reason="r", actor="me")
         )
     books.database.write_sync(
-        lambda c: corrections.free(c, books.tenant.id, picos=-7, reason="goodwill", actor="me", clock=close_at)
+        lambda c: corrections.correct_tenant(
+            c, books.tenant.id, picos=-7, reason="goodwill", actor="me", clock=close_at
+        )
     )
     books.assert_sound()
     invoice = close(books, "2031-02", at("2031-03-01T00:00"))
@@ -218,7 +220,7 @@ def test_corrections_that_are_refused(sqlite_books: Books, fields: dict[str, obj
     given: dict[str, object] = {"picos": 1, "reason": "r"} | fields
     with pytest.raises(InvalidValue) as refused:
         sqlite_books.database.write_sync(
-            lambda c: corrections.free(c, sqlite_books.tenant.id, actor="me", **given)  # type: ignore[arg-type]
+            lambda c: corrections.correct_tenant(c, sqlite_books.tenant.id, actor="me", **given)  # type: ignore[arg-type]
         )
     assert refused.value.param == param
 
@@ -235,9 +237,9 @@ async def test_a_row_that_commits_late_is_not_skipped(postgres_books: Books) -> 
 
     def settle_slowly(connection: sa.Connection) -> None:
         from billing.accounts.prices import PriceBook
-        from billing.ledger.transaction import Group
+        from billing.ledger.transaction import LedgerTransaction
 
-        Group("gw_1", 60.0, database_now, PriceBook()).run(connection, [], [settlement(slow, 5)])
+        LedgerTransaction("gw_1", 60.0, database_now, PriceBook()).run(connection, [], [settlement(slow, 5)])
         begun.set()
         assert go_on.wait(30)
 
@@ -247,7 +249,7 @@ async def test_a_row_that_commits_late_is_not_skipped(postgres_books: Books) -> 
     await ledger.settle(settlement(fast, 3))
     assert books.database.write_sync(lambda c: rollups.complete_up_to(c, patience_s=0.05)) is None
     assert books.database.write_sync(rollups.read_cursor).sequence == 0
-    folding = threading.Thread(target=books.database.write_sync, args=(rollups.fold,))
+    folding = threading.Thread(target=books.database.write_sync, args=(rollups.fold_usage,))
     folding.start()
     go_on.set()
     thread.join(30)
@@ -262,12 +264,12 @@ def test_folding_goes_in_bounded_steps(books: Books) -> None:
         use(books, at("2031-01-15T12:00") + number, made=number)
     steps = []
     while True:
-        step = books.database.write_sync(lambda c: rollups.fold(c, limit=3))
+        step = books.database.write_sync(lambda c: rollups.fold_usage(c, limit=3))
         steps.append(step.sequence_to - step.sequence_from)
         if not step.more:
             break
     assert (steps, rolled_up(books, "2031-01")[0]) == ([3, 3, 1], 7) or not books.database.is_sqlite
-    again = books.database.write_sync(rollups.fold)
+    again = books.database.write_sync(rollups.fold_usage)
     assert again.sequence_from == again.sequence_to
     hours = books.database.read_sync(lambda c: c.execute(sa.select(tables.usage_hours)).all())
     assert [(row.requests, row.output_tokens, row.input_tokens) for row in hours] == [(7, 21, 70)]

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from billing import tables
 from billing.accounts import tenants
 from billing.books import margins, periods, rollups, usage
-from billing.books.usage import Filter
+from billing.books.usage import UsageFilter
 from billing.ledger.ledger import Ledger
 from billing.ledger.messages import Recompute
 from support.billing.books import INPUT, OUTPUT, Books, settlement
@@ -34,24 +34,24 @@ async def other(books: Books) -> tenants.Tenant:
 
 
 def test_totals(books: Books, other: tenants.Tenant) -> None:
-    def totals(which: Filter) -> usage.Totals:
+    def totals(which: UsageFilter) -> usage.Totals:
         return books.database.read_sync(lambda connection: usage.totals(connection, which))
 
-    everything = totals(Filter())
+    everything = totals(UsageFilter())
     assert (everything.requests, everything.prompt_tokens, everything.completion_tokens) == (9, 90, 36)
-    mine = totals(Filter(tenant_id=books.tenant.id))
+    mine = totals(UsageFilter(tenant_id=books.tenant.id))
     assert (mine.requests, mine.completion_tokens, mine.made_tokens) == (6, 15, 15)
-    premium, standard = (totals(Filter(tenant_id=books.tenant.id, tier=tier)) for tier in ("premium", "standard"))
+    premium, standard = (totals(UsageFilter(tenant_id=books.tenant.id, tier=tier)) for tier in ("premium", "standard"))
     assert standard.cost_picos == {"USD": 4 * 10 * INPUT + (1 + 2 + 4 + 5) * OUTPUT}
     assert premium.cost_picos == {"USD": 3 * (2 * 10 * INPUT + (0 + 3) * OUTPUT)}
     assert mine.cost_picos["USD"] == premium.cost_picos["USD"] + standard.cost_picos["USD"]
-    assert totals(Filter(key_id="key_a")).requests + totals(Filter(key_id="key_b")).requests == 9
-    assert totals(Filter(model="none")).cost_picos == {}
+    assert totals(UsageFilter(key_id="key_a")).requests + totals(UsageFilter(key_id="key_b")).requests == 9
+    assert totals(UsageFilter(model="none")).cost_picos == {}
 
 
 def test_pages(books: Books, other: tenants.Tenant) -> None:
     def page(after: int) -> list[usage.UsageRow]:
-        which = Filter(tenant_id=books.tenant.id)
+        which = UsageFilter(tenant_id=books.tenant.id)
         return books.database.read_sync(lambda connection: usage.page(connection, which, after=after, limit=4))
 
     rows: list[usage.UsageRow] = []
@@ -62,16 +62,16 @@ def test_pages(books: Books, other: tenants.Tenant) -> None:
 
 
 def test_between_two_moments(books: Books, other: tenants.Tenant) -> None:
-    rows = books.database.read_sync(lambda connection: usage.page(connection, Filter()))
+    rows = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter()))
     middle = rows[4].finished_at
-    before = books.database.read_sync(lambda connection: usage.page(connection, Filter(end=middle)))
-    after = books.database.read_sync(lambda connection: usage.page(connection, Filter(start=middle)))
+    before = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(end=middle)))
+    after = books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(start=middle)))
     assert [row.request_id for row in before + after] == [row.request_id for row in rows]
     assert rows[4] in after
-    books.database.write_sync(lambda connection: rollups.fold(connection, limit=6))  # the others stay as they are
-    assert books.database.read_sync(lambda connection: usage.page(connection, Filter(end=middle))) == before
-    assert books.database.read_sync(lambda connection: usage.page(connection, Filter(start=middle))) == after
-    which = Filter(start=rows[0].finished_at, end=rows[-1].finished_at + 1)
+    books.database.write_sync(lambda connection: rollups.fold_usage(connection, limit=6))  # the others stay as they are
+    assert books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(end=middle))) == before
+    assert books.database.read_sync(lambda connection: usage.page(connection, UsageFilter(start=middle))) == after
+    which = UsageFilter(start=rows[0].finished_at, end=rows[-1].finished_at + 1)
 
     def page(after: int) -> list[usage.UsageRow]:
         return books.database.read_sync(lambda c: usage.page(c, which, after=after, limit=4))
@@ -102,7 +102,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
         )
         first = await ledger.settle(settled)
         assert await ledger.settle(settled) == first  # and nothing is written twice
-    which = Filter(tier="batch")
+    which = UsageFilter(tier="batch")
     rows = books.database.read_sync(lambda connection: usage.page(connection, which))
     assert [(row.device_s, row.recomputed, row.swapped_tokens) for row in rows] == [cost[1:] for cost in costs[:2]]
     assert books.database.read_sync(lambda connection: usage.get(connection, rows[0].request_id)) == rows[0]
@@ -117,7 +117,7 @@ async def test_preemption_is_charged_to_the_tier_that_caused_it(books: Books) ->
     by_cause = books.database.read_sync(lambda connection: connection.execute(query).all())
     assert dict(map(tuple, by_cause)) == {"batch": 3.0, "premium": 4.75, "standard": 0.125}
 
-    books.database.write_sync(rollups.fold)
+    books.database.write_sync(rollups.fold_usage)
     assert books.database.read_sync(lambda connection: usage.totals(connection, which)) == totals
     [period] = books.database.read_sync(periods.listing)
     found = books.database.read_sync(lambda c: margins.by_tier(c, period.month, device_second_picos=1000))

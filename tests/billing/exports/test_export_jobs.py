@@ -20,29 +20,29 @@ import sqlalchemy as sa
 from billing import tables
 from billing.accounts import tenants
 from billing.clock import database_now
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.exports import jobs
-from billing.exports.export import Spec
-from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, TENANT_WAITING_MAX, WAITING_MAX, Job
+from billing.exports.export import ExportSpec
+from billing.exports.jobs import ATTEMPTS_MAX, EXIT_STOPPED, TENANT_WAITING_MAX, WAITING_MAX, ExportJob
 from billing.focus.checker import check
 from billing.ledger import leases
 from billing.proofs import equalities, reconcile
-from gateway.upkeep.exports import Exporter, NotHere
+from gateway.upkeep.exports import Exporter, ExportFileElsewhere
 from support.billing.books import Books
 from support.billing.exports import BYTES_MAX, january, run, second_tenant
 
 
 @pytest.fixture
-def asked(books: Books) -> Spec:
+def asked(books: Books) -> ExportSpec:
     january(books, second_tenant(books))
-    return Spec(kind="focus", format="csv", month="2031-01", tenant_id=books.tenant.id)
+    return ExportSpec(kind="focus", format="csv", month="2031-01", tenant_id=books.tenant.id)
 
 
-def create(books: Books, spec: Spec) -> Job:
+def create(books: Books, spec: ExportSpec) -> ExportJob:
     return books.database.write_sync(lambda c: jobs.create(c, spec, actor="me"))
 
 
-def get(books: Books, job: Job) -> Job:
+def get(books: Books, job: ExportJob) -> ExportJob:
     return books.database.read_sync(lambda c: jobs.get(c, job.id))
 
 
@@ -50,8 +50,8 @@ def lease(books: Books, gateway_id: str, seconds: float = 60.0) -> None:
     books.database.write_sync(lambda c: leases.extend(c, gateway_id, seconds, database_now(c)))
 
 
-def take(books: Books, gateway_id: str) -> Job | None:
-    return books.database.write_sync(lambda c: jobs.take(c, gateway_id, "here"))
+def take(books: Books, gateway_id: str) -> ExportJob | None:
+    return books.database.write_sync(lambda c: jobs.claim(c, gateway_id, "here"))
 
 
 def exporter(books: Books, directory: Path, bytes_max: int = BYTES_MAX, host: str = "here") -> Exporter:
@@ -59,7 +59,7 @@ def exporter(books: Books, directory: Path, bytes_max: int = BYTES_MAX, host: st
     return Exporter(books.database, "gw_1", directory, bytes_max=bytes_max, provider="Laneway", host=host)
 
 
-def test_jobs_are_taken_one_after_another_and_of_the_dead_again(books: Books, asked: Spec) -> None:
+def test_jobs_are_taken_one_after_another_and_of_the_dead_again(books: Books, asked: ExportSpec) -> None:
     first, second = create(books, asked), create(books, asked)
     lease(books, "gw_1")
     lease(books, "gw_2")
@@ -67,16 +67,16 @@ def test_jobs_are_taken_one_after_another_and_of_the_dead_again(books: Books, as
     assert taken is not None
     assert (taken.id, taken.state, taken.attempts, taken.spec) == (first.id, "running", 1, asked)
     assert take(books, "gw_2") is None
-    assert not books.database.read_sync(jobs.waiting)
+    assert not books.database.read_sync(jobs.has_waiting)
     lease(books, "gw_1", -1.0)  # dead
     again = take(books, "gw_2")
     assert again is not None
     assert (again.id, again.attempts, again.gateway_id) == (first.id, 2, "gw_2")
     # The first gateway was not dead after all: what it says counts no more.
     own = {"read_rows": 1, "all_rows": 2, "rows": 1}
-    assert not books.database.write_sync(lambda c: jobs.progress(c, first.id, "gw_1", **own))
-    assert books.database.write_sync(lambda c: jobs.progress(c, first.id, "gw_2", **own))
-    books.database.write_sync(lambda c: jobs.release(c, first.id, "gw_2"))
+    assert not books.database.write_sync(lambda c: jobs.record_progress(c, first.id, "gw_1", **own))
+    assert books.database.write_sync(lambda c: jobs.record_progress(c, first.id, "gw_2", **own))
+    books.database.write_sync(lambda c: jobs.release_claim(c, first.id, "gw_2"))
     for attempt in (2, 3):
         assert (take(books, "gw_2") or first).attempts == attempt
         books.database.write_sync(lambda c: jobs.fail(c, first.id, "gw_2", "no disk", again=True))
@@ -91,13 +91,13 @@ def test_jobs_are_taken_one_after_another_and_of_the_dead_again(books: Books, as
     assert "begun 3 times" in str(get(books, second).error)
 
 
-def test_jobs_are_bounded_and_of_what_is_there(books: Books, asked: Spec) -> None:
-    with pytest.raises(NotFound, match="no period 2031-09"):
-        create(books, Spec(kind="focus", format="csv", month="2031-09", tenant_id=books.tenant.id))
+def test_jobs_are_bounded_and_of_what_is_there(books: Books, asked: ExportSpec) -> None:
+    with pytest.raises(RowNotFound, match="no period 2031-09"):
+        create(books, ExportSpec(kind="focus", format="csv", month="2031-09", tenant_id=books.tenant.id))
     made = [create(books, asked) for _ in range(TENANT_WAITING_MAX)]
     with pytest.raises(InvalidValue, match="24 exports of the tenant wait already"):
         create(books, asked)
-    assert books.database.write_sync(lambda c: jobs.end(c, made[0].id)).state == "cancelled"
+    assert books.database.write_sync(lambda c: jobs.cancel(c, made[0].id)).state == "cancelled"
     create(books, asked)
     listed = books.database.read_sync(lambda c: jobs.listing(c, tenant_id=books.tenant.id, limit=2))
     assert [job.sequence for job in listed] == [made[-1].sequence + 1, made[-1].sequence]
@@ -105,7 +105,7 @@ def test_jobs_are_bounded_and_of_what_is_there(books: Books, asked: Spec) -> Non
     assert len(rest) == TENANT_WAITING_MAX - 1
 
 
-def test_nobody_uses_up_the_exports_of_others(books: Books, asked: Spec) -> None:
+def test_nobody_uses_up_the_exports_of_others(books: Books, asked: ExportSpec) -> None:
     for _ in range(WAITING_MAX):
         with contextlib.suppress(InvalidValue):
             create(books, asked)
@@ -119,7 +119,7 @@ def test_nobody_uses_up_the_exports_of_others(books: Books, asked: Spec) -> None
         create(books, everyones)
 
 
-async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, asked: Spec, tmp_path: Path) -> None:
+async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, asked: ExportSpec, tmp_path: Path) -> None:
     made = run(books, tmp_path / "by hand", asked)
     worker = exporter(books, tmp_path / "exports", bytes_max=made.size_bytes + made.size_bytes // 2)
     first = create(books, asked)
@@ -135,12 +135,14 @@ async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, ask
     assert await worker.turn()
     assert (get(books, first).state, get(books, second).state) == ("removed", "done")
     assert os.listdir(tmp_path / "exports") == [second.id]
-    books.database.write_sync(lambda c: jobs.end(c, second.id))
+    books.database.write_sync(lambda c: jobs.cancel(c, second.id))
     assert get(books, second).state == "removed"
     assert not await worker.turn()
 
 
-async def test_hosts_that_share_a_folder_have_each_others_files(books: Books, asked: Spec, tmp_path: Path) -> None:
+async def test_hosts_that_share_a_folder_have_each_others_files(
+    books: Books, asked: ExportSpec, tmp_path: Path
+) -> None:
     """Tidying up keeps what another host finished there, within one bound, and drops what it left unfinished."""
     folder = tmp_path / "shared"
     size = run(books, tmp_path / "by hand", asked).size_bytes
@@ -161,22 +163,22 @@ async def test_hosts_that_share_a_folder_have_each_others_files(books: Books, as
     assert sorted(os.listdir(folder)) == sorted(job.id for job in made[1:])
 
 
-async def test_a_file_that_is_not_here_is_refused_by_its_host(books: Books, asked: Spec, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_here_is_refused_by_its_host(books: Books, asked: ExportSpec, tmp_path: Path) -> None:
     ours, theirs = exporter(books, tmp_path / "ours"), exporter(books, tmp_path / "theirs", host="there")
     job = create(books, asked)
     assert await theirs.turn()
-    with pytest.raises(NotHere, match=r"on the host 'there'.*this is 'here'.*made again.*same bytes"):
+    with pytest.raises(ExportFileElsewhere, match=r"on the host 'there'.*this is 'here'.*made again.*same bytes"):
         ours.path(get(books, job), "")
     shutil.rmtree(theirs.folder(job.id))
-    with pytest.raises(NotHere, match="gone from the host 'there'"):
+    with pytest.raises(ExportFileElsewhere, match="gone from the host 'there'"):
         theirs.path(get(books, job), "")
 
 
-async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked: Spec, tmp_path: Path) -> None:
+async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked: ExportSpec, tmp_path: Path) -> None:
     job, files = create(books, asked), tables.export_invoices
 
     def proved() -> list[equalities.Imbalance]:
-        return books.database.read_sync(lambda c: reconcile.month(c, "2031-01").imbalances)
+        return books.database.read_sync(lambda c: reconcile.reconcile_month(c, "2031-01").imbalances)
 
     assert await exporter(books, tmp_path).turn()
     [(export_id, invoice_id, picos)] = books.database.read_sync(lambda c: c.execute(sa.select(files)).all())
@@ -186,7 +188,7 @@ async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked
     assert proved() == [equalities.Imbalance("export", f"{job.id} of {invoice_id}", picos, picos - 1)]
 
 
-async def test_what_can_never_be_done_fails_at_once(books: Books, asked: Spec, tmp_path: Path) -> None:
+async def test_what_can_never_be_done_fails_at_once(books: Books, asked: ExportSpec, tmp_path: Path) -> None:
     job = create(books, asked)
     assert await exporter(books, tmp_path / "exports", bytes_max=1000).turn()
     failed = get(books, job)
@@ -234,13 +236,13 @@ async def turning(worker: Exporter) -> AsyncIterator[asyncio.Task[bool]]:
 
 
 @pytest.fixture
-def postgres_asked(postgres_books: Books) -> Spec:
+def postgres_asked(postgres_books: Books) -> ExportSpec:
     january(postgres_books, second_tenant(postgres_books))
-    return Spec(kind="focus", format="csv", month="2031-01", tenant_id=postgres_books.tenant.id)
+    return ExportSpec(kind="focus", format="csv", month="2031-01", tenant_id=postgres_books.tenant.id)
 
 
 async def test_a_killed_job_is_begun_again_and_gives_the_same_bytes(
-    postgres_books: Books, postgres_asked: Spec, tmp_path: Path
+    postgres_books: Books, postgres_asked: ExportSpec, tmp_path: Path
 ) -> None:
     books, asked = postgres_books, postgres_asked
     made = run(books, tmp_path / "by hand", asked)
@@ -261,21 +263,21 @@ async def test_a_killed_job_is_begun_again_and_gives_the_same_bytes(
     assert (done.state, done.attempts, done.sha256, done.error) == ("done", 2, made.sha256, None)
 
 
-async def test_a_cancelled_job_stops(postgres_books: Books, postgres_asked: Spec, tmp_path: Path) -> None:
+async def test_a_cancelled_job_stops(postgres_books: Books, postgres_asked: ExportSpec, tmp_path: Path) -> None:
     books, asked = postgres_books, postgres_asked
     worker = exporter(books, tmp_path / "exports")
     job = create(books, asked)
     async with turning(worker) as task:
         with locked(books):
             await asyncio.to_thread(wait_begun, worker.folder(job.id))
-            books.database.write_sync(lambda c: jobs.end(c, job.id))
+            books.database.write_sync(lambda c: jobs.cancel(c, job.id))
         assert await task
     assert get(books, job).state == "cancelled"
     assert os.listdir(tmp_path / "exports") == []
 
 
 async def test_a_gateway_that_stops_leaves_its_job_to_the_next(
-    postgres_books: Books, postgres_asked: Spec, tmp_path: Path
+    postgres_books: Books, postgres_asked: ExportSpec, tmp_path: Path
 ) -> None:
     books, asked = postgres_books, postgres_asked
     worker = exporter(books, tmp_path / "exports")
@@ -289,7 +291,9 @@ async def test_a_gateway_that_stops_leaves_its_job_to_the_next(
     assert (get(books, job).state, get(books, job).attempts) == ("queued", 0)
 
 
-def test_a_job_ends_with_the_gateway_that_began_it(postgres_books: Books, postgres_asked: Spec, tmp_path: Path) -> None:
+def test_a_job_ends_with_the_gateway_that_began_it(
+    postgres_books: Books, postgres_asked: ExportSpec, tmp_path: Path
+) -> None:
     """The gateway is killed: its job's process must not go on beside the one that takes the job over."""
     books, asked = postgres_books, postgres_asked
     run(books, tmp_path / "by hand", asked)  # the names are kept
@@ -325,7 +329,7 @@ def test_a_job_ends_with_the_gateway_that_began_it(postgres_books: Books, postgr
 def test_a_process_without_its_job_does_nothing(sqlite_books: Books, tmp_path: Path) -> None:
     books = sqlite_books
     january(books, second_tenant(books))
-    spec = Spec(kind="focus", format="csv", month="2031-01", tenant_id=books.tenant.id)
+    spec = ExportSpec(kind="focus", format="csv", month="2031-01", tenant_id=books.tenant.id)
     run(books, tmp_path / "by hand", spec)
     job = create(books, spec)
     done = subprocess.run(

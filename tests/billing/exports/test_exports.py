@@ -21,11 +21,11 @@ from billing import tables
 from billing.accounts import tenants
 from billing.books import invoices, periods
 from billing.clock import to_datetime
-from billing.errors import InvalidValue, NotFound
+from billing.errors import InvalidValue, RowNotFound
 from billing.exports import amounts, events, export, labels, writers
 from billing.exports.amounts import decimal_text, precise_moment_text
-from billing.exports.export import BooksDiffer, Cancelled, MissingLibrary, Spec, TooLarge
-from billing.focus.checker import CannotRead, check
+from billing.exports.export import BooksDiffer, ExportCancelled, ExportSpec, ExportTooLarge, MissingLibrary
+from billing.focus.checker import UnreadableFile, check
 from billing.focus.manifest import Manifest
 from support.billing.books import Books, settlement
 from support.billing.exports import (
@@ -45,8 +45,8 @@ from support.billing.finance import at, close, fold, run_group, use
 FORMATS = [("focus", "csv"), ("focus", "parquet"), ("focus", "jsonl"), ("events", "jsonl")]
 
 
-def spec(books: Books, format_: str = "csv", month: str = "2031-01", kind: str = "focus") -> Spec:
-    return Spec(kind=kind, format=format_, month=month, tenant_id=books.tenant.id)  # type: ignore[arg-type]
+def spec(books: Books, format_: str = "csv", month: str = "2031-01", kind: str = "focus") -> ExportSpec:
+    return ExportSpec(kind=kind, format=format_, month=month, tenant_id=books.tenant.id)  # type: ignore[arg-type]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -210,7 +210,7 @@ def test_a_tenants_export_holds_nothing_of_another(books: Books, tmp_path: Path,
     assert "Globex" not in json.dumps(rows)
     assert "key_other" not in json.dumps(rows)
     assert [period.tenant_id for period in made.periods] == [books.tenant.id]
-    everyone = Spec(kind=kind, format=format_, month="2031-01")  # type: ignore[arg-type]
+    everyone = ExportSpec(kind=kind, format=format_, month="2031-01")  # type: ignore[arg-type]
     made = run(books, tmp_path / "all", everyone)
     assert {period.tenant_id for period in made.periods} == {books.tenant.id, other.id}
     total = ledger_picos(books, books.tenant.id) + ledger_picos(books, other.id)
@@ -362,21 +362,21 @@ def test_nothing_stays_of_an_export_that_was_stopped_or_too_large(sqlite_books: 
     january(books, second_tenant(books))
 
     def stop(done: int, total: int, rows: int) -> None:
-        raise Cancelled
+        raise ExportCancelled
 
-    with pytest.raises(Cancelled):
+    with pytest.raises(ExportCancelled):
         run(books, tmp_path / "out", spec(books), progress=stop)
-    with pytest.raises(TooLarge, match="larger than 1000 bytes"):
+    with pytest.raises(ExportTooLarge, match="larger than 1000 bytes"):
         run(books, tmp_path / "out", spec(books), bytes_max=1000)
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_what_cannot_be_exported_is_refused(sqlite_books: Books, tmp_path: Path) -> None:
     books = sqlite_books
-    with pytest.raises(NotFound, match="no period 2031-01"):
+    with pytest.raises(RowNotFound, match="no period 2031-01"):
         run(books, tmp_path, spec(books))
-    with pytest.raises(NotFound, match="no tenant has a period"):
-        run(books, tmp_path, Spec(kind="focus", format="csv", month="2031-01"))
+    with pytest.raises(RowNotFound, match="no tenant has a period"):
+        run(books, tmp_path, ExportSpec(kind="focus", format="csv", month="2031-01"))
     with pytest.raises(InvalidValue, match="events are exported as jsonl"):
         spec(books, "csv", kind="events").check()
     with pytest.raises(InvalidValue, match="no month"):
@@ -393,17 +393,17 @@ def test_parquet_without_its_library_is_refused(
     with pytest.raises(MissingLibrary, match=r"install laneway\[exports\]"):
         run(books, tmp_path / "again", spec(books, "parquet"))
     assert list((tmp_path / "again").iterdir()) == []
-    with pytest.raises(CannotRead, match=r"install laneway\[exports\]"):
+    with pytest.raises(UnreadableFile, match=r"install laneway\[exports\]"):
         check(tmp_path / "out" / made.file)
     assert check(tmp_path / "again" / run(books, tmp_path / "again", spec(books)).file).sound
 
 
 def test_parquet_holds_numbers_of_64_bits(tmp_path: Path) -> None:
     """The largest and the smallest, and those around 0, in several row groups."""
-    from billing.exports.rows import COLUMNS, Group
+    from billing.exports.rows import COLUMNS, SharedCells
 
     numbers = [2**63 - 1, -(2**63), -1, 0, 1, 10**18]
-    group = Group(dict.fromkeys(COLUMNS) | dict.fromkeys(("BillingPeriodEnd", "BillingPeriodStart"), 0))
+    group = SharedCells(dict.fromkeys(COLUMNS) | dict.fromkeys(("BillingPeriodEnd", "BillingPeriodStart"), 0))
     file = io.BytesIO()
     writer = writers.make("parquet", file)
     for number in numbers:
@@ -424,8 +424,8 @@ def test_a_closed_month_has_the_names_of_its_first_export_after_it_was_closed(bo
 
     def named(name: str, moment: int) -> str:
         books.database.write_sync(lambda c: tenants.update(c, books.tenant.id, name=name))
-        names = books.database.read_sync(lambda c: labels.own(c, books.tenant.id)) | {"provider": "Laneway"}
-        books.database.write_sync(lambda c: labels.keep(c, seen_open, names, lambda _: moment))
+        names = books.database.read_sync(lambda c: labels.current_names(c, books.tenant.id)) | {"provider": "Laneway"}
+        books.database.write_sync(lambda c: labels.store_names(c, seen_open, names, lambda _: moment))
         made = books.database.read_sync(lambda c: export.run(c, spec(books), tmp_path, bytes_max=BYTES_MAX))
         return str(rows_of(tmp_path / made.file)[0]["BillingAccountName"])
 
@@ -466,16 +466,16 @@ def test_a_line_is_the_event_that_it_stands_for() -> None:
         (8, 'r"\\\x01é', *named, 0, 0, 0, 0, "length", 0, 1),
         (9, "req_3", *used, 9, 2, 3, 10**18 + 1, "stop", 10**15, 2 * 10**15),
     ]
-    lines = events.Writer().of_usage(rows).splitlines(keepends=True)
+    lines = events.EventWriter().of_usage(rows).splitlines(keepends=True)
     for row, line in zip(rows, lines, strict=True):
         sequence, request_id, tenant, project, key, model, adapter, tier, version, currency, *counts = row
         prompt, cached, completion, cost, ending, started_at, finished_at = counts
         started, finished = (precise_moment_text(moment) for moment in (started_at, finished_at))
-        data = events.Used(
+        data = events.UsageData(
             sequence, tenant, project, key, model, adapter, tier, version, prompt, cached, completion,
             decimal_text(cost), currency, ending, started,
         )  # fmt: skip
-        event = events.Event(request_id, f"/tenants/{tenant}", events.SETTLED, finished, data, subject=key)
+        event = events.UsageEvent(request_id, f"/tenants/{tenant}", events.SETTLED, finished, data, subject=key)
         assert msgspec.json.encode(event) + b"\n" == line
         assert (Decimal(data.cost).scaleb(12), datetime.fromisoformat(finished)) == (cost, to_datetime(finished_at))
 

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from billing.focus import checker, readers
-from billing.focus.checker import Report, check
+from billing.focus.checker import FocusReport, check
 from billing.focus.columns import COLUMNS, MANDATORY
 from billing.focus.findings import FINDINGS_MAX, PER_RULE_MAX
-from billing.focus.manifest import Invoice
-from billing.focus.readers import CannotRead
+from billing.focus.manifest import ManifestInvoice
+from billing.focus.readers import UnreadableFile
 from gateway.cli import main
 from support.billing.focus import (
     CREDIT,
@@ -32,7 +32,7 @@ from support.billing.focus import (
 )
 
 
-def found(report: Report) -> set[tuple[str, str | None, int | None]]:
+def found(report: FocusReport) -> set[tuple[str, str | None, int | None]]:
     return {(finding.rule, finding.column, finding.row) for finding in report.findings}
 
 
@@ -259,7 +259,7 @@ def test_a_line_that_is_too_long_is_refused_wherever_it_is_cut(
         return sum(len(batch.rows) for batch in readers.open_file(Path("file.csv"), file).batches)
 
     assert rows(19) == 3
-    with pytest.raises(CannotRead, match="longer than 20 bytes"):
+    with pytest.raises(UnreadableFile, match="longer than 20 bytes"):
         rows(20)
 
 
@@ -279,12 +279,12 @@ MANIFESTS = {
         "BillingCurrency",
     ),
     "an invoice that is another sum": (
-        {"invoices": {"inv_1": Invoice(Decimal(1), "USD")}},
+        {"invoices": {"inv_1": ManifestInvoice(Decimal(1), "USD")}},
         "invoice-total",
         "InvoiceId",
     ),
     "an invoice that is not there": (
-        {"invoices": {"inv_1": Invoice(Decimal("0.0392"), "USD"), "inv_2": Invoice(Decimal(1), "USD")}},
+        {"invoices": {"inv_1": ManifestInvoice(Decimal("0.0392"), "USD"), "inv_2": ManifestInvoice(Decimal(1), "USD")}},
         "invoice-total",
         "InvoiceId",
     ),
@@ -320,7 +320,7 @@ def test_a_broken_manifest_is_found(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CannotRead, match=reason):
+    with pytest.raises(UnreadableFile, match=reason):
         check(tmp_path / name)
 
 

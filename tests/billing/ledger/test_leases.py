@@ -14,7 +14,7 @@ from billing.ledger import expiry, leases
 from billing.ledger.expiry import Auditor
 from billing.ledger.leases import Leases
 from billing.ledger.ledger import Held, Ledger
-from billing.ledger.messages import Ended
+from billing.ledger.messages import HoldEnding
 from support.billing.books import Books, settlement
 
 
@@ -109,7 +109,7 @@ async def test_holds_of_a_dead_gateway_expire_and_others_stay(books: Books, time
     assert books.state(budget) == (0, 100)
 
     late = await dead.settle(settlement(dying, 7))
-    assert late == Ended(dying.request_id, "expired")
+    assert late == HoldEnding(dying.request_id, "expired")
     holds = tables.holds
     query = sa.select(holds.c.state, holds.c.ending, holds.c.lost_tokens).where(holds.c.request_id == dying.request_id)
     row = books.database.read_sync(lambda connection: connection.execute(query).one())

@@ -18,7 +18,7 @@ from billing.clock import SECOND
 from billing.database import Database
 from billing.ledger import expiry
 from billing.ledger.ledger import Held, HoldRefused, HoldUnknown, Ledger, RequestIdReused
-from billing.ledger.messages import Ended
+from billing.ledger.messages import HoldEnding
 from support.billing.books import CACHED, INPUT, OUTPUT, Books, settlement
 
 
@@ -45,7 +45,7 @@ async def test_hold_then_settle(books: Books, ledger: Ledger) -> None:
 
     cost = 6 * INPUT + 4 * CACHED + 7 * OUTPUT
     ended = await ledger.settle(settlement(request, 7, cached=4))
-    assert ended == Ended(request.request_id, "settled", cost)
+    assert ended == HoldEnding(request.request_id, "settled", cost)
     assert books.state(tokens) == (17, 0)
     assert books.state(money) == (cost, 0)
     assert entries(books.database, request.request_id) == {
@@ -125,10 +125,10 @@ async def test_void(books: Books, ledger: Ledger) -> None:
     budget = books.budget(1_000)
     request = books.request()
     await ledger.hold(request)
-    assert await ledger.void(request.request_id, "queue_full") == Ended(request.request_id, "voided")
-    assert await ledger.void(request.request_id, "queue_full") == Ended(request.request_id, "voided")
-    assert await ledger.settle(settlement(request, 7)) == Ended(request.request_id, "voided")
-    assert await ledger.void("req_never_held", "refused") == Ended("req_never_held", "unknown")
+    assert await ledger.void(request.request_id, "queue_full") == HoldEnding(request.request_id, "voided")
+    assert await ledger.void(request.request_id, "queue_full") == HoldEnding(request.request_id, "voided")
+    assert await ledger.settle(settlement(request, 7)) == HoldEnding(request.request_id, "voided")
+    assert await ledger.void("req_never_held", "refused") == HoldEnding("req_never_held", "unknown")
     assert books.state(budget) == (0, 0)
     assert entries(books.database, request.request_id) == {}
     books.assert_sound()
@@ -146,7 +146,7 @@ async def test_settling_what_was_never_held_is_our_mistake_alone(books: Books, l
     )
     assert isinstance(results[0], HoldUnknown)
     assert isinstance(results[1], AssertionError)
-    assert isinstance(results[2], Ended)
+    assert isinstance(results[2], HoldEnding)
     books.assert_sound(open_holds=1)
 
 

@@ -25,8 +25,8 @@ from billing.accounts.prices import PriceBook
 from billing.books import usage
 from billing.clock import SECOND
 from billing.ledger import expiry
-from billing.ledger.messages import Ended, Held, HoldRefused, HoldRequest, Move, Settlement, Void
-from billing.ledger.transaction import Group, HoldEnded, HoldResult
+from billing.ledger.messages import Held, HoldEnding, HoldMove, HoldRefused, HoldRequest, Settlement, Void
+from billing.ledger.transaction import HoldEnded, HoldResult, LedgerTransaction
 from support.billing.books import Books, settlement
 
 GATEWAYS = ("a", "b")
@@ -175,7 +175,7 @@ class Auditor:
                     self.told.add((budget_id, name, threshold))
         self.touched.clear()
 
-    def expect_end(self, ending: Settlement | Void) -> Ended:
+    def expect_end(self, ending: Settlement | Void) -> HoldEnding:
         kept = self.kept[ending.request_id]
         if kept.state == "held":
             self.touched.update(kept.windows)
@@ -184,7 +184,7 @@ class Auditor:
                 kept.state, kept.completion = "settled", ending.completion_tokens
             else:
                 kept.state = "voided"
-        return Ended(ending.request_id, kept.state, kept.cost() if kept.state == "settled" else 0)  # type: ignore[arg-type]
+        return HoldEnding(ending.request_id, kept.state, kept.cost() if kept.state == "settled" else 0)  # type: ignore[arg-type]
 
 
 def granted_by(answer: HoldResult) -> int | None:
@@ -277,7 +277,7 @@ class History:
 
     def play_group(self, gateway: str, operations: list[Any]) -> None:
         auditor, asked = self.auditor, list(self.auditor.kept)
-        holds: list[HoldRequest | Move] = []
+        holds: list[HoldRequest | HoldMove] = []
         endings: list[Settlement | Void] = []
         for operation in operations:
             if operation[0] == "move":
@@ -296,19 +296,19 @@ class History:
         expected_ends = [auditor.expect_end(ending) for ending in endings]
         expected_holds = [
             auditor.expect_move(asking.request, self.now)
-            if isinstance(asking, Move)
+            if isinstance(asking, HoldMove)
             else auditor.expect_hold(asking, gateway, self.now)
             for asking in holds
         ]
         auditor.expect_alerts()
-        work = Group(self.gateway(gateway), LEASE_S, lambda _connection: self.now, self.prices[gateway])
+        work = LedgerTransaction(self.gateway(gateway), LEASE_S, lambda _connection: self.now, self.prices[gateway])
         held, ended = self.database.write_sync(lambda connection: work.run(connection, holds, endings))
         assert ended == expected_ends
         assert list(map(granted_by, held)) == expected_holds
 
-    def move(self, kept: Kept, operation: Any) -> Move:
+    def move(self, kept: Kept, operation: Any) -> HoldMove:
         _, _, prompt, most, model = operation
-        return Move(
+        return HoldMove(
             msgspec.structs.replace(kept.request, model=f"{model}-{self.number}", prompt_tokens=prompt, max_tokens=most)
         )
 
@@ -353,7 +353,7 @@ class History:
         ]
         assert sorted(told) == sorted(self.auditor.told)
         totals = self.database.read_sync(
-            lambda connection: usage.totals(connection, usage.Filter(tenant_id=self.auditor.tenant_id))
+            lambda connection: usage.totals(connection, usage.UsageFilter(tenant_id=self.auditor.tenant_id))
         )
         settled = [kept for kept in self.auditor.kept.values() if kept.state == "settled"]
         assert totals.requests == len(settled)

@@ -14,7 +14,7 @@ from billing.accounts import prices
 from billing.database import Database
 from billing.ledger import expiry
 from billing.ledger.ledger import Held, HoldEnded, HoldRefused, HoldUnknown, Ledger, LedgerUnavailable
-from billing.ledger.messages import Ended, HoldRequest
+from billing.ledger.messages import HoldEnding, HoldRequest
 from support.billing.books import CACHED, INPUT, OUTPUT, Books, beginning_with, settlement
 
 DEAR = 3  # times model-a's prices
@@ -62,7 +62,7 @@ async def test_moved_and_settled_at_the_new_models_price(books: Books, ledger: L
     assert await ledger.move(to(request)) == moved, "asked again, it changes nothing"
     assert books.state(tokens) == (0, 70)
     cost = DEAR * (15 * INPUT + 5 * CACHED + 7 * OUTPUT)
-    assert await ledger.settle(settlement(request, 7, prompt=20, cached=5)) == Ended(
+    assert await ledger.settle(settlement(request, 7, prompt=20, cached=5)) == HoldEnding(
         request.request_id, "settled", cost
     )
     assert (books.state(tokens), books.state(money)) == ((27, 0), (cost, 0))

@@ -21,7 +21,7 @@ from billing.ledger import expiry
 from billing.ledger.journal import RECORD_BYTES_MAX, REJECTED, Journal, JournalFailed, paths
 from billing.ledger.ledger import Held, Ledger, LedgerUnavailable
 from billing.ledger.settler import Settler
-from billing.ledger.transaction import Group
+from billing.ledger.transaction import LedgerTransaction
 from support.billing.books import CANNOT_SERVE, Books, beginning_with, settlement
 from support.cut_proxy import CutProxy
 from support.paths import REPO
@@ -317,7 +317,7 @@ async def test_whatever_else_goes_wrong_an_ending_is_kept(
         request = books.request()
         await ledger.hold(request)
         with monkeypatch.context() as patched:
-            patched.setattr(Group, "run", broken)
+            patched.setattr(LedgerTransaction, "run", broken)
             assert (await settler.settle(settlement(request, 7))).outcome == "journaled"
             with pytest.raises(LedgerUnavailable, match="a mistake"):
                 await settler.turn()

@@ -13,10 +13,10 @@ from billing.books import corrections, rollups
 from billing.clock import SECOND, database_now
 from billing.errors import InvalidValue
 from billing.ledger.messages import Expire
-from billing.ledger.transaction import Group
+from billing.ledger.transaction import LedgerTransaction
 from billing.proofs import engine_books, reconcile
 from billing.proofs.engine_books import EngineCount
-from billing.proofs.reconcile import Result
+from billing.proofs.reconcile import Reconciliation
 from support.billing.books import Books, settlement
 from support.billing.finance import at, close, fold, run_group, use
 
@@ -97,11 +97,11 @@ def past_the_triggers(connection: sa.Connection, statements: str) -> None:
         assert connection.exec_driver_sql(statement).rowcount > 0
 
 
-def results(connection: sa.Connection) -> dict[str, Result]:
+def results(connection: sa.Connection) -> dict[str, Reconciliation]:
     return {
-        "minute": reconcile.minute(connection),
-        "month": reconcile.month(connection, "2031-01"),
-        "whole": reconcile.whole(connection),
+        "minute": reconcile.reconcile_minute(connection),
+        "month": reconcile.reconcile_month(connection, "2031-01"),
+        "whole": reconcile.reconcile_all(connection),
     }
 
 
@@ -110,7 +110,7 @@ def closed_january(books: Books) -> dict[str, str]:
     books.budget(1000)
     request = use(books, JANUARY, cached=3)
     made = books.database.write_sync(
-        lambda c: corrections.free(
+        lambda c: corrections.correct_tenant(
             c, books.tenant.id, picos=-3, reason="r", actor="me", tier="standard", clock=lambda _c: JANUARY
         )
     )
@@ -141,33 +141,33 @@ def test_each_fault_is_found(books: Books) -> None:
 
 def test_a_minute_looks_at_what_came_since_the_last(books: Books) -> None:
     closed_january(books)
-    first = books.database.read_sync(reconcile.minute)
+    first = books.database.read_sync(reconcile.reconcile_minute)
     assert (first.sound, first.sequence_from) == (True, 0)
     first = books.database.write_sync(lambda c: reconcile.record(c, first))
     use(books, FEBRUARY)
-    unfolded = books.database.read_sync(reconcile.minute)
+    unfolded = books.database.read_sync(reconcile.reconcile_minute)
     assert unfolded.sequence_from == unfolded.sequence_to == first.sequence_to
     fold(books, FEBRUARY)
-    second = books.database.read_sync(reconcile.minute)
+    second = books.database.read_sync(reconcile.reconcile_minute)
     assert (second.sequence_from, second.sound) == (first.sequence_to, True)
     assert second.sequence_to == books.database.read_sync(rollups.read_cursor).sequence > first.sequence_to
 
 
 def test_what_a_minute_found_stands_until_the_whole_is_sound(books: Books) -> None:
     ids = closed_january(books)
-    assert books.database.read_sync(reconcile.standing) == reconcile.Standing(0, 0, None)
+    assert books.database.read_sync(reconcile.open_findings) == reconcile.OpenFindings(0, 0, None)
     change = f"UPDATE usage SET cost_picos = cost_picos {{}} 1 WHERE request_id = '{ids['r']}'"
     books.database.write_sync(lambda c: past_the_triggers(c, change.format("+")))
-    found = books.database.write_sync(lambda c: reconcile.record(c, reconcile.minute(c)))
+    found = books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
     for _ in range(2):
-        assert books.database.read_sync(reconcile.standing).imbalances == len(found.imbalances) > 0
-        books.database.write_sync(lambda c: reconcile.record(c, reconcile.minute(c)))
+        assert books.database.read_sync(reconcile.open_findings).imbalances == len(found.imbalances) > 0
+        books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
     [newest, *_] = books.database.read_sync(reconcile.listing)
     assert (newest.kind, newest.imbalances) == ("minute", [])
     books.database.write_sync(lambda c: past_the_triggers(c, change.format("-")))
-    whole = books.database.write_sync(lambda c: reconcile.record(c, reconcile.whole(c)))
-    assert books.database.read_sync(reconcile.newest) == whole
-    assert books.database.read_sync(reconcile.standing).imbalances == 0
+    whole = books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_all(c)))
+    assert books.database.read_sync(reconcile.newest_result) == whole
+    assert books.database.read_sync(reconcile.open_findings).imbalances == 0
 
 
 def test_both_sums_are_told_by_currency_and_differ_by_what_is_missing(books: Books) -> None:
@@ -190,22 +190,22 @@ def test_both_sums_are_told_by_currency_and_differ_by_what_is_missing(books: Boo
     for result in books.database.read_sync(results).values():
         [one] = result.sums
         assert one.owed_picos - one.entered_picos == 7
-    kept = books.database.write_sync(lambda c: reconcile.record(c, reconcile.whole(c)))
-    assert books.database.read_sync(reconcile.newest) == kept
+    kept = books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_all(c)))
+    assert books.database.read_sync(reconcile.newest_result) == kept
 
 
 def test_a_month_must_be_one(sqlite_books: Books) -> None:
     with pytest.raises(InvalidValue, match="2031-13"):
-        sqlite_books.database.read_sync(lambda c: reconcile.month(c, "2031-13"))
+        sqlite_books.database.read_sync(lambda c: reconcile.reconcile_month(c, "2031-13"))
 
 
 def test_a_lowered_limit_is_no_overshoot(books: Books) -> None:
     budget = books.budget(1000)
     use(books, JANUARY)
     books.database.write_sync(lambda c: budgets.change(c, budget.id, limit_amount=3))
-    assert books.database.read_sync(reconcile.minute).overshot == []
+    assert books.database.read_sync(reconcile.reconcile_minute).overshot == []
     books.database.write_sync(lambda c: past_the_triggers(c, "UPDATE budget_windows SET posted = posted + 1"))
-    assert len(books.database.read_sync(reconcile.minute).overshot) == 1
+    assert len(books.database.read_sync(reconcile.reconcile_minute).overshot) == 1
 
 
 ENGINE = EngineCount("epo_1", made_tokens=15, overrun_tokens=2, lost_tokens=3, idle=True)
@@ -214,13 +214,13 @@ ENGINE = EngineCount("epo_1", made_tokens=15, overrun_tokens=2, lost_tokens=3, i
 def note(books: Books, engine: EngineCount) -> None:
     def change(connection: sa.Connection) -> None:
         ledger = engine_books.ledger_count(connection)
-        engine_books.note(connection, ledger, engine, ledger)
+        engine_books.record_count(connection, ledger, engine, ledger)
 
     books.database.write_sync(change)
 
 
-def minute(books: Books) -> Result:
-    return books.database.write_sync(lambda c: reconcile.record(c, reconcile.minute(c)))
+def minute(books: Books) -> Reconciliation:
+    return books.database.write_sync(lambda c: reconcile.record(c, reconcile.reconcile_minute(c)))
 
 
 def test_what_engines_made_is_what_the_ledger_has(books: Books) -> None:
@@ -270,8 +270,8 @@ def test_a_request_that_was_recorded_in_the_month_after_it_ended(books: Books) -
     use(books, FEBRUARY)
     fold(books, FEBRUARY)
 
-    def of(month: str) -> Result:
-        return books.database.read_sync(lambda c: reconcile.month(c, month))
+    def of(month: str) -> Reconciliation:
+        return books.database.read_sync(lambda c: reconcile.reconcile_month(c, month))
 
     assert (of("2031-01").imbalances, of("2031-02").imbalances) == ([], [])
     swap = f"UPDATE entries SET meter = 'output' WHERE transaction_id = '{request.request_id}' AND meter = 'input'"
@@ -351,11 +351,11 @@ def test_lost_tokens_are_accounted_for_while_an_engine_runs(books: Books) -> Non
     assert running(books, 50) == []
     assert running(books, 52, lost=50) == []
     now = books.database.read_sync(database_now)
-    group = Group("gw_1", 60.0, lambda _connection: now, PriceBook())
+    group = LedgerTransaction("gw_1", 60.0, lambda _connection: now, PriceBook())
     books.database.write_sync(lambda c: group.run(c, [], [Expire(dead.request_id)]))
     for _ in range(2):
         assert running(books, 55, lost=50) == []
-    late = Group("gw_1", 60.0, lambda _connection: now, PriceBook())
+    late = LedgerTransaction("gw_1", 60.0, lambda _connection: now, PriceBook())
     books.database.write_sync(lambda c: late.run(c, [], [settlement(dead, 50)]))
     for _ in range(2):
         assert running(books, 55, lost=50) == []

@@ -11,7 +11,7 @@ import torch
 from engine.compute.penalties import Draw, penalize
 from engine.cpu.sampler import sample
 from engine.protocol.frames import Sampling
-from engine.protocol.sampling_limits import LOGIT_BIAS_IDS_MAX, fault
+from engine.protocol.sampling_limits import LOGIT_BIAS_IDS_MAX, find_fault
 
 VOCAB = 30
 
@@ -141,7 +141,7 @@ def test_a_vocabulary_that_is_ruled_out_whole_fails_its_row_alone() -> None:
     ],
 )
 def test_what_is_over_a_limit_is_named_with_it(changes: dict[str, Any], said: str) -> None:
-    assert said in (fault(Sampling(**changes), 8, VOCAB) or "")
+    assert said in (find_fault(Sampling(**changes), 8, VOCAB) or "")
 
 
 def test_what_is_at_a_limit_is_fine() -> None:
@@ -150,5 +150,5 @@ def test_what_is_at_a_limit_is_fine() -> None:
         Sampling(5.0, 1e-9, 2**31 - 1, min_p=1.0, repetition_penalty=1e-3, min_tokens=8, logprobs=20),
         Sampling(logit_bias={0: -100, VOCAB - 1: 100}),
     ):
-        assert fault(sampling, 8, VOCAB) is None
-    assert fault(Sampling(logit_bias=dict.fromkeys(range(LOGIT_BIAS_IDS_MAX), 1.0)), 8, None) is None
+        assert find_fault(sampling, 8, VOCAB) is None
+    assert find_fault(Sampling(logit_bias=dict.fromkeys(range(LOGIT_BIAS_IDS_MAX), 1.0)), 8, None) is None

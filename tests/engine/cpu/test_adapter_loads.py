@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from adapters.device.host_weights import READS_MAX
 from adapters.files.check import resolve_stored
 from engine.cpu.runner import build_runner
-from engine.loop.worker import Worker
+from engine.loop.worker import EngineLoop
 from engine.protocol.config import EngineConfig, ModelConfig
 from engine.protocol.frames import (
     PROTOCOL_VERSION,
@@ -33,8 +33,8 @@ from engine.protocol.frames import (
     Tokens,
     decode_from_engine,
 )
-from engine.protocol.inbox import Inbox, Progress, Stop
-from engine.protocol.server import Outgoing
+from engine.protocol.inbox import Inbox, LoopProgress, Stop
+from engine.protocol.server import OutgoingFrames
 from engine.step import Sequence
 from support import oracle
 from support.engine.in_process import MODEL, TIERS, Drive
@@ -235,13 +235,13 @@ def test_a_loop_that_waits_for_a_disk_answers_and_does_not_look_stuck(
     pipe = make_slow(directory)
     (info,) = engine.runner.models.values()
     hello = Hello(PROTOCOL_VERSION, "epoch", [info], [tier.name for tier in TIERS])
-    inbox, progress, sent = Inbox(), Progress(), queue.SimpleQueue[Outgoing]()
+    inbox, progress, sent = Inbox(), LoopProgress(), queue.SimpleQueue[OutgoingFrames]()
 
-    def send(batch: list[Outgoing]) -> None:
+    def send(batch: list[OutgoingFrames]) -> None:
         for outgoing in batch:
             sent.put(outgoing)
 
-    worker = Worker(
+    worker = EngineLoop(
         hello=hello, scheduler=engine.scheduler, runner=engine.runner, inbox=inbox, progress=progress, send=send
     )
     loop = threading.Thread(target=worker.run)
@@ -282,8 +282,8 @@ def test_a_pinned_one_is_read_and_placed_by_an_idle_engine(tiny: Path, many: dic
     (info,) = engine.runner.models.values()
     hello = Hello(PROTOCOL_VERSION, "epoch", [info], [tier.name for tier in TIERS])
     inbox = Inbox()
-    worker = Worker(
-        hello=hello, scheduler=engine.scheduler, runner=engine.runner, inbox=inbox, progress=Progress(),
+    worker = EngineLoop(
+        hello=hello, scheduler=engine.scheduler, runner=engine.runner, inbox=inbox, progress=LoopProgress(),
         send=lambda _: None,
     )  # fmt: skip
     loop = threading.Thread(target=worker.run)

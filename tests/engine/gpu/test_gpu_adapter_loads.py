@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adapters.device.host_cache import HostMemory
-from adapters.device.staging import CudaLane, Staging
+from adapters.device.staging import CopyBuffer, CudaCopyLane
 from engine.step import Sequence
 from support.engine.gpu import GpuEngine
 from support.engine.poisoned_arena import Traps, tiny_model
@@ -38,7 +38,7 @@ def test_what_comes_beside_the_steps_says_what_it_says_when_it_is_there(capture:
     pool, scheduler = engine.runner.adapters, engine.scheduler
     pool.host = HostMemory(torch.zeros(HOST_BYTES, dtype=torch.uint8).pin_memory())
     device = pool._arena.device
-    pool.staging = Staging(torch.zeros(STAGING_BYTES, dtype=torch.uint8, device=device), CudaLane(device))
+    pool.staging = CopyBuffer(torch.zeros(STAGING_BYTES, dtype=torch.uint8, device=device), CudaCopyLane(device))
     digests = list(engine.add_adapters(adapters, tmp_path / "store").values())
     expected: dict[str, list[int]] = {}
     for index, digest in enumerate(digests):

@@ -15,9 +15,9 @@ from adapters.device.table import AdapterRows
 from engine.compute.penalties import Draw
 from engine.gpu.decoder import GpuDecoder
 from engine.gpu.draws import draw_fields, mode_of, undrawable
-from engine.gpu.graphs import RUNS_BEFORE, Graphs, Kind, Run, _end_capture
-from engine.gpu.layouts import Layouts, Limits
-from engine.gpu.model import Common, GpuModel
+from engine.gpu.graphs import RUNS_BEFORE, GraphKind, Graphs, Run, _end_capture
+from engine.gpu.layouts import StepLayouts, StepLimits
+from engine.gpu.model import GpuModel, SharedStepState
 from engine.gpu.packing import PackedStep, Packer
 from engine.gpu.step_memory import StepMemories, StepSizes, form_bytes, step_form
 from engine.models.config import load_config
@@ -30,7 +30,7 @@ from kernels.sample import Mode
 from support import oracle
 
 CPU = torch.device("cpu")
-LIMITS = Limits(rows=64, sequences=4, pages=0)
+LIMITS = StepLimits(rows=64, sequences=4, pages=0)
 NEW = 6
 
 
@@ -87,7 +87,7 @@ class Served:
         adapters = TilePool(self.arena, torch.float32, {}, rows)
         packer = Packer(1, 3, pinned=False)
         side: torch.cuda.Stream = None  # type: ignore[assignment] # of adapters, which no request here has
-        self.common = Common(packer, torch.zeros(4, dtype=torch.int32), adapters, side, graphs)
+        self.common = SharedStepState(packer, torch.zeros(4, dtype=torch.int32), adapters, side, graphs)
         self.models: list[GpuModel] = []
         memories = StepMemories(CPU)
         forms = []
@@ -97,8 +97,8 @@ class Served:
             source.fill(0, slab)
             weights = slab_weights(slab, source.layout, shape)
             decoder = GpuDecoder(shape, base_shape(directory), weights, self.arena)
-            limits = Limits(LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page))
-            layouts = Layouts(limits, 1, shape.heads, shape.kv_heads, programs=8)
+            limits = StepLimits(LIMITS.rows, LIMITS.sequences, 4 * -(-shape.context_tokens // decoder.tokens_per_page))
+            layouts = StepLayouts(limits, 1, shape.heads, shape.kv_heads, programs=8)
             packer.ensure(layouts.words_max())
             sizes = StepSizes(layouts.words_max(), limits.rows, limits.sequences, limits.sequences)
             forms.append((decoder, layouts, step_form(shape, torch.float32, rows.table, sizes, multiprocessors=4)))
@@ -190,7 +190,9 @@ def test_a_model_that_works_elsewhere_compiles_and_says_nothing(directories: lis
     sizes = StepSizes(model.warm_words(), 49, 49, 49)
     shape, table = load_config(directories[1]), served.common.adapters.rows.table  # type: ignore[union-attr]
     memory = StepMemories(CPU).place(step_form(shape, torch.float32, table, sizes, multiprocessors=4))
-    common = Common(packer, torch.zeros(49, dtype=torch.int32), served.common.adapters, None, served.common.graphs)  # type: ignore[arg-type]
+    common = SharedStepState(
+        packer, torch.zeros(49, dtype=torch.int32), served.common.adapters, None, served.common.graphs
+    )  # type: ignore[arg-type]
     beside = model.beside(memory, common)
     ran: list[tuple[int, bool]] = []
     run = beside._run
@@ -209,11 +211,11 @@ def test_a_model_that_works_elsewhere_compiles_and_says_nothing(directories: lis
 # ---- which graphs there are
 
 
-def kind(rows: int, model: int = 0) -> Kind:
-    return Kind(model, True, rows, False)
+def kind(rows: int, model: int = 0) -> GraphKind:
+    return GraphKind(model, True, rows, False)
 
 
-def runs(graphs: Graphs, own: Kind, most: int = 10_000) -> int:
+def runs(graphs: Graphs, own: GraphKind, most: int = 10_000) -> int:
     """So many until it has a graph."""
     for count in range(1, most + 1):
         if graphs.get(own) is not None:

@@ -14,7 +14,7 @@ import torch
 
 from engine.__main__ import build_scheduler
 from engine.gpu.build import build_gpu_runner
-from engine.gpu.memory import ChunkedRoom
+from engine.gpu.memory import ChunkedSpace
 from engine.gpu.runner import GpuRunner
 from engine.models.config import ModelRefused
 from engine.protocol.config import EngineConfig, ModelConfig
@@ -161,7 +161,7 @@ def test_who_was_away_says_what_the_oracle_says(
 ) -> None:
     runner = build(directories, weights_host_bytes=host_bytes, graph_bytes=graph_bytes)
     weights, graphs = runner.weights, runner._common.graphs
-    assert isinstance(weights.room, ChunkedRoom)
+    assert isinstance(weights.room, ChunkedSpace)
     assert weights.bytes("one") + weights.bytes("two") > 20 * MIB
     assert weights.bytes("two") > 2 * MIB, "of several chunks"
     assert weights.where("one") == "device"

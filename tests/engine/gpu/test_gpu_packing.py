@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from engine.gpu.layouts import Layouts, Limits, row_buckets
-from engine.gpu.packing import NOWHERE, Layout, PackedStep, Packer, Sizes, StepTensors, views
+from engine.gpu.layouts import StepLayouts, StepLimits, row_buckets
+from engine.gpu.packing import NOWHERE, PackedStep, Packer, Sizes, StepLayout, StepTensors, views
 from engine.protocol.frames import Sampling
 from engine.step import PENDING_ID, Chunk, Sequence
 from kernels.prefill_blocks import prefill_blocks
@@ -26,7 +26,7 @@ def sequence(
 def sent(packed: PackedStep, drawn: dict[Sequence, int], **sizes: int) -> StepTensors:
     """Through a buffer full of rubbish, whose layout has room for more."""
     wanted = {"rows": packed.rows + 3, "sequences": len(packed.chunks) + 2, "pages": packed.page_count + 5} | sizes
-    layout = Layout(Sizes(query_blocks=4, lora_words=8, **wanted))
+    layout = StepLayout(Sizes(query_blocks=4, lora_words=8, **wanted))
     packer = Packer(layout.words, depth=2, pinned=False)
     device = torch.full((layout.words,), -77, dtype=torch.int32)
     none = np.zeros(0, np.int32)
@@ -104,7 +104,7 @@ def test_a_field_that_does_not_fit_is_our_own_mistake() -> None:
 def test_wide_fields_are_aligned_and_their_numbers_survive() -> None:
     one = sequence(1, [1], [2], [0])
     packed = PackedStep([Chunk(one, 1, 1, True)], PER_PAGE)
-    layout = Layout(Sizes(3, 3, 1, 5, 1))
+    layout = StepLayout(Sizes(3, 3, 1, 5, 1))
     assert all(field.offset % 4 == 0 for field in layout.fields.values())
     packer = Packer(layout.words - 1, depth=1, pinned=False)
     packer.ensure(layout.words)
@@ -130,7 +130,7 @@ def test_buckets_cover_every_number_of_rows(most: int) -> None:
 @pytest.mark.parametrize("sequences", [1, 16, 64])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (32, 8), (16, 1)])
 def test_one_buffer_holds_every_kind_of_step(rows: int, sequences: int, heads: int, kv_heads: int) -> None:
-    layouts = Layouts(Limits(rows, sequences, 1000), 4, heads, kv_heads, programs=264)
+    layouts = StepLayouts(StepLimits(rows, sequences, 1000), 4, heads, kv_heads, programs=264)
     words = layouts.words_max()
     assert all(layouts.decode(own).words <= words for own in layouts.decode_rows)
     assert all(layouts.mixed(own).words <= words for own in layouts.mixed_rows)

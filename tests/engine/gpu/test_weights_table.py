@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from engine.gpu.driver import DriverError
-from engine.gpu.memory import ChunkedRoom, chunk_size
+from engine.gpu.memory import ChunkedSpace, chunk_size
 from engine.gpu.weights import GpuWeights
 from engine.gpu.weights_loader import PASSING
 from engine.models.config import load_config
@@ -129,7 +129,7 @@ class Table:
 
     def __init__(self, tmp_path: Path, *, budget: int, host: int, layers: tuple[int, ...] = (1, 2, 3)) -> None:
         self.pages, self.device, self.lock = Pages(), Device(), threading.Lock()
-        self.room = ChunkedRoom(self.pages, budget * PAGE, PAGE, self.lock)
+        self.room = ChunkedSpace(self.pages, budget * PAGE, PAGE, self.lock)
         pieces = [torch.zeros(PIECE, dtype=torch.uint8) for _ in range(host)]
         passing = [torch.zeros(PIECE, dtype=torch.uint8) for _ in range(PASSING)]
         self.weights = GpuWeights(self.room, self.device, pieces, passing, PIECE)
@@ -319,7 +319,7 @@ def test_files_that_went_fail_alone_and_leave_nothing_behind(tmp_path: Path) -> 
 
 def test_a_mapping_that_fails_half_way_is_made_whole_by_the_next_load() -> None:
     pages = Pages()
-    room = ChunkedRoom(pages, 8 * PAGE, PAGE, threading.Lock())
+    room = ChunkedSpace(pages, 8 * PAGE, PAGE, threading.Lock())
     for name, count in (("a", 3), ("b", 3)):
         room.add(name, count * PAGE)
     slab = room.add("c", 4 * PAGE)
@@ -350,7 +350,7 @@ def test_a_mapping_that_fails_half_way_is_made_whole_by_the_next_load() -> None:
 
 def test_a_model_whose_slab_cannot_be_mapped_leaves_nothing_behind() -> None:
     pages = Pages()
-    room = ChunkedRoom(pages, 8 * PAGE, PAGE, threading.Lock())
+    room = ChunkedSpace(pages, 8 * PAGE, PAGE, threading.Lock())
     pages.maps_left = 2
     with pytest.raises(DriverError):
         room.add("a", 4 * PAGE)

@@ -13,7 +13,13 @@ import pytest
 
 from engine.__main__ import check_speed, raised_targets
 from engine.fake.runner import FakeRunner, build_fake_runner
-from engine.loop.probe import IMPOSSIBLE_TIMES, impossible, out_of_reach, raised, shortest_step_s
+from engine.loop.probe import (
+    IMPOSSIBLE_TIMES,
+    impossible_targets,
+    shortest_step_s,
+    unreachable_targets,
+    with_raised_targets,
+)
 from engine.protocol.config import EngineConfig, FakeConfig, ModelConfig
 from engine.protocol.frames import FrameReader, Hello, decode_from_engine
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
@@ -56,17 +62,17 @@ def test_while_the_machine_is_busy_it_looks_again_for_a_while() -> None:
 
 
 def test_a_target_below_a_steps_cost_is_named_with_what_to_do() -> None:
-    assert out_of_reach(SHIPPED_TIERS, 0.030) == []
+    assert unreachable_targets(SHIPPED_TIERS, 0.030) == []
     for field in ("inter_token_ms", "ttft_base_ms"):
         tier = Tier(name="gold", service_tier="priority", **{field: 20.0})  # type: ignore[arg-type]
-        (said,) = out_of_reach((tier,), 0.030)
+        (said,) = unreachable_targets((tier,), 0.030)
         assert said.startswith(f"tiers: {field} of 'gold' is 20, and the shortest step takes 30.0 ms here: ")
         # The planner keeps a margin of 5 % to a target: with 30 a step of 30 ms would still be too long.
         assert f"set {field} to at least 32" in said
-        assert out_of_reach((tier,), 0.019) == []
-        assert impossible((tier,), 0.030) == []
-        assert impossible((tier,), 0.020 * IMPOSSIBLE_TIMES) == []
-        assert "the shortest step takes 500.0 ms" in impossible((tier,), 0.500)[0]
+        assert unreachable_targets((tier,), 0.019) == []
+        assert impossible_targets((tier,), 0.030) == []
+        assert impossible_targets((tier,), 0.020 * IMPOSSIBLE_TIMES) == []
+        assert "the shortest step takes 500.0 ms" in impossible_targets((tier,), 0.500)[0]
 
 
 def test_a_target_out_of_reach_is_a_warning_and_refuses_no_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -84,10 +90,10 @@ def test_a_target_out_of_reach_is_a_warning_and_refuses_no_start(caplog: pytest.
 
 
 def test_targets_are_raised_to_what_the_machine_can_keep() -> None:
-    assert raised(SHIPPED_TIERS, 0.0999) is SHIPPED_TIERS
+    assert with_raised_targets(SHIPPED_TIERS, 0.0999) is SHIPPED_TIERS
     for step_s in (0.1001, 0.1523, 4.0):
-        tiers = raised(SHIPPED_TIERS, step_s)
-        assert out_of_reach(tiers, step_s) == []
+        tiers = with_raised_targets(SHIPPED_TIERS, step_s)
+        assert unreachable_targets(tiers, step_s) == []
         inter_token_ms = {tier.inter_token_ms for tier in tiers}
         assert len(inter_token_ms) == 1
         (target_ms,) = inter_token_ms
@@ -110,7 +116,7 @@ def test_a_demo_starts_with_a_larger_target_and_says_so(step_ms: float, caplog: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.loop.probe.PROBE_S_MAX", 0.1)
         changed, (said,) = check_speed(config, fake(step_ms=step_ms), raise_targets=True)
-    assert out_of_reach(changed.tiers, step_ms / 1000) == []
+    assert unreachable_targets(changed.tiers, step_ms / 1000) == []
     assert changed.tiers[1] == tiers[1]
     assert said.startswith("this machine cannot keep the targets of tier 'premium' now: until the next start they are ")
     assert f"{changed.tiers[0].inter_token_ms:g} ms between tokens" in said

@@ -15,7 +15,7 @@ ADAPTERS = {"a": ("base", 3), "b": ("base", 6), "c": ("other", 5)}
 
 
 def take(house: House, after: int | None = 0) -> Snapshot:
-    return snapshot.take(house.scheduler, "epoch", house.steps, house.clock(), after)
+    return snapshot.take_snapshot(house.scheduler, "epoch", house.steps, house.clock(), after)
 
 
 def painted(shot: Snapshot) -> list[PageOwner]:

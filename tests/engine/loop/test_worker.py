@@ -21,13 +21,14 @@ import pytest
 from engine.__main__ import STOP_S_MAX
 from engine.loop.file_checks import CHANGES_MAX
 from engine.loop.model_changes import MODELS_MAX
-from engine.loop.unsettled import Unrecorded
+from engine.loop.unsettled import UnrecordedRequests
 from engine.loop.worker import MESSAGE_CHARS_MAX
-from engine.protocol.config import ConfigError, parse
+from engine.protocol.config import EngineConfigError, parse
 from engine.protocol.frames import (
     FRAME_BYTES_MAX,
     Abort,
     AdapterState,
+    EngineUsage,
     Finished,
     LoadAdapter,
     LoadModel,
@@ -40,7 +41,6 @@ from engine.protocol.frames import (
     Tokens,
     UnloadAdapter,
     UnloadModel,
-    Usage,
     encode,
 )
 from engine.protocol.inbox import INBOX_BYTES_MAX
@@ -271,7 +271,7 @@ async def test_what_is_made_for_a_dead_gateway_is_counted_as_lost(
 
 
 def test_what_a_gateway_never_recorded_is_remembered_within_a_bound() -> None:
-    books = Unrecorded(most=3)
+    books = UnrecordedRequests(most=3)
     for handle in range(1, 6):
         books.ended(1, handle, f"req_{handle}", handle)
         books.ended(2, handle, f"req_other_{handle}", 0)
@@ -486,7 +486,7 @@ async def test_preempted_requests_give_the_same_ids(
     for frame in requests(1):
         peer.send(frame)
         alone.append((await peer.until_ended(frame.handle))[frame.handle][0])
-    preempted: list[Usage] = []
+    preempted: list[EngineUsage] = []
     for first in range(11, 111, 10):  # until the lower tiers were still running when a higher one came
         together = requests(first)
         for frame in together:
@@ -693,7 +693,7 @@ MODELS: dict[str, Any] = {"models": [{"name": "m"}]}
     ids=lambda value: "",
 )
 def test_a_bad_configuration_is_refused_by_name(config: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(EngineConfigError, match=reason):
         parse(json.dumps(config).encode())
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from engine.fake.runner import FakeAdapters
-from engine.memory.adapter_residency import Residency
+from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.arena import Arena
 from engine.memory.prefix_cache import Chain, PrefixCache
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
@@ -23,7 +23,7 @@ def adapters() -> FakeAdapters:
 
 def test_a_full_table_evicts_the_least_recently_used_that_nobody_uses(adapters: FakeAdapters) -> None:
     arena = Arena(pages=10, page_bytes=1)
-    residency = Residency(adapters, arena)
+    residency = AdapterResidency(adapters, arena)
     residency.join("a", "tier")
     residency.join("b", "tier")
     residency.leave("b", "tier")
@@ -39,14 +39,14 @@ def test_a_full_table_evicts_the_least_recently_used_that_nobody_uses(adapters: 
 
 
 def test_more_running_adapters_than_rows_is_our_own_mistake(adapters: FakeAdapters) -> None:
-    residency = Residency(adapters, Arena(pages=10, page_bytes=1))
+    residency = AdapterResidency(adapters, Arena(pages=10, page_bytes=1))
     residency.join("a", "tier")
     residency.join("b", "tier")
     with pytest.raises(AssertionError, match="table has rows for"):
         residency.join("c", "tier")
 
 
-def used(residency: Residency, *digests: str) -> None:
+def used(residency: AdapterResidency, *digests: str) -> None:
     for digest in digests:
         residency.join(digest, "tier")
         residency.leave(digest, "tier")
@@ -55,7 +55,7 @@ def used(residency: Residency, *digests: str) -> None:
 def test_an_adapter_that_a_higher_tier_waits_for_gives_way_to_no_lower_one() -> None:
     table = FakeAdapters(pages_each=1)
     table.models = dict.fromkeys("abc", "m")
-    residency = Residency(table, Arena(pages=10, page_bytes=1))
+    residency = AdapterResidency(table, Arena(pages=10, page_bytes=1))
     used(residency, "a", "b", "c")
     residency.waits("a", 0, new=True)
     residency.waits("b", 1, new=True)
@@ -72,7 +72,7 @@ def test_an_adapter_that_a_higher_tier_waits_for_gives_way_to_no_lower_one() -> 
 def test_pinned_adapters_stay_and_leave_half_of_the_arena(adapters: FakeAdapters) -> None:
     adapters.adapters_max = 3
     arena = Arena(pages=4, page_bytes=1)
-    residency = Residency(adapters, arena, sequences_max=1)
+    residency = AdapterResidency(adapters, arena, sequences_max=1)
     assert residency.stay("a", True) == ""
     used(residency, "a", "b")
     assert residency.stay("b", True) == ""
@@ -95,7 +95,7 @@ def test_prefixes_and_adapters_go_in_the_order_in_which_they_were_used_last() ->
     table.models = dict.fromkeys("ab", "m")
     arena = Arena(pages=8, page_bytes=1)
     cache = PrefixCache(arena, namespace_quota=1.0)
-    residency = Residency(table, arena)
+    residency = AdapterResidency(table, arena)
 
     def cached(name: str) -> int:
         chain = Chain("m", None, name, tokens_per_page=1)
@@ -131,7 +131,7 @@ def test_prefixes_and_adapters_go_in_the_order_in_which_they_were_used_last() ->
 def test_a_pinned_one_comes_before_anybody_asks_one_after_another(adapters: FakeAdapters) -> None:
     adapters.adapters_max = 5
     arena = Arena(pages=10, page_bytes=1)
-    residency = Residency(adapters, arena)
+    residency = AdapterResidency(adapters, arena)
     assert not residency.brings
     for digest in "ab":
         assert residency.stay(digest, True) == ""
@@ -149,7 +149,7 @@ def test_a_pinned_one_comes_before_anybody_asks_one_after_another(adapters: Fake
 def test_a_pinned_one_takes_the_pages_of_nobody_who_uses_them(adapters: FakeAdapters) -> None:
     """A full arena: it waits for a request, and stays from then on."""
     arena = Arena(pages=4, page_bytes=1)
-    residency = Residency(adapters, arena)
+    residency = AdapterResidency(adapters, arena)
     pages = arena.allocate(4, "tier")
     assert residency.stay("a", True) == ""
     residency.poll(hidden=False)
@@ -162,7 +162,7 @@ def test_a_pinned_one_takes_the_pages_of_nobody_who_uses_them(adapters: FakeAdap
 
 
 def test_one_that_is_pinned_no_more_is_not_brought(adapters: FakeAdapters) -> None:
-    residency = Residency(adapters, Arena(pages=4, page_bytes=1))
+    residency = AdapterResidency(adapters, Arena(pages=4, page_bytes=1))
     residency.stay("a", True)
     residency.waits("a", 0, new=True)
     residency.stay("a", False)

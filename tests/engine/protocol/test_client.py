@@ -21,11 +21,11 @@ import uvloop
 from engine.protocol.client import (
     OUTBOX_BYTES_MAX,
     AdapterFailed,
-    Ending,
     EngineClient,
     EngineLost,
     EngineUnavailable,
     Generation,
+    GenerationEnding,
     ModelFailed,
 )
 from engine.protocol.frames import Finished, Hello, Logprobs, ModelInfo, Refused, Sampling, encode
@@ -63,9 +63,9 @@ def submit(client: EngineClient, **changes: Any) -> Generation:
     return client.submit(**(fields | changes))
 
 
-async def collect(generation: Generation) -> tuple[list[int], Ending]:
+async def collect(generation: Generation) -> tuple[list[int], GenerationEnding]:
     ids: list[int] = []
-    endings: list[Ending] = []
+    endings: list[GenerationEnding] = []
     async for event in generation:
         if isinstance(event, list):
             assert not endings, "ids after the ending"

@@ -10,6 +10,7 @@ from engine.protocol.frames import (
     FRAME_BYTES_MAX,
     HEADER,
     Abort,
+    EngineUsage,
     Finished,
     FrameReader,
     Hello,
@@ -21,7 +22,6 @@ from engine.protocol.frames import (
     Submit,
     ToEngine,
     Tokens,
-    Usage,
     decode_from_engine,
     decode_to_engine,
     encode,
@@ -66,7 +66,7 @@ def test_frames_survive_any_cut(frames: list[ToEngine], cuts: list[int]) -> None
         Hello(1, "epoch", [ModelInfo("m", "d", 10, 20, 16, 5)], ["premium"]),
         Tokens(7, [1, 2], [3, 4]),
         Tokens(7, [1, 2], [3, 4], cached={2: 96}),
-        Finished(1, "stop", Usage(3, 1, 2, 0.5, 0.6, 0.1, 1, 4)),
+        Finished(1, "stop", EngineUsage(3, 1, 2, 0.5, 0.6, 0.1, 1, 4)),
         Refused(2, "queue_full", "no", 1.5),
     ],
     ids=lambda frame: type(frame).__name__,
@@ -96,7 +96,7 @@ def test_random_bytes_are_a_frame_or_a_protocol_error(body: bytes) -> None:
         assert FrameReader().feed(encode(frame))
 
 
-@pytest.mark.parametrize("frame", [Tokens(1, [1], [2]), Finished(1, "stop", Usage())])
+@pytest.mark.parametrize("frame", [Tokens(1, [1], [2]), Finished(1, "stop", EngineUsage())])
 def test_a_gateway_cannot_send_what_is_the_engine_s(frame: Tokens | Finished) -> None:
     with pytest.raises(ProtocolError):
         decode_to_engine(encode(frame)[HEADER.size :])

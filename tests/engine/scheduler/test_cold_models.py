@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.memory.weight_residency import HELD_S_MAX, LEAVING_PART, LOADS_GIVEN_UP_MAX
+from engine.memory.weight_residency import CANCELLED_LOADS_MAX, DRAIN_PART, PREDICTED_RESIDENCE_S_MAX
 from support.engine.scheduler_auditor import House
 from support.engine.timed_house import Timed, budget, here, large, loads
 
@@ -25,14 +25,14 @@ def test_a_load_is_given_up_for_a_higher_tier_a_few_times_and_then_serves_who_wa
     house = budget(load_s=LOAD_S)
     timed = Timed(house)
     lower = house.submit(16, 120, model="b", tier="batch")
-    first_s = [interrupt(house, timed) for _ in range(LOADS_GIVEN_UP_MAX)]
-    assert loads(house) == "ba" * LOADS_GIVEN_UP_MAX
+    first_s = [interrupt(house, timed) for _ in range(CANCELLED_LOADS_MAX)]
+    assert loads(house) == "ba" * CANCELLED_LOADS_MAX
     assert max(first_s) < LOAD_S + 0.1, "it waits for no other's load"
     last_s = interrupt(house, timed)
     assert len(lower.output_ids) > 10, "it came, and stayed for as long as it took"
     assert last_s < 0.2 * LOAD_S + LOAD_S + LOAD_S + 0.1, "what was left, that stay and its own load"
     assert lower.preemptions == 1
-    for _ in range(LOADS_GIVEN_UP_MAX):
+    for _ in range(CANCELLED_LOADS_MAX):
         interrupt(house, timed)
     assert loads(house)[-4:] == "baba", "the count began again"
     timed.run()
@@ -84,7 +84,7 @@ def test_who_is_kept_out_by_a_higher_tier_is_told_as_long_again_as_that_has_been
     holder = house.submit(16, 200, model="a", tier="premium")
     timed.run(seconds=0.5)
     assert house.scheduler.wait_s("b", 1) == pytest.approx(1.0 + 0.03), "no less than a stay"
-    assert house.scheduler.wait_s("b", 0) == pytest.approx(0.5 + LEAVING_PART + 0.03, abs=0.05), "of its own tier"
+    assert house.scheduler.wait_s("b", 0) == pytest.approx(0.5 + DRAIN_PART + 0.03, abs=0.05), "of its own tier"
     house.idle(29.5)
     assert house.scheduler.wait_s("b", 1) == pytest.approx(30.0, abs=0.2)
     refusal = house.offer(house.sequence(model="b", tier="standard"))
@@ -106,8 +106,8 @@ def test_no_wait_is_told_beyond_all_use() -> None:
     house = budget()
     sequence = house.submit(16, 40, model="a", tier="premium")
     house.run(2)
-    house.idle(10 * HELD_S_MAX)
-    assert house.scheduler.wait_s("b") == pytest.approx(HELD_S_MAX + 0.03)
+    house.idle(10 * PREDICTED_RESIDENCE_S_MAX)
+    assert house.scheduler.wait_s("b") == pytest.approx(PREDICTED_RESIDENCE_S_MAX + 0.03)
     house.abort(sequence)
     house.run()
     assert house.scheduler.wait_s("b") == pytest.approx(0.03)

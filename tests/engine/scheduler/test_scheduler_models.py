@@ -9,8 +9,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from engine.memory.eviction import Keep, by_use, least_recently_used
-from engine.memory.weight_residency import LEAVING_PART, LOADS_WORTH
+from engine.memory.eviction import EvictionValue, by_use, least_recently_used
+from engine.memory.weight_residency import DRAIN_PART, RESIDENCE_LOADS_MIN
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.bounds import turn_bound_steps
 from engine.scheduler.costs import Costs
@@ -306,7 +306,7 @@ def test_a_model_stays_a_few_times_as_long_as_it_takes_to_come() -> None:
     came = [at + 0.2 for at, _ in house.vault.loads]
     gone = [at for at, _ in house.vault.drops[1:]]
     assert len(gone) >= 3
-    assert all(left - came_at >= LOADS_WORTH * 0.2 for came_at, left in zip(came, gone, strict=False))
+    assert all(left - came_at >= RESIDENCE_LOADS_MIN * 0.2 for came_at, left in zip(came, gone, strict=False))
     timed.run()
     house.check_the_end()
 
@@ -385,7 +385,7 @@ def test_who_can_be_preempted_has_a_while_to_finish() -> None:
     timed.run(lambda: bool(house.vault and house.vault.drops))
     assert (short.preemptions, long.preemptions) == (0, 1)
     assert len(short.output_ids) == 40
-    assert house.clock.now == pytest.approx((1 + LEAVING_PART) * stay_s, abs=0.05)
+    assert house.clock.now == pytest.approx((1 + DRAIN_PART) * stay_s, abs=0.05)
     timed.run()
     house.check_the_end()
 
@@ -548,7 +548,7 @@ def test_weights_that_cannot_come_end_who_waits_and_a_later_request_tries_again(
 
 
 def test_what_is_used_most_stays_though_others_were_used_last() -> None:
-    def run(keep: Keep) -> str:
+    def run(keep: EvictionValue) -> str:
         house = budget(count=2, models=4, keep=keep)
         for model in "aaabcdcad":
             house.submit(model=model)
@@ -590,7 +590,7 @@ def test_a_cold_models_wait_is_told_and_over_the_target_refused() -> None:
     house.submit(16, 600, model="a", tier="premium")
     timed.run(seconds=0.1)
     assert house.scheduler.wait_s("a") == 0.0
-    assert house.scheduler.wait_s("b", 0) == pytest.approx(2.9 + LEAVING_PART * 3.0 + 0.03, abs=0.05)
+    assert house.scheduler.wait_s("b", 0) == pytest.approx(2.9 + DRAIN_PART * 3.0 + 0.03, abs=0.05)
     refusal = house.offer(house.sequence(model="b", tier="premium"))
     assert refusal
     assert refusal.code == "queue_full"

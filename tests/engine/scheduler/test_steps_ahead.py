@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.fake.runner import FakePending, FakeRunner, fake_model
-from engine.loop.worker import Worker
+from engine.loop.worker import EngineLoop
 from engine.memory.arena import Arena
 from engine.protocol.config import FakeConfig, FakeFaults, ModelConfig
 from engine.protocol.frames import (
@@ -29,8 +29,8 @@ from engine.protocol.frames import (
     UnloadAdapter,
     decode_from_engine,
 )
-from engine.protocol.inbox import GatewayGone, Inbox, Progress, Stop
-from engine.protocol.server import Outgoing
+from engine.protocol.inbox import GatewayDisconnected, Inbox, LoopProgress, Stop
+from engine.protocol.server import OutgoingFrames
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.entry import Entry
 from engine.scheduler.scheduler import ModelLimits, Scheduler
@@ -399,19 +399,19 @@ class Loop:
         self.inbox.put(Stop("the test is done"))
 
     def run(self) -> None:
-        worker = Worker(
+        worker = EngineLoop(
             hello=self.hello,
             scheduler=self.scheduler,
             runner=self.runner,
             inbox=self.inbox,
-            progress=Progress(),
+            progress=LoopProgress(),
             send=self._take,
             clock=self.runner.clock,
         )
         worker.run()
         self.scheduler.check_integrity()
 
-    def _take(self, batch: list[Outgoing]) -> None:
+    def _take(self, batch: list[OutgoingFrames]) -> None:
         for outgoing in batch:
             for frame in map(decode_from_engine, FrameReader().feed(outgoing.data)):
                 self.frames.append(frame)
@@ -625,7 +625,7 @@ def test_what_was_in_flight_for_a_dead_gateway_is_lost_or_overrun_to_the_token()
     def when(loop: Loop, frame: FromEngine) -> None:
         match frame:
             case Tokens() if len(loop.ids().get(1, ())) == 3:
-                loop.inbox.put(GatewayGone(1))
+                loop.inbox.put(GatewayDisconnected(1))
                 loop.send(Status(), loop.submit(1, max_tokens=2), gateway=2)
             case StatusReport():
                 reports.append(frame)

@@ -17,7 +17,7 @@ from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier, check_tiers
 from engine.scheduler import queues
 from engine.scheduler.cost_model import CostModel
-from engine.scheduler.costs import Costs, Load
+from engine.scheduler.costs import Costs, StepLoad
 from engine.scheduler.entry import Entry
 from engine.scheduler.floors import Floors
 from engine.scheduler.queues import TierQueue
@@ -422,25 +422,25 @@ def test_a_full_queue_gives_up_the_newest_of_the_largest_share() -> None:
 TRUE = Costs(base_s=0.006, prefill_token_s=25e-6, sequence_s=8e-6, kv_token_s=3e-8, adapter_s=20e-6)
 
 
-def loads(seed: int, count: int) -> list[Load]:
+def loads(seed: int, count: int) -> list[StepLoad]:
     dice = random.Random(seed)
     sizes = [dice.randrange(1, 256) for _ in range(count)]
     return [
-        Load(dice.choice([0, 0, 64, 512]), size, size * dice.randrange(100, 1000), dice.randrange(0, 32))
+        StepLoad(dice.choice([0, 0, 64, 512]), size, size * dice.randrange(100, 1000), dice.randrange(0, 32))
         for size in sizes
     ]
 
 
 def test_the_cost_model_finds_every_term() -> None:
     model = CostModel()
-    assert model.prefill_within(0.1, Load(0, 8, 8000, 0), 512) == 512, "nothing is known yet"
+    assert model.prefill_within(0.1, StepLoad(0, 8, 8000, 0), 512) == 512, "nothing is known yet"
     for load in loads(1, 400):
         model.observe(load, TRUE.seconds(load))
     for name in ("base_s", "prefill_token_s", "sequence_s", "kv_token_s", "adapter_s"):
         assert getattr(model.costs, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
-    beside = Load(0, 100, 50_000, 10)
+    beside = StepLoad(0, 100, 50_000, 10)
     tokens = model.prefill_within(0.020, beside, 2048)
-    assert TRUE.seconds(Load(tokens, 100, 50_000 + tokens, 10)) == pytest.approx(0.020, rel=0.01)
+    assert TRUE.seconds(StepLoad(tokens, 100, 50_000 + tokens, 10)) == pytest.approx(0.020, rel=0.01)
     assert model.prefill_within(0.001, beside, 2048) == 0
     assert model.prefill_within(float("inf"), beside, 2048) == 2048
 
@@ -456,7 +456,7 @@ def test_what_was_known_stands_while_all_steps_are_alike() -> None:
     model = CostModel()
     for load in loads(4, 400):
         model.observe(load, TRUE.seconds(load))
-    alike = Load(0, 8, 4000, 0)
+    alike = StepLoad(0, 8, 4000, 0)
     for _ in range(2000):
         model.observe(alike, 2 * TRUE.seconds(alike))
     assert model.costs.seconds(alike) == pytest.approx(2 * TRUE.seconds(alike), rel=0.02)

@@ -22,15 +22,15 @@ from click.testing import CliRunner
 
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
-from engine.scheduler.costs import Costs, Load, load_of
+from engine.scheduler.costs import Costs, StepLoad, load_of
 from engine.simulate.__main__ import main
 from engine.simulate.devices import DEVICES, BadInput, Device, device
 from engine.simulate.drawing import draw
 from engine.simulate.fairness import ServedGap
 from engine.simulate.loads import SimulatedAdapters
 from engine.simulate.options import read_tiers
-from engine.simulate.report import Group, Percentiles, Report, TierReport, WeightsReport, make_report
-from engine.simulate.trace import Row, read_trace
+from engine.simulate.report import GroupReport, Percentiles, SimulationReport, TierReport, WeightsReport, make_report
+from engine.simulate.trace import TraceRow, read_trace
 from engine.simulate.traffic import Burst, Flood, Noise, Poisson, Population, Traffic, arrivals
 from engine.simulate.world import Clock, SimulatedDevice, Stall, World
 from engine.step import Chunk, Sequence, Step
@@ -45,7 +45,9 @@ ONE = Population({"standard": 1.0}, tenants=1, adapters=0)
 ALL = Population(dict.fromkeys(("premium", "standard", "batch"), 1.0), tenants=3, adapters=2)
 
 
-def simulate(traffic: Traffic, on: Device = PLAIN, tiers: tuple[Tier, ...] = SHIPPED_TIERS, **more: Any) -> Report:
+def simulate(
+    traffic: Traffic, on: Device = PLAIN, tiers: tuple[Tier, ...] = SHIPPED_TIERS, **more: Any
+) -> SimulationReport:
     return make_report(run(traffic, on, tiers, **more), {})
 
 
@@ -55,22 +57,22 @@ def run(traffic: Traffic, on: Device = PLAIN, tiers: tuple[Tier, ...] = SHIPPED_
     return world
 
 
-def tier_of(report: Report, name: str) -> TierReport:
+def tier_of(report: SimulationReport, name: str) -> TierReport:
     return next(tier for tier in report.tiers if tier.tier == name)
 
 
-def tenant_of(report: Report, name: str) -> Group:
+def tenant_of(report: SimulationReport, name: str) -> GroupReport:
     return next(group for group in report.tenants if group.name == name)
 
 
-def recorded(per_s: float, until_s: float, seed: int = 1) -> tuple[Row, ...]:
+def recorded(per_s: float, until_s: float, seed: int = 1) -> tuple[TraceRow, ...]:
     """Rows as Azure's conversations are: Poisson, prompts of 1,020 tokens (mean 1,155), answers of 129 (mean 211)."""
     draws = random.Random(seed)
-    rows: list[Row] = []
+    rows: list[TraceRow] = []
     at_s = draws.expovariate(per_s)
     while at_s < until_s:
         prompt = min(8000, 1 + int(draws.lognormvariate(math.log(1020), 0.5)))
-        rows.append(Row(at_s, prompt, min(1000, 1 + int(draws.lognormvariate(math.log(129), 0.99)))))
+        rows.append(TraceRow(at_s, prompt, min(1000, 1 + int(draws.lognormvariate(math.log(129), 0.99)))))
         at_s += draws.expovariate(per_s)
     return tuple(rows)
 
@@ -79,7 +81,7 @@ def recorded(per_s: float, until_s: float, seed: int = 1) -> tuple[Row, ...]:
 
 
 def test_one_request_takes_what_its_steps_cost() -> None:
-    world = run(Traffic(ONE, 10.0, (Row(0.5, 100, 4),)), system_tokens=0)
+    world = run(Traffic(ONE, 10.0, (TraceRow(0.5, 100, 4),)), system_tokens=0)
     (ending,) = world.measure.endings
     assert (ending.reason, ending.made, ending.queue_s) == ("stop", 4, 0.0)
     assert ending.ttft_s == pytest.approx(1.1)
@@ -90,7 +92,7 @@ def test_one_request_takes_what_its_steps_cost() -> None:
 
 
 def test_a_request_that_comes_during_a_step_waits_for_its_end() -> None:
-    rows = (Row(0.0, 50, 3), Row(0.2, 50, 1))
+    rows = (TraceRow(0.0, 50, 3), TraceRow(0.2, 50, 1))
     # One ahead, the step after the present one was planned before it came.
     for steps_ahead, wait_s in ((0, 1.05 - 0.2), (1, 1.05 - 0.2 + 1.0)):
         world = run(Traffic(ONE, 10.0, rows), msgspec.structs.replace(PLAIN, steps_ahead=steps_ahead), system_tokens=0)
@@ -105,7 +107,7 @@ def test_a_step_takes_its_load_s_costs() -> None:
     sequence = Sequence(0, 0, "r", "m", "a", "n", "t", "s", [1] * 60, 9, Sampling(), frozenset(), 0.0)
     other = Sequence(1, 0, "r", "m", None, "n", "t", "s", [1] * 60, 9, Sampling(), frozenset(), 0.0)
     step = Step(1, "m", [Chunk(other, 60, 1, True), Chunk(sequence, 10, 50, True)])
-    assert load_of(step) == Load(50, 2, 61 + 60, 1)
+    assert load_of(step) == StepLoad(50, 2, 61 + 60, 1)
     seconds = Costs(1.0, 0.001, 0.01, 1e-4, 0.1).seconds(load_of(step))
     assert seconds == pytest.approx(1.0 + 0.05 + 0.02 + 0.0121 + 0.1)
     simulated = SimulatedDevice(on, (), 0.0, random.Random(0))
@@ -129,7 +131,7 @@ def test_a_step_takes_its_load_s_costs() -> None:
 )
 def test_a_stalled_device_goes_on_where_it_was(begun: float, stalls: list[Stall], done: float) -> None:
     simulated = SimulatedDevice(PLAIN, stalls, 0.0, random.Random(0))
-    assert simulated.begin(Load(0, 1, 1, 0), begun) == pytest.approx(done)
+    assert simulated.begin(StepLoad(0, 1, 1, 0), begun) == pytest.approx(done)
 
 
 def test_a_stall_is_seen_by_everybody_and_then_over() -> None:
@@ -145,11 +147,11 @@ def test_a_stall_is_seen_by_everybody_and_then_over() -> None:
 def test_copies_to_host_memory_take_the_device_s_time() -> None:
     on = msgspec.structs.replace(PLAIN, page_copy_s=0.25)
     simulated = SimulatedDevice(on, (), 0.0, random.Random(0))
-    simulated.begin(Load(0, 1, 1, 0), 0.0)
+    simulated.begin(StepLoad(0, 1, 1, 0), 0.0)
     simulated.copied(4, 0.2)
-    assert simulated.begin(Load(0, 1, 1, 0), 0.5) == pytest.approx(3.0)
+    assert simulated.begin(StepLoad(0, 1, 1, 0), 0.5) == pytest.approx(3.0)
     simulated.copied(2, 10.0)
-    assert simulated.begin(Load(0, 1, 1, 0), 10.0) == pytest.approx(11.5)
+    assert simulated.begin(StepLoad(0, 1, 1, 0), 10.0) == pytest.approx(11.5)
 
 
 def test_noise_moves_the_steps_and_not_their_mean() -> None:
@@ -309,7 +311,7 @@ def test_tenants_and_adapters_are_dealt_by_their_zipf() -> None:
 
 def test_prompts_share_their_tenant_s_beginning_and_nothing_else() -> None:
     population = Population({"standard": 1.0}, tenants=2, tenant_zipf=0.0, adapters=0)
-    rows = tuple(Row(20.0 * i, 64, 1) for i in range(60))
+    rows = tuple(TraceRow(20.0 * i, 64, 1) for i in range(60))
     report = simulate(Traffic(population, 2000.0, rows), system_tokens=32)
     for group in report.tenants:
         assert group.cached_tokens == 32 * (group.requests - 1), "all but the first find 32 tokens"
@@ -325,7 +327,7 @@ def test_a_trace_is_read_in_order_of_time(tmp_path: Path) -> None:
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         "2023-11-16 18:15:47.5000000,396,109\n2023-11-16 18:15:46.0000000,374,44\n2023-11-17 00:00:00,1,1\n"
     )
-    assert read_trace(file) == [Row(0.0, 374, 44), Row(1.5, 396, 109), Row(20654.0, 1, 1)]
+    assert read_trace(file) == [TraceRow(0.0, 374, 44), TraceRow(1.5, 396, 109), TraceRow(20654.0, 1, 1)]
 
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -421,7 +423,7 @@ MEASURED: dict[str, list[tuple[int, int, int, int, float]]] = {
 def test_shipped_devices_cost_what_was_measured(name: str) -> None:
     costs = DEVICES[name].costs()
     for *load, took_ms in MEASURED[name]:
-        assert 1000 * costs.seconds(Load(*load)) == pytest.approx(took_ms, rel=0.13)
+        assert 1000 * costs.seconds(StepLoad(*load)) == pytest.approx(took_ms, rel=0.13)
     assert DEVICES[name].source
 
 
@@ -745,7 +747,14 @@ def test_everything_that_is_drawn_is_in_the_picture(duration_s: float) -> None:
 
 def test_every_field_of_a_report_and_of_a_device_is_documented() -> None:
     text = (REPO / "docs" / "simulator.md").read_text()
-    kinds: tuple[type[msgspec.Struct], ...] = (Report, TierReport, WeightsReport, Group, Percentiles, Device)
+    kinds: tuple[type[msgspec.Struct], ...] = (
+        SimulationReport,
+        TierReport,
+        WeightsReport,
+        GroupReport,
+        Percentiles,
+        Device,
+    )
     fields = {field for kind in kinds for field in kind.__struct_fields__} - {"source", "group"}
     assert not [field for field in sorted(fields) if f"`{field}`" not in text]
 

@@ -26,9 +26,9 @@ from billing.books import periods
 from billing.clock import DAY, database_now
 from billing.database import Database
 from billing.errors import InvalidValue
-from billing.exports.export import Spec
+from billing.exports.export import ExportSpec
 from billing.ledger.messages import HoldRequest, Settlement
-from billing.ledger.transaction import Group
+from billing.ledger.transaction import LedgerTransaction
 from billing.tables import billing_periods
 from gateway import tables
 from gateway.access import audit_log, keys
@@ -95,7 +95,7 @@ WRITES: dict[str, Write] = {
     "remove_adapter": lambda a, c, made: a.remove_adapter(c, made["register_adapter"].id),
     "close_period": lambda a, c, made: a.close_period(c, tenant="acme", month=past_month(c, made["create_tenant"].id)),
     "create_export": lambda a, c, made: a.create_export(
-        c, Spec(kind="focus", format="csv", month="2020-01", tenant_id=made["create_tenant"].id)
+        c, ExportSpec(kind="focus", format="csv", month="2020-01", tenant_id=made["create_tenant"].id)
     ),
     "end_export": lambda a, c, made: a.end_export(c, made["create_export"].id),
     "add_model": lambda a, c, made: priced(a, c, "second").add_model(c, NewModel(name="second", path="second")),
@@ -129,12 +129,12 @@ def past_month(connection: sa.Connection, tenant_id: str) -> str:
 def settled_request(connection: sa.Connection, made: Made) -> str:
     """One of three tokens, as the ledger writes it."""
     now, tenant_id = database_now(connection), made["create_tenant"].id
-    group = Group("gw_1", 1e9, lambda _connection: now, PriceBook())
+    group = LedgerTransaction("gw_1", 1e9, lambda _connection: now, PriceBook())
     group.run(connection, [HoldRequest("req_1", tenant_id, "key_1", MODEL, None, "batch", 0, 3)], [])
     ending = Settlement(
         request_id="req_1", prompt_tokens=0, cached_tokens=0, completion_tokens=3, made_tokens=3, ending="stop"
     )
-    Group("gw_1", 1e9, lambda _connection: now, PriceBook()).run(connection, [], [ending])
+    LedgerTransaction("gw_1", 1e9, lambda _connection: now, PriceBook()).run(connection, [], [ending])
     return "req_1"
 
 
@@ -196,7 +196,7 @@ def test_a_rotated_keys_budgets_are_the_new_keys(database: Database, administrat
 
 def lines(database: Database, **which: Any) -> list[audit_log.AuditLine]:
     """Oldest first."""
-    return database.read_sync(lambda c: audit_log.listing(c, audit_log.Filter(**which), limit=500))[::-1]
+    return database.read_sync(lambda c: audit_log.listing(c, audit_log.AuditFilter(**which), limit=500))[::-1]
 
 
 def test_every_administrative_write_has_its_line(database: Database, administration: Finance) -> None:

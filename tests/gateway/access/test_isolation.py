@@ -19,7 +19,7 @@ from billing import tables
 from billing.accounts import budgets, webhooks
 from billing.books import corrections, invoices, periods, rollups
 from billing.exports import jobs
-from billing.exports.export import Spec
+from billing.exports.export import ExportSpec
 from billing.tables import metadata
 from gateway.access import audit_log, keys
 from gateway.limits import overrides
@@ -164,13 +164,13 @@ def fill(connection: sa.Connection, stack: Stack, slug: str) -> None:
 
 def bill(connection: sa.Connection, tenant_id: str, files: tuple[tuple[str, str], ...]) -> None:
     """The month is over for this tenant: a correction and a closed period."""
-    corrections.free(connection, tenant_id, picos=-5, reason=f"credit of {tenant_id}", actor="test")
+    corrections.correct_tenant(connection, tenant_id, picos=-5, reason=f"credit of {tenant_id}", actor="test")
     rollups.fold_all(connection)
     first = periods.first_open(connection, tenant_id)
     assert first is not None
     invoices.close(connection, tenant_id, first.month, actor="test", clock=lambda _connection: first.end_at)
     for kind, format_ in files:
-        spec = Spec(kind=kind, format=format_, month=first.month, tenant_id=tenant_id)  # type: ignore[arg-type]
+        spec = ExportSpec(kind=kind, format=format_, month=first.month, tenant_id=tenant_id)  # type: ignore[arg-type]
         jobs.create(connection, spec, actor="test")
 
 
@@ -333,7 +333,7 @@ def test_what_is_anothers_is_absent_for_a_tenants_admin(served: Stack, admin: st
 
 
 def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -> None:
-    before = served.read(lambda c: audit_log.listing(c, audit_log.Filter(tenant_id=served.tenants[THEIRS])))
+    before = served.read(lambda c: audit_log.listing(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS])))
     for path, sent in NAMES_A_TENANT.items():
         theirs, absent = (
             ask(served, admin, "POST", f"/v1/admin/{path}", sent | {"tenant": one}) for one in (THEIRS, ABSENT)
@@ -351,7 +351,9 @@ def test_a_tenants_admin_writes_nothing_of_anothers(served: Stack, admin: str) -
     shared = [ask(served, admin, "PATCH", f"/v1/admin/adapters/{ours}", {"shared": [one]}) for one in (THEIRS, ABSENT)]
     assert [answer.status_code for answer in shared] == [404, 404]
     assert shared[0].text.replace(THEIRS, ABSENT) == shared[1].text
-    assert served.read(lambda c: audit_log.listing(c, audit_log.Filter(tenant_id=served.tenants[THEIRS]))) == before
+    assert (
+        served.read(lambda c: audit_log.listing(c, audit_log.AuditFilter(tenant_id=served.tenants[THEIRS]))) == before
+    )
 
 
 def test_a_tenants_files_hold_nothing_of_another(served: Stack, marks: dict[str, set[str]]) -> None:

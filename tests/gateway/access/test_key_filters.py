@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from billing import clock
 from billing.accounts import tenants
 from billing.database import Database
-from billing.lists import Asked
+from billing.lists import ListQuery
 from gateway import tables
 from gateway.access import keys
 from migrations.upgrade import upgrade
@@ -57,7 +57,7 @@ def test_keys_by_status_project_kind_and_role(database: Database) -> None:
     names = {key_id: name for name, key_id in made.items()}
 
     def found(**filters: object) -> set[str]:
-        asked = Asked(sort="name", search=mark, limit=50)
+        asked = ListQuery(sort="name", search=mark, limit=50)
         return {
             names[key.id]
             for key in database.read_sync(lambda c: keys.found(c, asked, **filters)).items  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def test_both_keys_share_budget_and_limits(stack: Stack) -> None:
     call("POST", f"keys/{old['id']}/revoke")
     assert stack.chat("old").status_code == 401
     assert stack.chat("new").status_code == 429
-    found = stack.read(reconcile.whole)
+    found = stack.read(reconcile.reconcile_all)
     assert budget["id"] not in str(found), found
 
 

@@ -37,7 +37,7 @@ def month(stack: Stack) -> str:
     for tenant in ("acme", "globex"):
         assert stack.chat(tenant).status_code == 200
     stack.write(rollups.fold_all)
-    last = sa.select(tables.billing_periods.c.month).join(tables.usage, periods.belongs())
+    last = sa.select(tables.billing_periods.c.month).join(tables.usage, periods.usage_in_period())
     months = [
         stack.read(lambda c, query=query: c.execute(query).scalars().first())  # type: ignore[misc]
         for query in (
@@ -95,7 +95,7 @@ def test_events_are_every_request_of_all_tenants(stack: Stack, operator: httpx.C
     lines = [json.loads(line) for line in operator.get(f"exports/{job['id']}/file").text.splitlines()]
     manifest = operator.get(f"exports/{job['id']}/manifest").json()
     usage, months = tables.usage, tables.billing_periods
-    query = sa.select(usage.c.request_id).join(months, periods.belongs()).where(months.c.month == month)
+    query = sa.select(usage.c.request_id).join(months, periods.usage_in_period()).where(months.c.month == month)
     upto = usage.c.sequence <= manifest["ledger"]["usage_sequence_max"]
     there = stack.read(lambda c: set(c.execute(query.where(upto)).scalars()))
     assert {line["id"] for line in lines if line["type"] == "laneway.usage.settled"} == there

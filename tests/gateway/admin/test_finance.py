@@ -283,8 +283,10 @@ def test_a_month_is_corrected_closed_and_invoiced(make_stack: Callable[..., Stac
 
 
 def test_the_gateway_reconciles_by_itself(shop: Stack, admin: Operator) -> None:
-    first = shop.read(lambda c: reconcile.newest(c, "minute"))
-    eventually(lambda: shop.read(lambda c: reconcile.newest(c, "minute")).number > (first.number if first else 0), 20.0)  # type: ignore[union-attr]
+    first = shop.read(lambda c: reconcile.newest_result(c, "minute"))
+    eventually(
+        lambda: shop.read(lambda c: reconcile.newest_result(c, "minute")).number > (first.number if first else 0), 20.0
+    )  # type: ignore[union-attr]
     eventually(lambda: any(one["engine_gap"] == 0 for one in admin.ok("GET", "reconciliations")["data"]), 20.0)
     assert admin.ok("GET", "reconciliations/standing")["imbalances"] == 0
     metrics = shop.metrics()
@@ -295,7 +297,7 @@ def test_the_gateway_reconciles_by_itself(shop: Stack, admin: Operator) -> None:
 def test_what_is_wrong_is_told(make_stack: Callable[..., Stack]) -> None:
     """Somebody changes the ledger past its triggers; the next minute says so, and goes on saying so."""
     shop = make_stack(toml=FINANCE)
-    eventually(lambda: shop.read(lambda c: reconcile.newest(c, "minute")) is not None, 20.0)
+    eventually(lambda: shop.read(lambda c: reconcile.newest_result(c, "minute")) is not None, 20.0)
 
     def unprotect(connection: sa.Connection) -> None:
         connection.exec_driver_sql("DROP TRIGGER entries_no_update")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.answers.sse import StreamedAnswer, Waits
+from gateway.answers.sse import StreamedAnswer, StreamTimeouts
 from gateway.errors import ApiError, InternalError
-from gateway.generation.answer import Answer, Piece, TokenUsage
+from gateway.generation.answer import Answer, TextPiece, TokenUsage
 
 
 class Plain:
@@ -25,7 +25,7 @@ class Plain:
     def opening(self) -> bytes:
         return b"<"
 
-    def piece(self, piece: Piece) -> bytes:
+    def piece(self, piece: TextPiece) -> bytes:
         return piece.text.encode()
 
     def closing(self, answer: Answer) -> bytes:
@@ -52,7 +52,7 @@ class Exchange:
         self.writable.set()
         self.gone = asyncio.Event()
         self.failing: Exception | None = None
-        app = StreamedAnswer(self.answer, NoLimits(), Plain(), Waits(60.0, 60.0))  # type: ignore[arg-type]
+        app = StreamedAnswer(self.answer, NoLimits(), Plain(), StreamTimeouts(60.0, 60.0))  # type: ignore[arg-type]
         self.task = asyncio.create_task(app({}, self.receive, self.send))  # type: ignore[arg-type]
 
     async def receive(self) -> Any:

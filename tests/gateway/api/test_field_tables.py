@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from gateway.api.generation_request import Asked
-from gateway.api.parsing import Unserved
+from gateway.api.generation_request import GenerationRequest
+from gateway.api.parsing import UnsupportedField
 from gateway.api.unknown_fields import UnknownFields
 from gateway.errors import InvalidRequest
-from gateway.field_tables import ENDPOINTS, Endpoint, Row, rows
+from gateway.field_tables import ENDPOINTS, EndpointFields, FieldRow, rows
 
 TURNS = [{"role": "user", "content": "Say something."}, {"role": "assistant", "content": "Well"}]
 BASE: dict[str, dict[str, Any]] = {
@@ -90,7 +90,7 @@ def cases(state: str) -> list[Any]:
     ]
 
 
-def body(endpoint: Endpoint, path: str = "", value: Any = None, beside: dict[str, Any] | None = None) -> bytes:
+def body(endpoint: EndpointFields, path: str = "", value: Any = None, beside: dict[str, Any] | None = None) -> bytes:
     """The endpoint's body with this value at the path, of a list in its first item."""
     made = msgspec.json.decode(msgspec.json.encode({**BASE[endpoint.path], **(beside or {})}))
     place = made
@@ -105,24 +105,24 @@ def body(endpoint: Endpoint, path: str = "", value: Any = None, beside: dict[str
     return msgspec.json.encode(made)
 
 
-def asked(endpoint: Endpoint, sent: bytes) -> tuple[Asked, bool]:
+def asked(endpoint: EndpointFields, sent: bytes) -> tuple[GenerationRequest, bool]:
     """What the body asks for; whether it wants its stream to tell the usage. `sticky` is a hint's one effect."""
     request: Any = endpoint.parse(sent, UnknownFields())
-    found: Asked = request.asked()
+    found: GenerationRequest = request.asked()
     if "seed" not in BASE[endpoint.path]:
         found = msgspec.structs.replace(found, sampling=msgspec.structs.replace(found.sampling, seed=0))
     usage = request.wants_usage() if hasattr(request, "wants_usage") else False
     return msgspec.structs.replace(found, sticky=None), usage
 
 
-def example(endpoint: Endpoint, found: Any) -> tuple[Any, dict[str, Any]]:
+def example(endpoint: EndpointFields, found: Any) -> tuple[Any, dict[str, Any]]:
     if isinstance(found, dict) and endpoint.path in found:
         found = found[endpoint.path]
     return found if isinstance(found, tuple) else (found, {})
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
-def test_every_field_of_the_type_has_one_row(endpoint: Endpoint) -> None:
+def test_every_field_of_the_type_has_one_row(endpoint: EndpointFields) -> None:
     fields = {field.encode_name for field in inspect.type_info(endpoint.kind).fields}  # type: ignore[attr-defined]
     named = [row.field for row in rows(endpoint)]
     assert {name for name in named if not re.search(r"[.\[]", name)} == fields
@@ -131,7 +131,7 @@ def test_every_field_of_the_type_has_one_row(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(("endpoint", "row"), cases("works"))
-def test_what_works_changes_what_is_asked(endpoint: Endpoint, row: Row) -> None:
+def test_what_works_changes_what_is_asked(endpoint: EndpointFields, row: FieldRow) -> None:
     value, beside = example(endpoint, EXAMPLES[row.field])
     if value is None:
         return
@@ -143,16 +143,16 @@ def test_what_works_changes_what_is_asked(endpoint: Endpoint, row: Row) -> None:
 
 
 @pytest.mark.parametrize(("endpoint", "row"), cases("hint"))
-def test_a_hint_changes_nothing_that_is_asked(endpoint: Endpoint, row: Row) -> None:
+def test_a_hint_changes_nothing_that_is_asked(endpoint: EndpointFields, row: FieldRow) -> None:
     value = CACHED if row.field.endswith("cache_control") else example(endpoint, HINTS.get(row.field, "u"))[0]
     assert asked(endpoint, body(endpoint, row.field, value)) == asked(endpoint, body(endpoint))
 
 
 @pytest.mark.parametrize(("endpoint", "row"), [*cases("neutral"), *cases("refused")])
-def test_neutral_values_change_nothing_and_any_other_is_refused(endpoint: Endpoint, row: Row) -> None:
+def test_neutral_values_change_nothing_and_any_other_is_refused(endpoint: EndpointFields, row: FieldRow) -> None:
     # Those that are no entry are empty by their type, and of an assistant's message or a text block.
     empty = [msgspec.json.decode(value) for value in re.findall(r"`([^`]+)`", row.values)]
-    entry = endpoint.unserved.get(row.field, Unserved("", tuple(empty)))
+    entry = endpoint.unserved.get(row.field, UnsupportedField("", tuple(empty)))
     beside: dict[str, Any] = {"stream": True} if row.field.startswith("stream_options") else {}
     if row.field.startswith("messages[].") and endpoint.path == "/v1/chat/completions":
         beside = {"messages": [{"role": "assistant", "content": "Well"}]}

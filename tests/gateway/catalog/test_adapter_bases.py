@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from billing.errors import NotFound
+from billing.errors import RowNotFound
 from gateway.catalog.base_models import configured
 from gateway.config import file as configuration
 from gateway.config.file import Config
@@ -50,7 +50,7 @@ def test_what_is_asked_for_holds_whatever_it_names(tmp_path: Path) -> None:
     config = served()
     directory = adapter(tmp_path, b'{"base_model_name_or_path": "laneway-tiny"}')
     assert base_for(config, configured(config), "small", directory).name == "small"
-    with pytest.raises(NotFound, match="no base model 'another'; there is small, laneway-tiny"):
+    with pytest.raises(RowNotFound, match="no base model 'another'; there is small, laneway-tiny"):
         base_for(config, configured(config), "another", directory)
 
 
@@ -73,7 +73,7 @@ def test_what_is_asked_for_holds_whatever_it_names(tmp_path: Path) -> None:
 def test_one_that_names_none_needs_a_base_where_there_are_several(tmp_path: Path, content: bytes | None) -> None:
     directory = tmp_path if content is None else adapter(tmp_path, content)
     several, single = served(), served('[[models]]\nname = "small"\npath = "m"')
-    with pytest.raises(NotFound, match="a base is needed: one of small, laneway-tiny"):
+    with pytest.raises(RowNotFound, match="a base is needed: one of small, laneway-tiny"):
         base_for(several, configured(several), None, directory)
     assert base_for(single, configured(single), None, directory).name == "small"
     assert base_named(single, configured(single), directory) is None

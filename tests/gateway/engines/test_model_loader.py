@@ -18,7 +18,7 @@ from billing.accounts import prices
 from engine.protocol.client import EngineClient, Generation
 from engine.protocol.frames import Sampling
 from gateway.admin.administration import Actor, Administration
-from gateway.admin.model_rollout import ModelChanges
+from gateway.admin.model_rollout import ModelRollout
 from gateway.admin.models import NewModel
 from gateway.catalog.base_models import BaseModel
 from gateway.engines import model_sync
@@ -202,7 +202,7 @@ async def test_whoever_restores_one_that_still_drains_waits_for_it(make_stack: C
     await client.start()
     try:
         await client.wait_ready(10)
-        changes = ModelChanges(stack.database, client, administration, said.append)
+        changes = ModelRollout(stack.database, client, administration, said.append)
         await changes.add(NewModel(name=SECOND, path=SECOND), lambda name, files: None)
         stream = await streaming(client)
         await asyncio.to_thread(stack.write, lambda c: administration.remove_model(c, SECOND))

@@ -13,7 +13,7 @@ import pytest
 
 from billing.accounts import budgets
 from billing.ledger import expiry
-from engine.protocol.frames import Finished, Refused, Submit, Tokens, Usage
+from engine.protocol.frames import EngineUsage, Finished, Refused, Submit, Tokens
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange
 from support.gateway.scripted_engine import Said
@@ -70,7 +70,7 @@ def full(*models: str, after_s: float = 0.0, code: Any = "queue_full", made: int
             retry_s = 7.0 if submit.model == models[0] else 9.0
             return [(after_s, Refused(submit.handle, code, "full", retry_s))]
         tokens = [(0.0, Tokens(1, [submit.handle], [400])) for _ in range(made)]
-        used = Usage(len(submit.prompt_ids), completion_tokens=made)
+        used = EngineUsage(len(submit.prompt_ids), completion_tokens=made)
         return [*tokens, (0.0, Finished(submit.handle, "length", used))]
 
     return script

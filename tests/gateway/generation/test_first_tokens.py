@@ -12,7 +12,15 @@ from billing.clock import SECOND, database_now
 from billing.database import Database, DatabaseUnavailable
 from gateway.config.settings import TierSection
 from gateway.generation import first_tokens
-from gateway.generation.first_tokens import BUCKET_MAX, MINUTE, FirstTokens, Summary, bound_ms, bucket, summaries
+from gateway.generation.first_tokens import (
+    BUCKET_MAX,
+    MINUTE,
+    FirstTokens,
+    FirstTokenSummary,
+    bound_ms,
+    bucket,
+    summaries,
+)
 from gateway.tables import first_token_minutes
 from migrations.upgrade import upgrade
 
@@ -40,7 +48,7 @@ def database(database_url: str) -> Iterator[Database]:
     made.close()
 
 
-def read(database: Database, *windows_s: int) -> dict[int, dict[str, Summary]]:
+def read(database: Database, *windows_s: int) -> dict[int, dict[str, FirstTokenSummary]]:
     found, _ = database.read_sync(lambda c: summaries(c, windows_s))
     return {window: dict(tiers) for window, (_, tiers) in found.items()}
 
@@ -131,7 +139,7 @@ async def test_while_the_database_is_away_what_waits_is_bounded_and_comes_later(
 
 async def test_sums_are_remembered_for_a_part_of_their_window(database: Database) -> None:
     now = 100.0
-    attained = first_tokens.Attained(database, lambda: now)
+    attained = first_tokens.AttainmentCache(database, lambda: now)
     counts = FirstTokens(database, "gw_1", TIERS, Clock(database))
 
     async def requests() -> list[int]:
@@ -146,7 +154,7 @@ async def test_sums_are_remembered_for_a_part_of_their_window(database: Database
     assert await requests() == [1, 0]
     now += 60
     assert await requests() == [1, 1]
-    assert first_tokens.late_s(86_400) == first_tokens.FLUSH_S + 60
+    assert first_tokens.delay_s(86_400) == first_tokens.FLUSH_S + 60
 
 
 def test_nothing_is_nothing(database: Database) -> None:

@@ -13,7 +13,7 @@ import pytest
 from engine.text.tokenizer import Tokenizer
 from gateway.generation import logprobs
 from gateway.generation.logprobs import PART_TOKENS, chat_tokens, filled, legacy_logprobs, piecewise
-from gateway.generation.text import Drawn
+from gateway.generation.text import DrawnIds
 from support.stack import MODEL, Stack, body, events
 
 ALTERNATIVES = 21
@@ -28,8 +28,8 @@ def tokenizer(model_dir: Any) -> Tokenizer:
     return Tokenizer.load(model_dir)
 
 
-def drawn(tokens: int) -> Drawn:
-    made = Drawn()
+def drawn(tokens: int) -> DrawnIds:
+    made = DrawnIds()
     for at in range(tokens):
         made.add(3 * at, [(200 + (at * 7 + k) % 40_000, -0.25 * k) for k in range(ALTERNATIVES)])
     return made
@@ -95,13 +95,13 @@ def test_a_large_answer_is_whole(stack: Stack, route: str) -> None:
 
 def test_parts_are_small_and_together_the_whole(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    token = Drawn.token
+    token = DrawnIds.token
 
-    def counting(self: Drawn, at: int) -> Any:
+    def counting(self: DrawnIds, at: int) -> Any:
         taken.append(at)
         return token(self, at)
 
-    monkeypatch.setattr(Drawn, "token", counting)
+    monkeypatch.setattr(DrawnIds, "token", counting)
     many = drawn(1000)
     for parts in (chat_tokens(tokenizer, many), legacy_logprobs(tokenizer, many)):
         said = b""
@@ -127,12 +127,12 @@ def test_parts_are_small_and_together_the_whole(tokenizer: Tokenizer, monkeypatc
 
 def test_what_waits_is_numbers_and_not_objects() -> None:
     many = drawn(6000)
-    more = Drawn()
+    more = DrawnIds()
     more.extend(drawn(10))
     more.extend(many)
     assert more.token(10) == many.token(0)
     assert more.token(6009) == many.token(5999)
-    held = sum(len(getattr(more, name)) * getattr(more, name).itemsize for name in Drawn.__slots__)
+    held = sum(len(getattr(more, name)) * getattr(more, name).itemsize for name in DrawnIds.__slots__)
     assert held <= 13 * ALTERNATIVES * 6010
 
 

@@ -15,13 +15,13 @@ from engine.protocol.frames import ModelInfo
 from engine.text.tokenizer import Tokenizer
 from gateway.access.callers import Caller
 from gateway.api.bodies import PARSE_IN_LOOP_BYTES_MAX
-from gateway.api.generation_request import Asked, LargeBody, Prompt
+from gateway.api.generation_request import GenerationRequest, LargeBody, Prompt
 from gateway.api.sampling import TextRules, make_sampling
-from gateway.catalog.registry import Registry, ServedName, Target
-from gateway.catalog.served_models import Files, ServedModel
+from gateway.catalog.registry import ModelTarget, Registry, ServedName
+from gateway.catalog.served_models import ModelFiles, ServedModel
 from gateway.config.file import parse
 from gateway.errors import InvalidRequest
-from gateway.generation.planning import Known, Planner
+from gateway.generation.planning import CountedPrompts, RequestPlanner
 from gateway.large_work.pool import LargeWork
 from support.gateway.base_models import model
 
@@ -42,22 +42,22 @@ class Engine:
         self.models = {name: ModelInfo(name, "d" * 64, 128, ids, 16, 1000) for name, ids in models.items()}
 
 
-def planner(directories: dict[str, Path], **ids: int) -> tuple[Planner, dict[str, Counting]]:
+def planner(directories: dict[str, Path], **ids: int) -> tuple[RequestPlanner, dict[str, Counting]]:
     tokenizers = {name: Counting(path) for name, path in directories.items()}
     served = {}
     for name, path in directories.items():
-        files = Files(str(path))
+        files = ModelFiles(str(path))
         served[name] = ServedModel(name, tokenizers[name], files.vocabulary, files.encoding, 16, 0)
     registry = Registry(cast(Database, None))
     registry.serve([ServedName(model(name), 0) for name in directories])
-    return Planner(
+    return RequestPlanner(
         parse(b"", Path(), "test", {}), served, registry, cast(EngineClient, Engine(**ids)), LargeWork()
     ), tokenizers
 
 
-def asked(*prompts: Prompt) -> Asked:
+def asked(*prompts: Prompt) -> GenerationRequest:
     sampling = make_sampling(temperature=None, top_p=None, top_k=None)
-    return Asked("x", list(prompts), "prompt", 1, 4, sampling, TextRules([], []), None, False)
+    return GenerationRequest("x", list(prompts), "prompt", 1, 4, sampling, TextRules([], []), None, False)
 
 
 CALLER = Caller(
@@ -70,8 +70,10 @@ CALLER = Caller(
 async def test_models_of_one_encoding_count_once(model_dir: Path, tiny_dir: Path) -> None:
     directories = {"one": model_dir, "two": model_dir, "tiny": tiny_dir}
     plans, tokenizers = planner(directories, one=49152, two=49152, tiny=4096)
-    known: Known = {}
-    made = {name: await plans.plan(CALLER, asked("Once upon"), Target(name, name, None), known) for name in directories}
+    known: CountedPrompts = {}
+    made = {
+        name: await plans.plan(CALLER, asked("Once upon"), ModelTarget(name, name, None), known) for name in directories
+    }
     encoded = {name: getattr(tokenizer, "encoded", []) for name, tokenizer in tokenizers.items()}
     assert encoded == {"one": ["Once upon"], "two": [], "tiny": ["Once upon"]}
     assert made["one"].prompts == made["two"].prompts
@@ -83,15 +85,15 @@ async def test_models_of_one_encoding_count_once(model_dir: Path, tiny_dir: Path
 async def test_ids_that_one_of_them_has_not(model_dir: Path) -> None:
     """Of the same files, one has fewer rows."""
     plans, _ = planner({"one": model_dir, "two": model_dir}, one=49152, two=400)
-    known: Known = {}
-    assert await plans.plan(CALLER, asked([500]), Target("one", "one", None), known)
+    known: CountedPrompts = {}
+    assert await plans.plan(CALLER, asked([500]), ModelTarget("one", "one", None), known)
     with pytest.raises(InvalidRequest, match="below 400"):
-        await plans.plan(CALLER, asked([500]), Target("two", "two", None), known)
+        await plans.plan(CALLER, asked([500]), ModelTarget("two", "two", None), known)
 
 
 def test_whose_ids_are_the_same_words(model_dir: Path, tiny_dir: Path) -> None:
     plans, _ = planner({"one": model_dir, "two": model_dir, "tiny": tiny_dir})
-    targets: Any = {name: Target(name, name, None) for name in ("one", "two", "tiny", "unread")}
+    targets: Any = {name: ModelTarget(name, name, None) for name in ("one", "two", "tiny", "unread")}
     assert plans.one_vocabulary([targets["one"], targets["two"]])
     assert not plans.one_vocabulary([targets["one"], targets["tiny"]])
     assert not plans.one_vocabulary([targets["one"], targets["unread"]])

@@ -20,7 +20,7 @@ from billing.ledger.ledger import HoldRequest, Ledger, Settlement
 from gateway import errors
 from gateway.access import keys
 from gateway.generation import replays as module
-from gateway.generation.replays import HEADER, Call, First, Replayed, Replays
+from gateway.generation.replays import HEADER, FirstCall, IdempotentCall, Replayed, Replays
 from gateway.limits import overrides
 from gateway.limits.overrides import LimitsChange
 from gateway.tables import replays
@@ -249,10 +249,10 @@ class House:
         for gateway_id in ("gw_1", "gw_2"):
             leases.extend(connection, gateway_id, 60.0, database_now(connection))
 
-    async def begin(self, replays: Replays, request_id: str, body: bytes = b"{}") -> First | Replayed:
+    async def begin(self, replays: Replays, request_id: str, body: bytes = b"{}") -> FirstCall | Replayed:
         return await self.call(replays, request_id, body).begin()
 
-    def call(self, replays: Replays, request_id: str, body: bytes = b"{}", name: str = "n") -> Call:
+    def call(self, replays: Replays, request_id: str, body: bytes = b"{}", name: str = "n") -> IdempotentCall:
         return replays.call(
             tenant_id=self.tenant_id, key_id=self.key_id, name=name, route="/r", body=body, request_id=request_id
         )
@@ -290,7 +290,7 @@ class House:
 async def answered(house: House, answer: bytes = b"answer") -> None:
     """req_1 ran on gw_1, was kept and settled."""
     first = await house.begin(house.first, "req_1")
-    assert isinstance(first, First)
+    assert isinstance(first, FirstCall)
     await house.hold("req_1")
     await first.keep(answer)
     with pytest.raises(errors.IdempotencyInFlight):
@@ -317,14 +317,14 @@ async def test_ten_minutes(house: House) -> None:
     assert isinstance(await house.begin(house.first, "req_2"), Replayed)
     house.older(5)
     assert house.sweep() == 1
-    assert isinstance(await house.begin(house.first, "req_3"), First)
+    assert isinstance(await house.begin(house.first, "req_3"), FirstCall)
 
 
 async def test_an_expired_one_need_not_be_swept_first(house: House) -> None:
     await answered(house)
     house.older(module.KEEP_S)
     assert await house.look("req_2", b"another body") is None
-    assert isinstance(await house.begin(house.first, "req_2", b"another body"), First)
+    assert isinstance(await house.begin(house.first, "req_2", b"another body"), FirstCall)
     assert house.rows() == 1
 
 
@@ -333,14 +333,14 @@ async def test_a_gateway_that_dies_before_it_held_anything(house: House) -> None
     with pytest.raises(errors.IdempotencyInFlight):
         await house.begin(house.second, "req_2")
     house.die("gw_1")
-    assert isinstance(await house.begin(house.second, "req_2"), First)
+    assert isinstance(await house.begin(house.second, "req_2"), FirstCall)
 
 
 @pytest.mark.parametrize("kept", [False, True])
 async def test_a_gateway_that_dies_before_it_settled(house: House, kept: bool) -> None:
     """While the hold is open the request may still be paid for; once it has expired nobody pays."""
     first = await house.begin(house.first, "req_1")
-    assert isinstance(first, First)
+    assert isinstance(first, FirstCall)
     await house.hold("req_1")
     if kept:
         await first.keep(b"answer")
@@ -350,18 +350,18 @@ async def test_a_gateway_that_dies_before_it_settled(house: House, kept: bool) -
     with pytest.raises(errors.IdempotencyInFlight):
         await house.begin(house.second, "req_2")
     await house.ledger.void("req_1", "expired")
-    assert isinstance(await house.begin(house.second, "req_2"), First)
+    assert isinstance(await house.begin(house.second, "req_2"), FirstCall)
 
 
 async def test_what_is_forgotten_may_run_again(house: House) -> None:
     first = await house.begin(house.first, "req_1")
-    assert isinstance(first, First)
+    assert isinstance(first, FirstCall)
     await first.forget()
     assert house.rows() == 0
     second = await house.begin(house.first, "req_2")
     await first.forget()
     assert house.rows() == 1, "the second's"
-    assert isinstance(second, First)
+    assert isinstance(second, FirstCall)
     await second.keep(b"answer")
     await second.forget()
     assert house.rows() == 1, "what is kept stays"
@@ -380,7 +380,7 @@ async def test_two_gateways_at_once(house: House) -> None:
     for turn in range(10):
         asked = [house.begin(one, f"req_{turn}_{number}") for number, one in enumerate((house.first, house.second) * 4)]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        assert sum(isinstance(one, First) for one in found) == 1
+        assert sum(isinstance(one, FirstCall) for one in found) == 1
         assert sum(isinstance(one, errors.IdempotencyInFlight) for one in found) == 7
         house.older(2 * module.KEEP_S)
 
@@ -392,7 +392,7 @@ async def test_two_gateways_with_the_same_calls_in_other_orders(house: House) ->
         forth = [house.call(house.first, f"a_{turn}_{name}", name=name) for name in names]
         back = [house.call(house.second, f"b_{turn}_{name}", name=name) for name in reversed(names)]
         found = await asyncio.gather(*(call.begin() for call in forth + back), return_exceptions=True)
-        firsts = [one for one in found if isinstance(one, First)]
+        firsts = [one for one in found if isinstance(one, FirstCall)]
         assert len(firsts) == 60
         assert sum(isinstance(one, errors.IdempotencyInFlight) for one in found) == 60
         await asyncio.gather(*(first.forget() for first in firsts[::2]))
@@ -408,9 +408,9 @@ async def test_many_calls_are_a_few_transactions(house: House) -> None:
     firsts = await asyncio.gather(*(call.begin() for call in calls))
     assert house.database.writes == 3
     assert house.rows() == 300
-    kept = [first for first in firsts[:40] if isinstance(first, First)]
+    kept = [first for first in firsts[:40] if isinstance(first, FirstCall)]
     await asyncio.gather(*(first.keep(b"%d" % number) for number, first in enumerate(kept)))
-    await asyncio.gather(*(first.forget() for first in firsts if isinstance(first, First)))
+    await asyncio.gather(*(first.forget() for first in firsts if isinstance(first, FirstCall)))
     assert house.rows() == len(kept) == 40
     assert house.database.writes == 3 + 3 + 17
     query = sa.select(replays.c.request_id, replays.c.answer)
@@ -422,7 +422,7 @@ async def test_many_calls_are_a_few_transactions(house: House) -> None:
 
 async def test_more_than_may_wait_are_turned_away(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(module.WAITING_MAX + 9)]
-    for ask in (Call.look, Call.begin):
+    for ask in (IdempotentCall.look, IdempotentCall.begin):
         answers = await asyncio.gather(*(ask(call) for call in calls), return_exceptions=True)
         assert sum(isinstance(answer, errors.Overloaded) for answer in answers) == 9
     assert house.rows() == module.WAITING_MAX
@@ -434,7 +434,7 @@ async def test_an_answer_waits_no_longer_than_it_may_and_is_kept_all_the_same(
     upgrade(sqlite_url)
     house = House(Counting(sqlite_url))
     first = await house.begin(house.first, "req_1")
-    assert isinstance(first, First)
+    assert isinstance(first, FirstCall)
     await house.hold("req_1")
     monkeypatch.setattr(module, "WRITE_S_MAX", 0.05)
     other = sa.create_engine(sqlite_url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
@@ -453,7 +453,7 @@ async def test_answers_that_wait_are_bounded(house: House, monkeypatch: pytest.M
     calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(4)]
     firsts = await asyncio.gather(*(call.begin() for call in calls))
     monkeypatch.setattr(module, "KEEPING_BYTES_MAX", 20 + SEAL_BYTES)
-    await asyncio.gather(*(first.keep(b"x" * 9) for first in firsts if isinstance(first, First)))
+    await asyncio.gather(*(first.keep(b"x" * 9) for first in firsts if isinstance(first, FirstCall)))
     query = sa.select(sa.func.count(replays.c.answer))
     assert house.database.read_sync(lambda connection: connection.execute(query).scalar()) == 2
     assert house.first._keeping_bytes == 0
@@ -461,7 +461,7 @@ async def test_answers_that_wait_are_bounded(house: House, monkeypatch: pytest.M
 
 async def test_what_could_not_be_forgotten_is_forgotten_later(house: House) -> None:
     first = await house.begin(house.first, "req_1")
-    assert isinstance(first, First)
+    assert isinstance(first, FirstCall)
     rename = "ALTER TABLE replays RENAME TO away", "ALTER TABLE away RENAME TO replays"
     house.database.write_sync(lambda connection: connection.exec_driver_sql(rename[0]))
     await first.forget()
@@ -498,7 +498,7 @@ async def test_a_database_that_hangs_keeps_nobody_waiting(sqlite_url: str) -> No
     deadline = time.monotonic() + 20
     while True:
         try:
-            assert isinstance(await house.begin(house.first, "req_2"), First)
+            assert isinstance(await house.begin(house.first, "req_2"), FirstCall)
             break
         except errors.IdempotencyInFlight:  # made late, not yet forgotten
             assert time.monotonic() < deadline

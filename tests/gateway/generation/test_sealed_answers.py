@@ -12,12 +12,12 @@ import sqlalchemy as sa
 
 from gateway.generation import sealing
 from gateway.generation.replays import HEADER, SEALED_HERE_BYTES_MAX
-from gateway.generation.sealing import Owner, Sealing, Unreadable
+from gateway.generation.sealing import AnswerEncryption, AnswerOwner, DecryptionFailed
 from gateway.tables import replays
 from support.stack import Stack, body
 
 SECRET = bytes(range(32))
-OWNER = Owner(tenant_id="ten_1", key_id="key_1", name_hash="aa", fingerprint="bb")
+OWNER = AnswerOwner(tenant_id="ten_1", key_id="key_1", name_hash="aa", fingerprint="bb")
 
 
 def ask(stack: Stack, name: str, tenant: str = "acme", **fields: Any) -> httpx.Response:
@@ -37,30 +37,30 @@ def put(stack: Stack, name: str, answer: bytes) -> None:
 @pytest.mark.parametrize("size", [0, 1, 1000, SEALED_HERE_BYTES_MAX + 1])
 def test_what_is_sealed_is_read_again(size: int) -> None:
     answer = b"a" * size
-    first, second = (Sealing(SECRET).seal(answer, OWNER) for _ in range(2))
-    assert Sealing(SECRET).unseal(first, OWNER) == Sealing(SECRET).unseal(second, OWNER) == answer
+    first, second = (AnswerEncryption(SECRET).seal(answer, OWNER) for _ in range(2))
+    assert AnswerEncryption(SECRET).unseal(first, OWNER) == AnswerEncryption(SECRET).unseal(second, OWNER) == answer
     assert first != second, "each has a nonce of its own"
     assert len(first) == size + 1 + sealing.NONCE_BYTES + 16
 
 
-@pytest.mark.parametrize("field", Owner.__struct_fields__)
+@pytest.mark.parametrize("field", AnswerOwner.__struct_fields__)
 def test_it_opens_for_its_owner_alone(field: str) -> None:
-    sealed = Sealing(SECRET).seal(b"answer", OWNER)
-    with pytest.raises(Unreadable, match="not this call's"):
-        Sealing(SECRET).unseal(sealed, msgspec.structs.replace(OWNER, **{field: "other"}))
+    sealed = AnswerEncryption(SECRET).seal(b"answer", OWNER)
+    with pytest.raises(DecryptionFailed, match="not this call's"):
+        AnswerEncryption(SECRET).unseal(sealed, msgspec.structs.replace(OWNER, **{field: "other"}))
 
 
 def test_neither_another_secret_nor_a_changed_byte_opens_it() -> None:
-    sealed = Sealing(SECRET).seal(b"answer", OWNER)
-    with pytest.raises(Unreadable, match="another secret"):
-        Sealing(bytes(32)).unseal(sealed, OWNER)
+    sealed = AnswerEncryption(SECRET).seal(b"answer", OWNER)
+    with pytest.raises(DecryptionFailed, match="another secret"):
+        AnswerEncryption(bytes(32)).unseal(sealed, OWNER)
     for at in range(len(sealed)):
         changed = sealed[:at] + bytes((sealed[at] ^ 1,)) + sealed[at + 1 :]
-        with pytest.raises(Unreadable):
-            Sealing(SECRET).unseal(changed, OWNER)
+        with pytest.raises(DecryptionFailed):
+            AnswerEncryption(SECRET).unseal(changed, OWNER)
     for short in (b"", b"{}", sealed[:1], sealed[: sealing.NONCE_BYTES + 1], b'{"id": "chatcmpl"}'):
-        with pytest.raises(Unreadable):
-            Sealing(SECRET).unseal(short, OWNER)
+        with pytest.raises(DecryptionFailed):
+            AnswerEncryption(SECRET).unseal(short, OWNER)
 
 
 def test_the_database_has_no_answer_in_plain(make_stack: Callable[..., Stack], database_url: str) -> None:

@@ -126,10 +126,10 @@ def test_what_comes_to_nothing_takes_nothing_from_the_limits(scripted: ScriptedS
     """The engine fails before the first token, or the prompt that is to be counted cannot be."""
 
     def fails(submit: Submit) -> Said:
-        return [(0.0, Finished(submit.handle, "error", frames.Usage(), "it broke"))]
+        return [(0.0, Finished(submit.handle, "error", frames.EngineUsage(), "it broke"))]
 
     def makes(submit: Submit) -> Said:
-        used = frames.Usage(len(submit.prompt_ids), completion_tokens=1)
+        used = frames.EngineUsage(len(submit.prompt_ids), completion_tokens=1)
         return [(0.0, Tokens(1, [submit.handle], [400])), (0.0, Finished(submit.handle, "length", used))]
 
     def left() -> list[int]:
@@ -212,13 +212,13 @@ def test_the_tenants_weight_goes_with_its_requests(scripted: ScriptedStack) -> N
 def test_what_preemption_cost_is_recorded_by_its_cause(scripted: ScriptedStack) -> None:
     """Over all texts of a request, and shown to the operator and to the key."""
     costs = [
-        {"premium": frames.Recompute(30, 0.5)},
-        {"premium": frames.Recompute(10, 0.25), "standard": frames.Recompute(4, 0.125)},
+        {"premium": frames.TierRecompute(30, 0.5)},
+        {"premium": frames.TierRecompute(10, 0.25), "standard": frames.TierRecompute(4, 0.125)},
     ]
 
     def script(submit: Submit) -> Said:
         cost = costs[submit.sampling.choice]
-        used = frames.Usage(
+        used = frames.EngineUsage(
             prompt_tokens=len(submit.prompt_ids),
             completion_tokens=1,
             device_s=1.5,
@@ -240,7 +240,7 @@ def test_what_preemption_cost_is_recorded_by_its_cause(scripted: ScriptedStack) 
         return post(scripted, "chat/completions", "preempted", n=2).status_code == 200
 
     eventually(answers, 2.0)
-    which = usage.Filter(key_id=made.key.id)
+    which = usage.UsageFilter(key_id=made.key.id)
     [row] = scripted.read(lambda connection: usage.page(connection, which))
     recomputed = {"premium": Recompute(40, 0.75), "standard": Recompute(4, 0.125)}
     assert (row.tier, row.device_s, row.preemptions, row.swapped_tokens) == ("batch", 3.0, 3, 32)

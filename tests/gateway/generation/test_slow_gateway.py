@@ -20,9 +20,9 @@ from billing.database import Database
 from billing.ledger.ledger import Held, Ledger
 from billing.ledger.patience import Patience
 from gateway.access import keys
-from gateway.catalog.registry import Target
+from gateway.catalog.registry import ModelTarget
 from gateway.generation import holds
-from gateway.limits.turn_pace import AT_ONCE, Pace
+from gateway.limits.turn_pace import AT_ONCE, RequestPace
 from gateway.log import RequestLine, RequestRecord
 from gateway.metrics import Metrics
 from gateway.upkeep.revision_watch import STALE_S, RevisionWatch
@@ -194,11 +194,11 @@ def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monk
 
     async def run() -> None:
         ledger = Ledger(database, "gw_1")
-        plan = SimpleNamespace(target=Target("m", "m", None), prompt_tokens=1, max_tokens=1, texts=1)
+        plan = SimpleNamespace(target=ModelTarget("m", "m", None), prompt_tokens=1, max_tokens=1, texts=1)
         line = RequestLine(RequestRecord(request_id="req_1", method="POST"))
         work = SimpleNamespace(request_id="req_1", caller=caller, tier="standard", plan=plan, line=line)
         asyncio.get_running_loop().call_later(0.0, time.sleep, 0.8)
-        held = await holds.Holding(ledger, None, Metrics()).hold(work)  # type: ignore[arg-type]
+        held = await holds.RequestHolds(ledger, None, Metrics()).hold(work)  # type: ignore[arg-type]
         assert isinstance(held, Held)
         await ledger.close()
 
@@ -211,7 +211,7 @@ def test_what_comes_at_one_moment_is_spread_over_turns_in_its_order() -> None:
 
     async def run() -> None:
         nonlocal turn
-        pace = Pace()
+        pace = RequestPace()
 
         async def request(number: int) -> None:
             await pace.turn()
@@ -230,7 +230,7 @@ def test_what_comes_at_one_moment_is_spread_over_turns_in_its_order() -> None:
 
 def test_whoever_leaves_the_line_takes_no_turn() -> None:
     async def run() -> None:
-        pace = Pace()
+        pace = RequestPace()
         tasks = [asyncio.create_task(pace.turn()) for _ in range(10 * AT_ONCE)]
         await asyncio.sleep(0)
         for task in tasks[AT_ONCE::2]:

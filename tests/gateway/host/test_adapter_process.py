@@ -15,7 +15,7 @@ from gateway.config.file import parse
 from gateway.host import adapter_process
 from gateway.host.adapter_process import Resolver, environment, run_adapters
 from gateway.metrics import Metrics
-from gateway.uploads.staged import Base
+from gateway.uploads.staged import AdapterBase
 from gateway.uploads.uploads import Uploads
 from support.paths import REPO
 
@@ -58,7 +58,7 @@ async def test_a_check_that_takes_too_long_refuses_the_upload(tmp_path: Path) ->
     config = msgspec.structs.replace(config, adapters=msgspec.structs.replace(config.adapters, check_s_max=0.001))
     uploads = Uploads(store, config, Metrics())
     with store.begin() as incoming, pytest.raises(AdapterRefused, match=r"checking it took over 0\.001 s"):
-        await uploads.check(incoming, Base("m", REPO, "float32", 64))
+        await uploads.check(incoming, AdapterBase("m", REPO, "float32", 64))
 
 
 async def test_what_cannot_be_resolved_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ async def test_what_cannot_be_resolved_is_tried_once(tmp_path: Path, monkeypatch
     first = await resolver.resolve([digest])
     assert list(first) == [digest]
 
-    async def never(*_: object) -> adapter_process.Ran:
+    async def never(*_: object) -> adapter_process.ProcessResult:
         raise AssertionError("it was tried before")
 
     monkeypatch.setattr(adapter_process, "run_adapters", never)
@@ -82,12 +82,12 @@ async def test_an_adapter_that_stops_the_process_is_refused_alone(
     """The process ends without an answer, or has none in time."""
     digests = [letter * 64 for letter in "abc"]
 
-    async def run(arguments: Sequence[str], _within_s: float) -> adapter_process.Ran:
+    async def run(arguments: Sequence[str], _within_s: float) -> adapter_process.ProcessResult:
         if digests[1] not in arguments:
-            return adapter_process.Ran(0, '{"refused": {}}', "")
+            return adapter_process.ProcessResult(0, '{"refused": {}}', "")
         if error is not None:
             raise error
-        return adapter_process.Ran(-9, "", "killed")
+        return adapter_process.ProcessResult(-9, "", "killed")
 
     monkeypatch.setattr(adapter_process, "run_adapters", run)
     assert list(await Resolver(tmp_path).resolve(digests)) == [digests[1]]

@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import InvalidRequest
 from gateway.http.exchange import Front
 from gateway.limits.client_pace import ClientPace
-from gateway.limits.turn_pace import Pace
+from gateway.limits.turn_pace import RequestPace
 from gateway.metrics import Metrics
 
 
@@ -42,7 +42,7 @@ async def answers(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize(("inner", "status"), [(refuses, 400), (answers, 200)])
 async def test_an_exchange_is_freed_without_the_collector(inner: Any, status: int) -> None:
-    front = Front(inner, Metrics(), Pace(), ClientPace(0.0))
+    front = Front(inner, Metrics(), RequestPace(), ClientPace(0.0))
     gc.collect()
     gc.disable()
     try:

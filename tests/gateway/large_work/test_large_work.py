@@ -27,11 +27,11 @@ from gateway.errors import ApiError, ContextLengthExceeded, InvalidRequest, Over
 from gateway.generation import prompts
 from gateway.generation.prompts import PromptCounter
 from gateway.large_work import pool
-from gateway.large_work.jobs import CountJob, Counts, HasRead, ReadJob, Window, count
+from gateway.large_work.jobs import ContextLimits, CountJob, CountResult, ReadJob, ReadResult, count
 from gateway.large_work.pool import PROCESSES, TENANT_PROCESSES, TENANT_WAITING_MAX, LargeWork
 from support.waiting import eventually_async
 
-WINDOW = Window(8192, 49152, 1, "messages")
+WINDOW = ContextLimits(8192, 49152, 1, "messages")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def chat(messages: int, text: str = "a") -> ChatPrompt:
     return ChatPrompt([{"role": "user", "content": text}] * messages)
 
 
-def job(directory: Path, *asked: Prompt, window: Window = WINDOW, texts: bool = False) -> CountJob:
+def job(directory: Path, *asked: Prompt, window: ContextLimits = WINDOW, texts: bool = False) -> CountJob:
     return CountJob(list(asked), str(directory), "any", window, texts)
 
 
@@ -53,7 +53,7 @@ async def test_a_process_counts_as_this_one_does(work: LargeWork, model_dir: Pat
     tokenizer = Tokenizer.load(model_dir)
     asked: list[Prompt] = ["Once upon a time " * 50, [1, 2, 3], chat(40, "Hello <|im_end|> there")]
     counts = await work.do("t", job(model_dir, *asked, texts=True))
-    assert isinstance(counts, Counts)
+    assert isinstance(counts, CountResult)
     assert counts.all_ids() == count(tokenizer, asked, WINDOW)
     assert counts.texts == [asked[0], "", ""]
 
@@ -73,7 +73,7 @@ async def test_a_process_counts_as_this_one_does(work: LargeWork, model_dir: Pat
 async def test_a_process_reads_as_this_one_does(work: LargeWork, kind: str, fields: dict[str, Any]) -> None:
     body = msgspec.json.encode({"model": "m", **fields})
     reply = await work.do("t", ReadJob(kind, body, ignore_unknown=False))
-    assert isinstance(reply, HasRead)
+    assert isinstance(reply, ReadResult)
     here = read_request(kind, body, ignore_unknown=False)
     assert reply.read.wants_usage == here.wants_usage
     large = reply.read.asked.prompts
@@ -110,7 +110,7 @@ async def test_what_cannot_be_loaded_is_overload_and_ends_no_other(work: LargeWo
 
 
 async def test_one_tenant_takes_its_part_and_its_excess_names_its_limit(work: LargeWork, model_dir: Path) -> None:
-    long = job(model_dir, chat(2000), window=Window(2**20, 49152, 1, "messages"))
+    long = job(model_dir, chat(2000), window=ContextLimits(2**20, 49152, 1, "messages"))
     await work.do("theirs", long)  # so that a process runs
     limit = TENANT_PROCESSES + TENANT_WAITING_MAX
     theirs = [asyncio.create_task(work.do("theirs", long)) for _ in range(limit)]
@@ -154,8 +154,8 @@ async def test_a_process_that_hangs_or_dies_is_replaced(
     answers = await asyncio.gather(
         *[work.do(f"t{n}", job(model_dir, "Hello")) for n in range(PROCESSES)], return_exceptions=True
     )
-    assert any(isinstance(one, Counts) for one in answers)
-    assert isinstance(await work.do("t", job(model_dir, "Hello")), Counts)
+    assert any(isinstance(one, CountResult) for one in answers)
+    assert isinstance(await work.do("t", job(model_dir, "Hello")), CountResult)
     assert {peer.pid for peer in work._idle} - pids
 
 
@@ -197,7 +197,7 @@ class Remembering(LargeWork):
 
     async def do(self, tenant: str, asked: Any) -> Any:
         self.jobs.append(asked)
-        return Counts([array("I", [7]).tobytes() for _ in asked.prompts], [])
+        return CountResult([array("I", [7]).tobytes() for _ in asked.prompts], [])
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from billing.ledger.ledger import Ledger
 from billing.ledger.messages import HoldRequest, Settlement
 from gateway.access import keys
 from gateway.metrics import Metrics
-from gateway.upkeep.webhook_deliveries import NO_PUBLIC_ADDRESS, Deliverer, Undelivered, is_public, status_of
+from gateway.upkeep.webhook_deliveries import NO_PUBLIC_ADDRESS, Deliverer, DeliveryFailed, is_public, status_of
 from migrations.upgrade import upgrade
 from support.services import missing_service
 from support.stack import Stack
@@ -315,7 +315,7 @@ def test_public_addresses(address: str, public: bool) -> None:
     "line", [b"", b"hello\r\n", b"HTTP/1.1\r\n", b"HTTP/1.1 20x OK\r\n", b"HTTP/2 200\r\n", b"HTTP/1.1 2000 OK\r\n"]
 )
 def test_what_is_no_answer(line: bytes) -> None:
-    with pytest.raises(Undelivered):
+    with pytest.raises(DeliveryFailed):
         status_of(line)
 
 

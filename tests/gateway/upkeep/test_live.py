@@ -19,7 +19,7 @@ import pytest
 from billing.database import Database
 from engine.protocol.client import EngineClient
 from gateway.access import keys
-from gateway.errors import ApiError, InvalidApiKey, LedgerAway
+from gateway.errors import ApiError, DatabaseDown, InvalidApiKey
 from gateway.routes.admin import live as admin_live
 from gateway.routes.guard import CSRF_HEADER
 from gateway.upkeep import live_feed
@@ -290,14 +290,14 @@ def test_the_description_has_the_events(watched: Stack) -> None:
     assert set(event["required"]) == set(EngineEvent.__struct_fields__)
 
 
-@pytest.mark.parametrize(("error", "after_s"), [(LedgerAway("away"), 0.3), (InvalidApiKey(), 0.0)])
+@pytest.mark.parametrize(("error", "after_s"), [(DatabaseDown("away"), 0.3), (InvalidApiKey(), 0.0)])
 async def test_while_it_cannot_be_asked_whether_one_may_watch_it_goes_on_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ApiError, after_s: float
 ) -> None:
     monkeypatch.setattr(admin_live, "CONFIRM_S", 0.05)
     monkeypatch.setattr(admin_live, "UNCONFIRMED_S_MAX", 0.3)
     database = Database(f"sqlite:///{tmp_path / 'none.db'}")
-    hub = live_feed.Live(EngineClient(tmp_path / "no.sock"), live_feed.Tenants(database, dict), dict)
+    hub = live_feed.LiveFeed(EngineClient(tmp_path / "no.sock"), live_feed.RequestTenants(database, dict), dict)
     sent: list[Any] = []
 
     async def admit_again() -> None:

@@ -13,7 +13,7 @@ from billing import revision, tables
 from billing.accounts import prices, tenants
 from billing.accounts.prices import PriceBook
 from billing.database import Database
-from billing.revision import EVERYTHING, KEPT, Change
+from billing.revision import EVERYTHING, LOG_ROWS_MAX, Change
 from gateway.access import keys
 from gateway.access.callers import Callers
 from gateway.admin.administration import Actor, Administration
@@ -97,7 +97,7 @@ async def test_what_the_log_lacks_concerns_everything(database: Database) -> Non
 
 async def test_the_log_keeps_the_last_writes(database: Database) -> None:
     def run(connection: sa.Connection) -> None:
-        for _ in range(KEPT + 250):
+        for _ in range(LOG_ROWS_MAX + 250):
             revision.bump(connection, Change("keys", "ten_1"))
 
     seen = database.read_sync(revision.read)
@@ -105,7 +105,7 @@ async def test_the_log_keeps_the_last_writes(database: Database) -> None:
     count = database.read_sync(
         lambda c: c.execute(sa.select(sa.func.count()).select_from(tables.revision_log)).scalar()
     )
-    assert KEPT <= count < KEPT + revision.PRUNE_EVERY
+    assert LOG_ROWS_MAX <= count < LOG_ROWS_MAX + revision.PRUNE_EVERY
     assert await looked(database, seen) is None
     assert await looked(database, seen + 251) == [Change("keys", "ten_1")]
 

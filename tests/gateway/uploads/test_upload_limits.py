@@ -19,7 +19,7 @@ from adapters.files.generate import Recipe, write_random
 from adapters.files.spec import BaseShape
 from gateway.access import keys
 from gateway.access.keys import MadeKey
-from gateway.uploads.disk_reserve import RESERVE_FILE, NoRoom, Reserve
+from gateway.uploads.disk_reserve import RESERVE_FILE, DiskFull, DiskReserve
 from support.gateway.adapter_uploads import AdapterOperator, files_of
 from support.stack import MODEL, Stack
 from support.waiting import PATIENCE_S, eventually
@@ -252,11 +252,11 @@ def test_a_reserve_grows_to_the_mark_and_no_further(tmp_path: Path) -> None:
         there = tmp_path / RESERVE_FILE
         return 10 * MIB - (there.stat().st_size if there.exists() else 0)
 
-    reserve = Reserve(tmp_path, 4 * MIB, free)
+    reserve = DiskReserve(tmp_path, 4 * MIB, free)
     reserve.resize(5 * MIB)
     assert (tmp_path / RESERVE_FILE).stat().st_blocks * 512 >= 5 * MIB
     reserve.resize(6 * MIB)
-    with pytest.raises(NoRoom):
+    with pytest.raises(DiskFull):
         reserve.resize(6 * MIB + 1)
     assert reserve.bytes == (tmp_path / RESERVE_FILE).stat().st_size == 6 * MIB
     reserve.resize(MIB)
@@ -268,7 +268,7 @@ def test_a_reserve_grows_to_the_mark_and_no_further(tmp_path: Path) -> None:
 
 def test_a_reserve_shrinks_again_when_another_took_the_room(tmp_path: Path) -> None:
     said = iter([10 * MIB, 3 * MIB])
-    reserve = Reserve(tmp_path, 4 * MIB, lambda _: next(said))
-    with pytest.raises(NoRoom):
+    reserve = DiskReserve(tmp_path, 4 * MIB, lambda _: next(said))
+    with pytest.raises(DiskFull):
         reserve.resize(2 * MIB)
     assert (tmp_path / RESERVE_FILE).stat().st_blocks == 0

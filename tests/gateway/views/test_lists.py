@@ -18,7 +18,7 @@ from billing.books import invoices
 from billing.database import Database
 from billing.errors import InvalidValue
 from billing.exports import jobs
-from billing.lists import Asked, Listed, Place
+from billing.lists import ListCursor, ListPage, ListQuery
 from gateway import tables
 from gateway.access import audit_log, keys
 from gateway.catalog import adapters
@@ -61,10 +61,10 @@ def some(connection: sa.Connection, tenant_id: str, count: int, chance: random.R
 
 def pages(database: Database, tenant_id: str, between: Callable[[], None], **asked: Any) -> list[keys.Key]:
     found: list[keys.Key] = []
-    after: Place | None = None
+    after: ListCursor | None = None
     while True:
-        wanted = Asked(after=after, **asked)
-        listed: Listed[keys.Key] = database.read_sync(lambda c, w=wanted: keys.found(c, w, tenant_id=tenant_id))  # type: ignore[misc]
+        wanted = ListQuery(after=after, **asked)
+        listed: ListPage[keys.Key] = database.read_sync(lambda c, w=wanted: keys.found(c, w, tenant_id=tenant_id))  # type: ignore[misc]
         assert len(listed.items) <= wanted.limit
         found += listed.items
         after = listed.next
@@ -132,7 +132,7 @@ def test_a_search_finds_parts_of_names_and_ids(database: Database) -> None:
     tenant_id = database.write_sync(make)
 
     def names(search: str) -> list[str]:
-        asked = Asked(sort="name", search=search)
+        asked = ListQuery(sort="name", search=search)
         return sorted(key.name for key in database.read_sync(lambda c: keys.found(c, asked, tenant_id=tenant_id)).items)
 
     assert names("CHECK") == ["Checkout", "check 100%", "check_in"]
@@ -147,21 +147,21 @@ def test_a_search_finds_parts_of_names_and_ids(database: Database) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        Place("-name", "a", "key_1"),
-        Place("name", 5, "key_1"),
-        Place("name", "a", 7),
-        Place("name", "a\0", "key_1"),
+        ListCursor("-name", "a", "key_1"),
+        ListCursor("name", 5, "key_1"),
+        ListCursor("name", "a", 7),
+        ListCursor("name", "a\0", "key_1"),
     ],
 )
-def test_a_place_of_another_list_is_refused(database: Database, place: Place) -> None:
+def test_a_place_of_another_list_is_refused(database: Database, place: ListCursor) -> None:
     with pytest.raises(InvalidValue) as refused:
-        database.read_sync(lambda c: keys.found(c, Asked(sort="name", after=place)))
+        database.read_sync(lambda c: keys.found(c, ListQuery(sort="name", after=place)))
     assert refused.value.param == "page"
-    far = Asked(sort="created_at", after=Place("created_at", 2**70, "key_1"))
+    far = ListQuery(sort="created_at", after=ListCursor("created_at", 2**70, "key_1"))
     with pytest.raises(InvalidValue):
         database.read_sync(lambda c: keys.found(c, far))
     with pytest.raises(InvalidValue) as refused:
-        database.read_sync(lambda c: keys.found(c, Asked(sort="hash")))
+        database.read_sync(lambda c: keys.found(c, ListQuery(sort="hash")))
     assert refused.value.param == "sort"
 
 
@@ -178,10 +178,10 @@ def test_ten_thousand_keys_are_quick(database: Database) -> None:
     took: dict[str, float] = {}
     for sort in ("-created_at", "name", "-last_used_at"):
         for search in (None, "ZZ"):
-            asked = Asked(sort=sort, search=search)
+            asked = ListQuery(sort=sort, search=search)
             began = time.perf_counter()
             listed = database.read_sync(lambda c, a=asked: keys.found(c, a, tenant_id=tenant_id))  # type: ignore[misc]
-            following = Asked(sort=sort, search=search, after=listed.next)
+            following = ListQuery(sort=sort, search=search, after=listed.next)
             database.read_sync(lambda c, a=following: keys.found(c, a, tenant_id=tenant_id))  # type: ignore[misc]
             took[f"{sort} {search}"] = (time.perf_counter() - began) / 2
     print({name: round(seconds, 4) for name, seconds in took.items()})

@@ -14,14 +14,14 @@ from billing import tables
 from billing.accounts import budgets, tenants
 from billing.accounts.budgets import Budget, BudgetState
 from billing.books import projections, rollups
-from billing.books.projections import DAY, PACE_DAYS, Pace
+from billing.books.projections import DAY, PACE_DAYS, UsageRate
 from billing.books.rollups import HOUR
 from billing.clock import SECOND, database_now
 from billing.database import Database
 from gateway import tables as tables_of_keys
 from gateway.access import keys
 from gateway.config.settings import TierSection
-from gateway.generation.first_tokens import Summary
+from gateway.generation.first_tokens import FirstTokenSummary
 from gateway.views import overview, tier_attention
 from gateway.views.overview import SPEND_MAX, Overviews
 from migrations.upgrade import upgrade
@@ -46,16 +46,16 @@ def state(limit: int, used: int, *, held: int = 0, resets_at: int | None = None,
 @pytest.mark.parametrize(
     ("given", "pace", "at_end", "run_out_in_s"),
     [
-        (state(1000, 400, held=100), Pace(0, 5.0), None, 100),
-        (state(1000, 400, held=100, resets_at=50 * SECOND), Pace(0, 5.0), 750, None),
-        (state(1000, 400, held=100, resets_at=200 * SECOND), Pace(0, 5.0), 1500, 100),
-        (state(1000, 1100), Pace(0, 5.0), None, 0),
+        (state(1000, 400, held=100), UsageRate(0, 5.0), None, 100),
+        (state(1000, 400, held=100, resets_at=50 * SECOND), UsageRate(0, 5.0), 750, None),
+        (state(1000, 400, held=100, resets_at=200 * SECOND), UsageRate(0, 5.0), 1500, 100),
+        (state(1000, 1100), UsageRate(0, 5.0), None, 0),
         (state(1000, 0), None, None, None),
-        (state(10**18, 0), Pace(0, 0.001), None, None),  # in longer than anybody plans
-        (state(1000, 500, unit="tokens"), Pace(10.0, 5.0), None, 50),
+        (state(10**18, 0), UsageRate(0, 0.001), None, None),  # in longer than anybody plans
+        (state(1000, 500, unit="tokens"), UsageRate(10.0, 5.0), None, 50),
     ],
 )
-def test_a_projection(given: BudgetState, pace: Pace | None, at_end: int | None, run_out_in_s: int | None) -> None:
+def test_a_projection(given: BudgetState, pace: UsageRate | None, at_end: int | None, run_out_in_s: int | None) -> None:
     found = projections.project(given, pace, 0)
     assert found.at_end == at_end
     assert found.run_out_at == (None if run_out_in_s is None else run_out_in_s * SECOND)
@@ -90,7 +90,7 @@ def test_a_pace_is_of_the_last_days(database: Database) -> None:
     found = database.read_sync(lambda c: projections.paces(c, wanted, now))
     since = now % HOUR + 2 * HOUR
     assert set(found) == {wanted[0].tenant_id, "prj_b", "key_a"}
-    assert found[wanted[0].tenant_id] == Pace(24 / (since / SECOND), 1000 / (since / SECOND))
+    assert found[wanted[0].tenant_id] == UsageRate(24 / (since / SECOND), 1000 / (since / SECOND))
     assert found["key_a"].money == pytest.approx(700 * SECOND / since)
     assert found["prj_b"].money == pytest.approx(300 * SECOND / (since - HOUR))
 
@@ -119,7 +119,7 @@ def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
     made = database.write_sync(fill)
     statements: list[str] = []
     sa.event.listen(database._read_engine, "before_cursor_execute", lambda *found: statements.append(found[2]))
-    found = database.read_sync(lambda c: overview.read(c, None))
+    found = database.read_sync(lambda c: overview.read_overview(c, None))
     assert [one.tenant for one in found.spend] == [f"t{number}" for number in range(SPEND_MAX + 1, 1, -1)]
     assert [one.posted_picos for one in found.spend] == [100 * number for number in range(SPEND_MAX + 1, 1, -1)]
     assert (found.today.requests, found.today.tokens) == (2 * len(made), 12 * len(made))
@@ -129,7 +129,7 @@ def test_the_tightest_first_and_no_usage_row_read(database: Database) -> None:
     assert not [one for one in statements if re.search(r"\b(usage|holds|entries)\b", one)], (
         "roll-ups and counters alone"
     )
-    own = database.read_sync(lambda c: overview.read(c, made["t3"]))
+    own = database.read_sync(lambda c: overview.read_overview(c, made["t3"]))
     assert [one.tenant for one in own.spend] == ["t3"]
     assert own.today.cost_picos == {"USD": 50}
 
@@ -158,7 +158,7 @@ def test_a_budget_without_use_is_a_budget(database: Database) -> None:
         return made
 
     made = database.write_sync(fill)
-    found = database.read_sync(lambda c: overview.read(c, None))
+    found = database.read_sync(lambda c: overview.read_overview(c, None))
     assert [(one.tenant, one.posted_picos, one.left_picos) for one in found.spend] == [
         ("nothing", 0, 0),
         ("busy", 10, 990),
@@ -166,7 +166,7 @@ def test_a_budget_without_use_is_a_budget(database: Database) -> None:
     ]
     assert found.money_budgets == 3
     assert found.today.as_of is None, "nothing was ever summed"
-    own = database.read_sync(lambda c: overview.read(c, made["idle"]))
+    own = database.read_sync(lambda c: overview.read_overview(c, made["idle"]))
     assert ([one.tenant for one in own.spend], own.money_budgets) == (["idle"], 1)
 
     def many(connection: sa.Connection) -> None:
@@ -179,7 +179,7 @@ def test_a_budget_without_use_is_a_budget(database: Database) -> None:
         rollups.fold_all(connection)
 
     database.write_sync(many)
-    found = database.read_sync(lambda c: overview.read(c, None))
+    found = database.read_sync(lambda c: overview.read_overview(c, None))
     assert [one.tenant for one in found.spend[:2]] == ["nothing", "busy"]
     assert (len(found.spend), found.money_budgets) == (SPEND_MAX, 3 + SPEND_MAX)
 
@@ -201,7 +201,9 @@ def test_a_key_that_ends_soon_needs_attention_unless_it_was_made_to(database: Da
             )
 
     database.write_sync(fill)
-    found = [one for one in database.read_sync(lambda c: overview.read(c, None)).attention if one.kind == "keys"]
+    found = [
+        one for one in database.read_sync(lambda c: overview.read_overview(c, None)).attention if one.kind == "keys"
+    ]
     assert [(one.message, one.link) for one in found] == [
         ("1 keys expire within 7 days.", "/admin/keys?status=expiring&sort=expires_at")
     ]
@@ -295,17 +297,17 @@ def test_what_a_tier_came_to_is_held_to_its_target() -> None:
         TierSection(name="premium", service_tier="priority", ttft_base_ms=250.0, ttft_per_1k_prompt_tokens_ms=750.0)
     ]
 
-    def summary(requests: int, within: int, refused: int = 0) -> Summary:
+    def summary(requests: int, within: int, refused: int = 0) -> FirstTokenSummary:
         quantile = 1500.0 if requests else None
-        return Summary(
+        return FirstTokenSummary(
             requests=requests, within_target=within, refused=refused, p50_ms=quantile, p95_ms=quantile, p99_ms=quantile
         )
 
-    def told(found: Summary) -> str | None:
-        attention = tier_attention.of_promises(tiers, {"premium": found})
+    def told(found: FirstTokenSummary) -> str | None:
+        attention = tier_attention.missed_targets(tiers, {"premium": found})
         return attention[0].message if attention else None
 
-    assert tier_attention.of_promises(tiers, {}) == []
+    assert tier_attention.missed_targets(tiers, {}) == []
     assert told(summary(100, 99)) is None
     assert told(summary(0, 0)) is None
     ends = "The target is 99 % within 250 ms and 750 ms for each 1,000 tokens of the prompt."

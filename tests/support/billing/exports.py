@@ -9,7 +9,7 @@ from billing.accounts import prices, tenants
 from billing.accounts.tenants import Tenant
 from billing.books import corrections, periods
 from billing.exports import export, labels
-from billing.exports.export import Spec
+from billing.exports.export import ExportSpec
 from billing.focus.manifest import Manifest
 from support.billing.books import MULTIPLIERS, Books
 from support.billing.finance import at, close, fold, use
@@ -61,33 +61,37 @@ def february(books: Books, request_id: str) -> None:
     use(books, FEBRUARY, prompt=10, made=5)
     correct(books, request_id, "input", 5, FEBRUARY)
     books.database.write_sync(
-        lambda c: corrections.free(
+        lambda c: corrections.correct_tenant(
             c, books.tenant.id, picos=-12_345, reason="=for the outage", actor="me", clock=lambda _: FEBRUARY
         )
     )
     books.database.write_sync(
-        lambda c: corrections.free(c, books.tenant.id, picos=99, reason="support", actor="me", clock=lambda _: FEBRUARY)
+        lambda c: corrections.correct_tenant(
+            c, books.tenant.id, picos=99, reason="support", actor="me", clock=lambda _: FEBRUARY
+        )
     )
     close(books, "2031-02", at("2031-03-02T00:00"))
 
 
 def correct(books: Books, request_id: str, meter: str, tokens: int, now: int) -> None:
     books.database.write_sync(
-        lambda c: corrections.of_request(
+        lambda c: corrections.correct_request(
             c, request_id, meter=meter, tokens=tokens, reason="a recount", actor="me", clock=lambda _: now
         )
     )
 
 
-def name_all(books: Books, spec: Spec, **names: str) -> None:
+def name_all(books: Books, spec: ExportSpec, **names: str) -> None:
     """Keeps the names that the rows need, as a gateway does before an export."""
     for period in books.database.read_sync(lambda c: list(export.of_spec(c, spec))):
-        own = books.database.read_sync(lambda c, tenant_id=period.tenant_id: labels.own(c, tenant_id))  # type: ignore[misc]
+        own = books.database.read_sync(lambda c, tenant_id=period.tenant_id: labels.current_names(c, tenant_id))  # type: ignore[misc]
         kept = own | {"provider": "Laneway"} | names
-        books.database.write_sync(lambda c, period=period, kept=kept: labels.keep(c, period, kept, lambda _: LATER))  # type: ignore[misc]
+        books.database.write_sync(
+            lambda c, period=period, kept=kept: labels.store_names(c, period, kept, lambda _: LATER)
+        )  # type: ignore[misc]
 
 
-def run(books: Books, directory: Path, spec: Spec, **options: Any) -> Manifest:
+def run(books: Books, directory: Path, spec: ExportSpec, **options: Any) -> Manifest:
     name_all(books, spec)
     directory.mkdir(exist_ok=True)
     settings: dict[str, Any] = {"bytes_max": BYTES_MAX} | options

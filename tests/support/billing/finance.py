@@ -11,7 +11,7 @@ from billing.accounts.prices import PriceBook
 from billing.books import invoices, rollups
 from billing.books.invoices import Invoice
 from billing.ledger.messages import Held, HoldRequest, Settlement
-from billing.ledger.transaction import Group
+from billing.ledger.transaction import LedgerTransaction
 from support.billing.books import Books, settlement
 
 
@@ -24,7 +24,7 @@ def run_group(
     books: Books, now: int, holds: Sequence[HoldRequest] = (), endings: Sequence[Settlement] = ()
 ) -> list[Held]:
     """One transaction of the ledger at the moment `now`."""
-    group = Group("gw_1", 1e9, lambda _connection: now, PriceBook())
+    group = LedgerTransaction("gw_1", 1e9, lambda _connection: now, PriceBook())
     held, ended = books.database.write_sync(lambda connection: group.run(connection, holds, endings))
     for answer in (*held, *ended):
         assert not isinstance(answer, Exception), answer

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from billing.focus.columns import COLUMNS
-from billing.focus.manifest import SUFFIX, Invoice, Ledger, Manifest
+from billing.focus.manifest import SUFFIX, Manifest, ManifestInvoice, ManifestLedger
 
 Row = dict[str, str | None]
 
@@ -165,11 +165,11 @@ def write_manifest(path: Path, of: Sequence[Mapping[str, str | None]], **changes
         rows=len(of),
         billed={"USD": sum(costs, Decimal(0))},
         tokens={},
-        ledger=Ledger(0, None, None, 0, None, None),
+        ledger=ManifestLedger(0, None, None, 0, None, None),
         periods=[],
         provisional=False,
         writer="test",
-        invoices={"inv_1": Invoice(sum(costs, Decimal(0)), "USD")},
+        invoices={"inv_1": ManifestInvoice(sum(costs, Decimal(0)), "USD")},
     )
     where = path.with_name(path.name + SUFFIX)
     where.write_bytes(msgspec.structs.replace(promised, **changes).text())

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from engine.memory.adapter_residency import Residency
+from engine.memory.adapter_residency import AdapterResidency
 from engine.memory.arena import Arena
 from engine.protocol.frames import Sampling
 from engine.protocol.tiers import SHIPPED_TIERS, Tier
 from engine.scheduler.entry import Entry
-from engine.scheduler.scheduler import Ended, ModelLimits, Refusal, Scheduler, StepOutcome
+from engine.scheduler.scheduler import ModelLimits, Refusal, RequestEnding, Scheduler, StepOutcome
 from engine.step import PENDING_ID, Chunk, Sequence, Step, StepResult, WeightsMove
 
 VOCAB = 97
@@ -343,7 +343,7 @@ class Books:
 
     sequence: Sequence
     made: list[int] = field(default_factory=list)
-    ending: Ended | None = None
+    ending: RequestEnding | None = None
     abort_asked: bool = False
     failed: bool = False
     drawn: list[int] = field(default_factory=list)  # by steps in flight, oldest first: known to the device alone
@@ -428,7 +428,7 @@ class House:
         self.flights: deque[Flight] = deque()
         self.excused = Counter[int]()  # handle → preemptions although it was owed its run: see _lacks_floor
         self.faults_made = False  # set by tests that make the scheduling of some requests raise
-        self.faulty: list[Ended] = []  # the requests whose scheduling raised
+        self.faulty: list[RequestEnding] = []  # the requests whose scheduling raised
 
     # ---- models
 
@@ -492,7 +492,7 @@ class House:
         """Note the requests that were displaced from a full queue: they have ended."""
         for displaced, _ in self.scheduler.take_displaced():
             assert not displaced.output_ids, f"{displaced.request_id} had run, and lost its place in the queue"
-            self.books[displaced.handle].ending = Ended(displaced, "aborted")
+            self.books[displaced.handle].ending = RequestEnding(displaced, "aborted")
 
     def submit(self, tokens: int | list[int] = 8, max_tokens: int = 4, **changes: object) -> Sequence:
         """One that must be taken."""
@@ -801,7 +801,7 @@ class House:
             return
         owed = [e for e in scheduler._entries.values() if e.owed and not e.running and e.sequence.model == step.model]
         # A test may have replaced the method of the object by one that raises: not for the auditor.
-        ready = partial(Residency.ready, scheduler.residency)
+        ready = partial(AdapterResidency.ready, scheduler.residency)
         oldest = {entry.tier: entry for entry in reversed(owed) if ready(entry.sequence.adapter)}
         for entry in oldest.values():
             own = entry.sequence
@@ -908,7 +908,7 @@ class House:
         books.drawn.append(next_id(state))
         return books.drawn[-1]
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: RequestEnding) -> None:
         sequence = ended.sequence
         books = self.books[sequence.handle]
         assert books.ending is None, f"{sequence.request_id} ended twice"

@@ -12,6 +12,7 @@ from engine.protocol.frames import (
     PROTOCOL_VERSION,
     Abort,
     AdapterState,
+    EngineUsage,
     Finished,
     FrameReader,
     FromEngine,
@@ -24,7 +25,6 @@ from engine.protocol.frames import (
     Status,
     StatusReport,
     Submit,
-    Usage,
     decode_to_engine,
     encode,
 )
@@ -41,7 +41,7 @@ class ScriptedEngine:
     as aborted, unless the script has ended it."""
 
     def __init__(self, path: str) -> None:
-        self.script: Callable[[Submit], Said] = lambda submit: [(0.0, Finished(submit.handle, "stop", Usage()))]
+        self.script: Callable[[Submit], Said] = lambda submit: [(0.0, Finished(submit.handle, "stop", EngineUsage()))]
         self.models = [ModelInfo(MODEL, "d" * 64, 2048, 49152, 16, 1000)]  # as the next Hello says
         self.raised: dict[str, RaisedTargets] = {}  # likewise
         self.submits: list[Submit] = []
@@ -114,7 +114,7 @@ class ScriptedEngine:
                                 loop.call_later(delay_s, send, answer)
                         case Abort():
                             self.aborts.append(frame.handle)
-                            send(Finished(frame.handle, "aborted", Usage()))
+                            send(Finished(frame.handle, "aborted", EngineUsage()))
                         case LoadAdapter():
                             send(AdapterState(frame.digest, "loaded"))
                         case Status():

@@ -24,7 +24,7 @@ def closed(console: Console, slug: str = "hooli") -> str:
             return made[0].id
         first = periods.listing(connection, tenant_id=tenant_id, limit=1)[0]
         past = first.end_at - SECOND
-        corrections.free(
+        corrections.correct_tenant(
             connection,
             tenant_id,
             picos=-7_500_000_000,

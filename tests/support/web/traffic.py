@@ -17,7 +17,7 @@ from billing.accounts.prices import PriceBook, PriceVersion, UnitPrices
 from billing.clock import DAY, SECOND, database_now
 from billing.ids import new_id
 from billing.ledger.messages import Held, HoldRequest, Recompute, Settlement
-from billing.ledger.transaction import Group
+from billing.ledger.transaction import LedgerTransaction
 from gateway.access import keys
 from support.stack import MODEL, Stack, register
 
@@ -126,13 +126,13 @@ class History:
     def _hour(self, connection: sa.Connection, at: int, count: int) -> None:
         asked = [self._request() for _ in range(count)]
         book = PriceBook()
-        held, _ = Group("gw_history", 60.0, lambda _: at, book).run(connection, asked, [])
+        held, _ = LedgerTransaction("gw_history", 60.0, lambda _: at, book).run(connection, asked, [])
         endings = [
             self._settlement(request, answer)
             for request, answer in zip(asked, held, strict=True)
             if isinstance(answer, Held)
         ]
-        Group("gw_history", 60.0, lambda _: at + SECOND, book).run(connection, [], endings)
+        LedgerTransaction("gw_history", 60.0, lambda _: at + SECOND, book).run(connection, [], endings)
         self.requests += len(endings)
 
     def _request(self) -> HoldRequest:
