@@ -59,7 +59,7 @@ class Bench:
 
     def scheduler(self) -> Scheduler:
         for digest in self.runner.adapters.resident():
-            self.runner.adapters.remove(digest)
+            self.runner.adapters.evict_adapter(digest)
         info = self.runner.models["demo"]
         limits = {"demo": ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)}
         arena = Arena(self.runner.pages, self.runner.page_bytes)
@@ -77,7 +77,7 @@ class Bench:
             step = scheduler.schedule()
             assert step is not None, "every adapter is in memory"
             at = time.perf_counter()
-            scheduler.complete(step, self.runner.begin(step).result(), time.perf_counter() - at)
+            scheduler.complete(step, self.runner.begin_step(step).result(), time.perf_counter() - at)
         return time.perf_counter() - began
 
     def streams(self, count: int, adapters: bool) -> float:

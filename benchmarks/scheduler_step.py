@@ -47,7 +47,7 @@ class InstantRunner:
         self.weights = FakeWeights(FakeConfig(), time.monotonic)
         self.page_waste = dict[str, int]()
 
-    def begin(self, step: Step) -> CompletedStep:
+    def begin_step(self, step: Step) -> CompletedStep:
         return CompletedStep(StepResult([1000 if chunk.sample else None for chunk in step.chunks]))
 
     def load_model(self, model: ModelConfig) -> ModelInfo:

@@ -107,7 +107,7 @@ def main() -> None:
     }
     machine = f"{platform.machine()} {os.cpu_count()} cores, Python {platform.python_version()}"
     workload = (
-        f"{arguments.pages} pages, {scheduler.arena.free()} of them free, {scheduler.running} decoding, "
+        f"{arguments.pages} pages, {scheduler.arena.free_pages()} of them free, {scheduler.running} decoding, "
         f"{ADAPTERS} adapters, {WAITING} waiting, {len(shot.owners)} owners"
     )
     append_rows("watching", found, machine, workload, arguments.note)

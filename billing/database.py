@@ -89,7 +89,7 @@ class Database:
         """`read` for what may take long: in threads of its own."""
         return await asyncio.get_running_loop().run_in_executor(self._reporters, self.read_sync, function)
 
-    async def keep(self, function: Callable[[sa.Connection], T]) -> T:
+    async def write_in_background(self, function: Callable[[sa.Connection], T]) -> T:
         """`write` for what nobody waits for and may take long: in a thread of its own, beside the ledger's. On SQLite
         the ledger waits for it nonetheless: there it must be short."""
         return await asyncio.get_running_loop().run_in_executor(self._keeper, self.write_sync, function)

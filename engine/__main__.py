@@ -231,7 +231,7 @@ def check_speed(
     With `raise_targets` those targets are raised to what can be kept; without it, raises EngineConfigError when a
     target is so far below that load does not explain it. (Not for the fake, whose speed is configured.)"""
     enough_s = shortest_target_s(config.tiers)
-    resident = {name: info for name, info in runner.models.items() if runner.weights.where(name) == "device"}
+    resident = {name: info for name, info in runner.models.items() if runner.weights.weights_location(name) == "device"}
     if not resident:
         return config, []
     step_s = shortest_step_s(runner, resident, runner.pages, runner.page_bytes, enough_s)

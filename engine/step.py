@@ -160,36 +160,36 @@ class AdapterTable(Protocol):
         """From host memory, since the start."""
         ...
 
-    def known(self, digest: str, model: str) -> bool: ...
+    def is_known(self, digest: str, model: str) -> bool: ...
 
-    def where(self, digest: str) -> str:
+    def adapter_location(self, digest: str) -> str:
         """Of a known one: "device", in the arena, or "host", in memory, or "disk"."""
         ...
 
-    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+    def adapter_locations(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
         """(digest, `where` it is, its bytes) of at most `limit` known ones, those in the arena first; and how many are
         known."""
         ...
 
-    def want(self, digest: str) -> bool:
+    def request_load(self, digest: str) -> bool:
         """A request waits for it: bring it nearer. False: there is no room for that now; ask again."""
         ...
 
-    def drop(self, digest: str) -> None:
+    def cancel_load(self, digest: str) -> None:
         """No request waits for it any more: what is under way ends."""
         ...
 
-    def ready(self, digest: str, *, hidden: bool) -> bool:
+    def is_adapter_ready(self, digest: str, *, hidden: bool) -> bool:
         """Until the next `poll`: `place` would keep no step waiting. Asked of the first in a queue, which comes before
         all that are merely wanted. `hidden`: a step is in flight, behind which a copy may hide, or nobody
         else would wait for it."""
         ...
 
-    def poll(self) -> Iterable[AdapterMove]:
+    def poll_adapters(self) -> Iterable[AdapterMove]:
         """What came nearer since, or failed to. Before each step."""
         ...
 
-    def pin(self, digest: str, pinned: bool) -> None:
+    def pin_adapter(self, digest: str, pinned: bool) -> None:
         """A pinned one never leaves host memory, once there."""
         ...
 
@@ -210,7 +210,7 @@ class AdapterTable(Protocol):
         adapters that had room."""
         ...
 
-    def place(self, digest: str, pages: list[int]) -> None:
+    def place_adapter(self, digest: str, pages: list[int]) -> None:
         """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent."""
         ...
 
@@ -218,7 +218,7 @@ class AdapterTable(Protocol):
         """Resident digests, least recently used first."""
         ...
 
-    def remove(self, digest: str) -> list[int]:
+    def evict_adapter(self, digest: str) -> list[int]:
         """Drop it from the arena; return the pages that are empty now. It stays known."""
         ...
 
@@ -242,41 +242,41 @@ class WeightsTable(Protocol):
 
     bytes_max: int | None  # of all weights on the device; None: every model that is known stays there
 
-    def bytes(self, model: str) -> int:
+    def weights_bytes(self, model: str) -> int:
         """Of the device, while it is there."""
         ...
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes that no model has, nor is about to get, and no step reads."""
         ...
 
-    def where(self, model: str) -> Literal["device", "host", "disk"]:
+    def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
         """Where it is whole and nearest; one that comes is not on the device yet."""
         ...
 
-    def seconds(self, model: str) -> float:
+    def load_seconds(self, model: str) -> float:
         """Until it would be on the device if it began to come now; of one that comes, what is left; 0 on the device.
         By what copies took until now."""
         ...
 
-    def prefetch(self, model: str) -> None:
+    def prefetch_weights(self, model: str) -> None:
         """It is waited for, and there is no room on the device: bring it from disk to host memory, if that has room."""
         ...
 
-    def begin(self, model: str) -> None:
+    def begin_load(self, model: str) -> None:
         """Bring it onto the device. `free` was at least its `bytes`."""
         ...
 
-    def drop(self, model: str) -> None:
+    def evict_weights(self, model: str) -> None:
         """Off the device, or off its way there. It stays known."""
         ...
 
-    def poll(self) -> Iterable[WeightsMove]:
+    def poll_weights(self) -> Iterable[WeightsMove]:
         """What came since, or failed to: those that came may be in steps from now on. Before each step."""
         ...
 
     @property
-    def reclaims(self) -> bool:
+    def is_reclaiming(self) -> bool:
         """What went is not free yet, and becomes so by `poll`: without a step too."""
         ...
 
@@ -352,7 +352,7 @@ class Runner(Protocol):
         """How many steps may be begun before the result of the oldest is taken; 0: each waits for the one before."""
         ...
 
-    def begin(self, step: Step) -> Pending:
+    def begin_step(self, step: Step) -> Pending:
         """Start it. All that it needs of the sequences is read before this returns: later they change. Raises what
         kept it from starting; then nothing of it runs, and no further step is begun before its requests have ended."""
         ...

@@ -60,7 +60,7 @@ class RequestLine:
         self.started = time.monotonic()
         self._holders = 1
 
-    def hold(self) -> None:
+    def retain(self) -> None:
         self._holders += 1
 
     def release(self) -> None:

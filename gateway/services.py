@@ -179,8 +179,8 @@ class Services:
             await self.leases.acquire()
             await self.settler.start()
             await self.siblings.start()
-            await self.watch.poll()
-            await self.models.load()
+            await self.watch.poll_revision()
+            await self.models.load_files()
             await self.limiter.start()
             await self.engine.start()
             for name, work in self._background().items():
@@ -247,11 +247,11 @@ class Services:
         if found.callers_of is None:
             self.callers.clear()
         elif found.callers_of:
-            self.callers.drop(found.callers_of)
+            self.callers.drop_tenants(found.callers_of)
         if self.config.gateway.end_streams_on_revoke and (running := self.generator.key_ids(found.callers_of)):
-            self.generator.end(await self.database.read(lambda connection: unusable(connection, running)))
+            self.generator.end_requests_of(await self.database.read(lambda connection: unusable(connection, running)))
         if uploading := self.uploads.key_ids():
-            self.uploads.end(await self.database.read(lambda connection: unusable(connection, uploading)))
+            self.uploads.end_uploads_of(await self.database.read(lambda connection: unusable(connection, uploading)))
         if found.models:
             await self.models.follow()
         if found.adapters:
@@ -266,9 +266,9 @@ class Services:
         more round."""
         self._behind = True
         if self._loading is None or self._loading.done():
-            self._loading = asyncio.create_task(self._load(), name="models-and-adapters")
+            self._loading = asyncio.create_task(self._reload(), name="models-and-adapters")
 
-    async def _load(self) -> None:
+    async def _reload(self) -> None:
         """Repeat rounds until nothing changed during the last one."""
         while self._behind:
             self._behind = False
@@ -276,7 +276,7 @@ class Services:
 
     async def _load_once(self) -> None:
         """One round. An adapter is loaded after its model: a model that becomes ready causes another round."""
-        if not await self.models.load() and self._retry is None:
+        if not await self.models.load_files() and self._retry is None:
             self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._try_again)
         if self.engine.ready:
             self.model_loader.follow()
@@ -302,7 +302,7 @@ class Services:
 
     async def _catch_up(self) -> None:
         with contextlib.suppress(DatabaseUnavailable):
-            await self.watch.poll()
+            await self.watch.poll_revision()
         self._follow()
 
     def _loadable(self) -> dict[str, str]:
@@ -324,11 +324,11 @@ class Services:
             async with asyncio.timeout(rest_s):
                 # Its patience ends before ours: whoever waits for it is told, and the lease can still be released.
                 await self.ledger.close(patience_s=min(CLOSE_PATIENCE_S, rest_s * LEDGER_SHARE))
-                await self.settler.finish()
+                await self.settler.settle_own_journal()
                 await self.callers.flush_used()
                 await self.first_tokens.flush()
                 if not self.settler.bytes_used:  # else the lease keeps its holds until the next start settles them
-                    await self.leases.release()
+                    await self.leases.release_lease()
         except (DatabaseUnavailable, TimeoutError) as error:
             _log.error("stop.unclean", extra={"fields": {"reason": repr(error)}})
 

@@ -20,14 +20,14 @@ class FreeExtents:
         """Offset of the first extent that has room."""
         return next((offset for offset, room in self.free if room >= size), None)
 
-    def take(self, offset: int, size: int) -> None:
+    def take_extent(self, offset: int, size: int) -> None:
         """The first `size` bytes of the extent that begins at `offset`."""
         index = next(i for i, (start, _) in enumerate(self.free) if start == offset)
         room = self.free[index][1] - size
         assert room >= 0
         self.free[index : index + 1] = [(offset + size, room)] if room else []
 
-    def give(self, offset: int, size: int) -> None:
+    def give_extent(self, offset: int, size: int) -> None:
         merged: list[tuple[int, int]] = []
         for start, room in sorted([*self.free, (offset, size)]):
             if merged and merged[-1][0] + merged[-1][1] == start:

@@ -79,7 +79,9 @@ class HostMemory:
             return not self._reading[digest].stopped
         if len(self._reading) >= READS_MAX:
             return False
-        gone = self._slabs.take(digest, source.layout.bytes, lambda other: other not in self._reading and may_go(other))
+        gone = self._slabs.allocate_slab(
+            digest, source.layout.bytes, lambda other: other not in self._reading and may_go(other)
+        )
         if gone is None:
             return False
         self.evictions += len(gone)
@@ -98,25 +100,25 @@ class HostMemory:
     def is_reading(self, digest: str) -> bool:
         return digest in self._reading
 
-    def stop(self, digest: str) -> None:
+    def stop_read(self, digest: str) -> None:
         """Nobody waits for it any more. Its room is free once its thread has noticed."""
         if digest in self._reading:
             self._reading[digest].stopped = True
 
-    def forget(self, digest: str) -> None:
+    def forget_adapter(self, digest: str) -> None:
         if digest in self._reading:
-            self.stop(digest)
+            self.stop_read(digest)
         elif digest in self._slabs:
-            self._slabs.give(digest)
+            self._slabs.free_slab(digest)
 
-    def poll(self) -> list[SlabRead]:
+    def poll_reads(self) -> list[SlabRead]:
         """Reads that have ended since, but for those that were stopped."""
         ended = []
         while not self._done.empty():
             read = self._done.get()
             del self._reading[read.digest]
             if read.stopped or read.error:
-                self._slabs.give(read.digest)
+                self._slabs.free_slab(read.digest)
             if not read.stopped:
                 ended.append(read)
         return ended

@@ -43,7 +43,7 @@ class SlabMemory:
         """It becomes the most recently used."""
         self._places.move_to_end(key)
 
-    def take(self, key: str, size: int, may_go: Callable[[str], bool]) -> list[str] | None:
+    def allocate_slab(self, key: str, size: int, may_go: Callable[[str], bool]) -> list[str] | None:
         """Room of `size` bytes in one piece; who went for it, least recently used first. None, nothing being changed:
         even without all that may go there is none."""
         assert key not in self._places
@@ -53,7 +53,7 @@ class SlabMemory:
             extents = self._extents.copy()
             for other, place in self._places.items():
                 if may_go(other):
-                    extents.give(*place)
+                    extents.give_extent(*place)
                     gone.append(other)
                     offset = extents.find(size)
                     if offset is not None:
@@ -63,7 +63,7 @@ class SlabMemory:
         assert offset is not None
         for other in gone:
             del self._places[other]
-        extents.take(offset, size)
+        extents.take_extent(offset, size)
         self._extents = extents
         self._places[key] = offset, size
         return gone
@@ -73,8 +73,8 @@ class SlabMemory:
         assert name not in self._places
         self._places[name] = self._places.pop(key)
 
-    def give(self, key: str) -> None:
-        self._extents.give(*self._places.pop(key))
+    def free_slab(self, key: str) -> None:
+        self._extents.give_extent(*self._places.pop(key))
 
     def check_integrity(self) -> None:
         """AssertionError: a byte is in two pieces, or in none."""

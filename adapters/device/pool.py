@@ -169,10 +169,10 @@ class TilePool:
                 if not known.models:
                     self.unload(digest)
 
-    def load(self, digest: str, model: str, path: Path) -> None:
+    def register_adapter(self, digest: str, model: str, path: Path) -> None:
         """Check an adapter's directory, all but its numbers, and know it. Raises AdapterRefused, OSError; idempotent.
         May run beside everything else."""
-        if self.known(digest, model):
+        if self.is_known(digest, model):
             return
         base = self._base(model)
         source = open_source(path, base, self._dtype)
@@ -188,7 +188,7 @@ class TilePool:
             raise AdapterRefused(f"model {model!r} is not served here")
         return base
 
-    def add(self, digest: str, model: str, host: HostAdapter) -> None:
+    def add_host_adapter(self, digest: str, model: str, host: HostAdapter) -> None:
         """Know an adapter that is in host memory already, and stays there."""
         self._know(digest, model, host.layout, None)
         self._known[digest].slab = host.slab
@@ -216,12 +216,12 @@ class TilePool:
     def unload(self, digest: str) -> None:
         """Forget it. It must not be resident."""
         assert digest not in self._resident
-        self.drop(digest)
-        self.host.forget(digest)
+        self.cancel_load(digest)
+        self.host.forget_adapter(digest)
         self._pinned.discard(digest)
         self._known.pop(digest, None)
 
-    def known(self, digest: str, model: str) -> bool:
+    def is_known(self, digest: str, model: str) -> bool:
         return digest in self._known and model in self._known[digest].models
 
     # ---- coming nearer
@@ -230,21 +230,21 @@ class TilePool:
         """From host memory, since the start."""
         return self.host.evictions
 
-    def where(self, digest: str) -> str:
+    def adapter_location(self, digest: str) -> str:
         """ "device" in the arena, "host" in memory on this side, else "disk"."""
         if digest in self._resident:
             return "device"
         return "host" if self._slab(digest) is not None else "disk"
 
-    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+    def adapter_locations(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
         """(digest, `where` it is, its bytes) of at most `limit` known ones, those in the arena first; and how many are
         known."""
         known, resident = self._known, self._resident
         rest = (digest for digest in list(known) if digest not in resident)  # a copy: `load` adds to it meanwhile
         order = [*resident, *islice(rest, limit)][:limit]
-        return [(digest, self.where(digest), known[digest].layout.bytes) for digest in order], len(known)
+        return [(digest, self.adapter_location(digest), known[digest].layout.bytes) for digest in order], len(known)
 
-    def want(self, digest: str, *, urgent: bool = False) -> bool:
+    def request_load(self, digest: str, *, urgent: bool = False) -> bool:
         """Bring it nearer, beside all else; `urgent` in place of others that are wanted too. False: not now."""
         self._wanted.add(digest)
         if digest in self._resident:
@@ -264,7 +264,7 @@ class TilePool:
         if self.staging is None:
             return True
         if not self._full_staging:
-            begun = self.staging.begin(digest, slab, lambda other: self._may_go(other, urgent=urgent))
+            begun = self.staging.begin_copy(digest, slab, lambda other: self._may_go(other, urgent=urgent))
             self._full_staging = urgent and not begun
             return begun
         return False
@@ -273,28 +273,30 @@ class TilePool:
         """Into host memory, waiting for it; its slab. Not for the engine's loop. Raises AdapterRefused."""
         while (slab := self._slab(digest)) is None:
             self._full_host = False
-            self.want(digest, urgent=True)
+            self.request_load(digest, urgent=True)
             time.sleep(WAIT_S)
-            for read in self.host.poll():
+            for read in self.host.poll_reads():
                 if read.error and read.digest == digest:
                     raise AdapterRefused(read.error)
         self._wanted.discard(digest)
         return slab
 
-    def drop(self, digest: str) -> None:
+    def cancel_load(self, digest: str) -> None:
         """Nobody wants it any more: what is under way for it ends, and nobody hears of it."""
         self._wanted.discard(digest)
-        self.host.stop(digest)
+        self.host.stop_read(digest)
         if self.staging is not None:
-            self.staging.drop(digest)
+            self.staging.discard_copy(digest)
 
-    def ready(self, digest: str, *, hidden: bool = False) -> bool:
+    def is_adapter_ready(self, digest: str, *, hidden: bool = False) -> bool:
         """Until the next `poll`: whether a `place` would wait for nothing; if not it is brought nearer, before all that
         nobody asks for now. `hidden`: a copy may still be under way: a step is in flight, during which it ends, or
         nobody else would wait for it."""
         if digest in self._resident:
             return True
-        if not self._is_near(digest, hidden) and not (self.want(digest, urgent=True) and self._is_near(digest, hidden)):
+        if not self._is_near(digest, hidden) and not (
+            self.request_load(digest, urgent=True) and self._is_near(digest, hidden)
+        ):
             return False
         size = self._known[digest].layout.bytes
         if self._placed and self._placed + size > self._place_bytes_max:
@@ -302,25 +304,25 @@ class TilePool:
         self._kept.add(digest)
         return True
 
-    def poll(self) -> list[PoolMove]:
+    def poll_adapters(self) -> list[PoolMove]:
         """Take in what has ended. What came stays at least until the next time, so that whoever waits has a turn."""
         self._kept.clear()
         self._placed = 0
         self._full_host = self._full_staging = False
         moved = []
-        for read in self.host.poll():
+        for read in self.host.poll_reads():
             moved.append(PoolMove(read.digest, "disk", read.seconds, read.error))
             if not read.error:
                 self._kept.add(read.digest)
                 if read.digest in self._wanted:
-                    self.want(read.digest)
+                    self.request_load(read.digest)
         if self.staging is not None:
-            for digest, seconds in self.staging.poll():
+            for digest, seconds in self.staging.poll_copies():
                 moved.append(PoolMove(digest, "host", seconds))
                 self._kept.add(digest)
         return moved
 
-    def pin(self, digest: str, pinned: bool) -> None:
+    def pin_adapter(self, digest: str, pinned: bool) -> None:
         """A pinned one stays in host memory."""
         if pinned:
             self._pinned.add(digest)
@@ -349,7 +351,7 @@ class TilePool:
 
     def has_room(self) -> bool:
         """Whether one more can be resident, however many pages there are: a table of rows may be full."""
-        return self.rows is None or self.rows.free > 0
+        return self.rows is None or self.rows.free_rows > 0
 
     def pages_needed(self, digest: str) -> int:
         """Further arena pages needed to make it resident: 0 when it is, or fits what tile pages have free."""
@@ -376,7 +378,7 @@ class TilePool:
             plan = self._plans[known.sizes] = self._pages.plan(known.layout.cuts)
         return plan
 
-    def place(self, digest: str, pages: list[int]) -> None:
+    def place_adapter(self, digest: str, pages: list[int]) -> None:
         """Copy it into the arena, using `pages` (as many as pages_needed said) beside free tiles. Idempotent.
         Raises ValueError when the table of rows is full, and the errors of reading its file and of the copy; `pages`
         are unused then."""
@@ -388,12 +390,12 @@ class TilePool:
             self.rows.check_room()
         known = self._known[digest]
         data = self._take_out(digest)
-        places = self._pages.take(self._plan(known), pages)
+        places = self._pages.take_tiles(self._plan(known), pages)
         try:
             self._copy(data, known.layout.cuts, places)
             if self.rows is not None:
                 assert known.form is not None
-                self.rows.add(digest, known.form, places)
+                self.rows.add_row(digest, known.form, places)
         except Exception:
             self._give_back(known, places)
             raise
@@ -419,19 +421,21 @@ class TilePool:
         self._resident[digest] = adapter
         return adapter
 
-    def remove(self, digest: str) -> list[int]:
+    def evict_adapter(self, digest: str) -> list[int]:
         """Drop it from the arena; return the pages that are empty now. It stays known."""
         adapter = self._resident.pop(digest, None)
         if adapter is None:
             return []
         if self.rows is not None:
-            self.rows.remove(digest)
+            self.rows.remove_row(digest)
         return self._give_back(self._known[digest], adapter.places)
 
     def _give_back(self, known: _KnownAdapter, places: Places) -> list[int]:
         """Free the extents of an adapter's tiles. Returns the pages that are empty now."""
         cuts = known.layout.cuts
-        empty = [page for (page, at), cut in zip(places, cuts, strict=True) if self._pages.give(page, at, cut.bytes)]
+        empty = [
+            page for (page, at), cut in zip(places, cuts, strict=True) if self._pages.free_tile(page, at, cut.bytes)
+        ]
         self._plans.clear()
         return empty
 
@@ -469,7 +473,7 @@ class TilePool:
             if self.rows is not None:
                 form = self._known[digest].form
                 assert form is not None
-                self.rows.check(digest, form, adapter.places)
+                self.rows.check_row(digest, form, adapter.places)
         for page, found in extents.items():
             position = 0
             for offset, size in sorted(found):

@@ -27,7 +27,7 @@ class Mark(Protocol):
 class CopyLane(Protocol):
     """Copies to a device, beside the work that it does in order."""
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
+    def begin_copy(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
         """Begin a copy from host memory. Both stay as they are until the mark is reached."""
         ...
 
@@ -46,7 +46,7 @@ class CudaCopyLane:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
+    def begin_copy(self, target: torch.Tensor, source: torch.Tensor) -> Mark:
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
             return self._record()
@@ -94,16 +94,16 @@ class CopyBuffer:
     def bytes_copying(self) -> int:
         return sum(int(self._slabs.view(digest).shape[0]) for digest in self._copying)
 
-    def begin(self, digest: str, source: torch.Tensor, may_go: Callable[[str], bool]) -> bool:
+    def begin_copy(self, digest: str, source: torch.Tensor, may_go: Callable[[str], bool]) -> bool:
         """Begin to copy it here from a slab in pinned memory, in place of others that `may_go`. False: there is no
         room. The slab must stay as it is while this `reads` it."""
 
         def free(other: str) -> bool:
             return other not in self._copying and other not in self._cooling and may_go(other)
 
-        if self._slabs.take(digest, int(source.shape[0]), free) is None:
+        if self._slabs.allocate_slab(digest, int(source.shape[0]), free) is None:
             return False
-        mark = self._copying[digest] = self._lane.copy(self._slabs.view(digest), source)
+        mark = self._copying[digest] = self._lane.begin_copy(self._slabs.view(digest), source)
         self._sources[digest] = mark, time.monotonic()
         return True
 
@@ -118,18 +118,18 @@ class CopyBuffer:
         self._copying.pop(digest, None)
         self._cool(digest, self._lane.mark())
 
-    def drop(self, digest: str) -> None:
+    def discard_copy(self, digest: str) -> None:
         """It is not wanted here any more."""
         if digest in self._copying:
             self._cool(digest, self._copying.pop(digest))
         elif digest in self._slabs:
-            self._slabs.give(digest)
+            self._slabs.free_slab(digest)
 
-    def poll(self) -> list[tuple[str, float]]:
+    def poll_copies(self) -> list[tuple[str, float]]:
         """Copies that have ended since, and the seconds until that was seen."""
         for key in [key for key, mark in self._cooling.items() if mark.query()]:
             del self._cooling[key]
-            self._slabs.give(key)
+            self._slabs.free_slab(key)
         now = time.monotonic()
         ended = [(digest, now - began) for digest, (mark, began) in self._sources.items() if mark.query()]
         for digest, _ in ended:

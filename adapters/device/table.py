@@ -58,7 +58,7 @@ class AdapterRows:
         return int(self.table.entries.shape[1])
 
     @property
-    def free(self) -> int:
+    def free_rows(self) -> int:
         """How many more adapters there is room for."""
         return len(self._free)
 
@@ -81,7 +81,7 @@ class AdapterRows:
             entries[layer, MODULES.index(module), 0] = pack_entry(rank, scales[layer, module])
         return RowForm(entries, np.array(spots, np.int64), -(-max(ranks.values(), default=0) // TILE_RANK))
 
-    def add(self, digest: str, form: RowForm, places: Sequence[tuple[int, int]]) -> None:
+    def add_row(self, digest: str, form: RowForm, places: Sequence[tuple[int, int]]) -> None:
         """Give it a row, and write there where its tiles lie: (page, offset) of each. Raises ValueError when every row
         is taken."""
         assert digest not in self._rows
@@ -100,12 +100,12 @@ class AdapterRows:
         entries.reshape(-1)[form.spots] = where[:, 0] * self._page_units + where[:, 1] // TILE_ALIGN_BYTES
         return torch.from_numpy(entries)
 
-    def check(self, digest: str, form: RowForm, places: Sequence[tuple[int, int]]) -> None:
+    def check_row(self, digest: str, form: RowForm, places: Sequence[tuple[int, int]]) -> None:
         """AssertionError when its row says anything else. For idle moments and tests: it waits for the device."""
         row, _ = self._rows[digest]
         assert torch.equal(self.table.entries[row].cpu(), self._entries(form, places)), f"{digest}: a wrong table row"
 
-    def remove(self, digest: str) -> None:
+    def remove_row(self, digest: str) -> None:
         """Its row may be given to another. Steps begun before still find it as it was."""
         row, _ = self._rows.pop(digest)
         self._free.append(row)

@@ -41,7 +41,7 @@ class TilePages:
         self._page_bytes = page_bytes
         self._shelves: list[dict[int, None]] = [{} for _ in range(page_bytes.bit_length() + 1)]
 
-    def take(self, plan: TilePlacement, fresh: Sequence[int]) -> list[tuple[int, int]]:
+    def take_tiles(self, plan: TilePlacement, fresh: Sequence[int]) -> list[tuple[int, int]]:
         """What was planned, with these pages for the fresh ones; (page, offset) of each cut. Nothing else was taken or
         given meanwhile."""
         assert len(fresh) == plan.fresh
@@ -56,10 +56,10 @@ class TilePages:
             self._shelve(number if number >= 0 else fresh[-1 - number], page)
         return [(number if number >= 0 else fresh[-1 - number], offset) for number, offset in plan.places]
 
-    def give(self, number: int, offset: int, size: int) -> bool:
+    def free_tile(self, number: int, offset: int, size: int) -> bool:
         """Of a tile. Whether the page is empty, and gone from here."""
         page = self.pages[number]
-        page.free.give(offset, size)
+        page.free.give_extent(offset, size)
         page.tiles -= 1
         self._shelve(number, page)
         if page.tiles:
@@ -90,7 +90,7 @@ class TilePages:
                 start += 1
             if number not in trial:
                 extents = trial[number] = extents.copy()
-            extents.take(offset, size)
+            extents.take_extent(offset, size)
             planned.append((number, offset))
         return TilePlacement(planned, fresh, trial, Counter(number for number, _ in planned))
 

@@ -66,7 +66,7 @@ class IncomingAdapter:
         self.path = path
         self._lock = lock
 
-    def copy(self, source: Path, on_bytes: Progress | None = None) -> None:
+    def copy_files(self, source: Path, on_bytes: Progress | None = None) -> None:
         """Take the two files of the directory `source`, and no other. Raises AdapterRefused, OSError."""
         for name, bytes_max in FILES.items():
             _copy(source / name, self.path / name, bytes_max, on_bytes)
@@ -105,7 +105,7 @@ class AdapterStore:
         self.root = root
         self._incoming = root / ".incoming"
 
-    def begin(self) -> IncomingAdapter:
+    def begin_incoming(self) -> IncomingAdapter:
         """A private directory to receive one adapter in. Raises OSError."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._incoming.mkdir(mode=0o700, exist_ok=True)
@@ -117,7 +117,7 @@ class AdapterStore:
                 return IncomingAdapter(path, lock)
             # A sweep came between the two, and took it for a dead one's.
 
-    def keep(self, incoming: IncomingAdapter, digest: str) -> Path:
+    def keep_content(self, incoming: IncomingAdapter, digest: str) -> Path:
         """Make what came in, checked and synced, the content of `digest`. The same content again changes nothing."""
         path = self.path(digest)
         try:
@@ -135,13 +135,13 @@ class AdapterStore:
         """Import a directory that peft wrote; only its two files are read. What is kept is what was checked: the files
         are copied first. The same content again is the same digest and changes nothing.
         Raises AdapterRefused with the reason, OSError; then nothing is left behind."""
-        with self.begin() as incoming:
-            incoming.copy(source)
+        with self.begin_incoming() as incoming:
+            incoming.copy_files(source)
             checked = check_adapter(incoming.path, base)
             write_resolved_modules(incoming.path, checked.spec)
             size = incoming.bytes
             incoming.sync()
-            path = self.keep(incoming, checked.digest)
+            path = self.keep_content(incoming, checked.digest)
         return StoredAdapter(checked.digest, checked.spec, size, path)
 
     def lacks_slab(self, digest: str, dtype: str) -> bool:
@@ -169,7 +169,7 @@ class AdapterStore:
         checked = check_stored(directory, base, dtype)
         if checked.digest != digest:
             raise AdapterRefused(f"its content is {checked.digest} now")
-        with self.begin() as incoming:
+        with self.begin_incoming() as incoming:
             made = make_slab(directory, incoming.path, checked, base, dtype)
             made.chmod(0o600)
             _sync(made)
@@ -194,7 +194,7 @@ class AdapterStore:
             return set()
         return {path.name for path in self.root.iterdir() if DIGEST.fullmatch(path.name)}
 
-    def remove(self, digest: str) -> None:
+    def remove_content(self, digest: str) -> None:
         """Forget a digest. Idempotent."""
         path = self.path(digest)
         self._incoming.mkdir(parents=True, exist_ok=True)

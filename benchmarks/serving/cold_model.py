@@ -80,7 +80,7 @@ class Streams:
                 sequence.output_ids[:] = sequence.output_ids[-1:]
             chunks.append(Chunk(sequence, CONTEXT + len(sequence.output_ids) - 1, 1, True))
         step = Step(0, self.model, chunks)
-        pending = self.runner.begin(step)
+        pending = self.runner.begin_step(step)
         for sequence in self.sequences:
             sequence.output_ids.append(PENDING_ID)
         return step, pending
@@ -106,10 +106,10 @@ class Loop:
 
     def turn(self, also: Step | None = None) -> None:
         """One result; `also` is begun next."""
-        for _ in self.runner.weights.poll():
+        for _ in self.runner.weights.poll_weights():
             pass
         if also is not None:
-            self._flights.append((also, self.runner.begin(also)))
+            self._flights.append((also, self.runner.begin_step(also)))
         while len(self._flights) < 2:
             # An id that is pending is the one of the step before: with two models in turns all are known by then.
             self._flights.append(self._streams[self._turn % len(self._streams)].begin())
@@ -206,11 +206,11 @@ def arrive(loop: Loop, runner: GpuRunner, model: str, instead: str, page: int) -
         loop.turn()
     loop.step_ms.clear()
     asked = time.perf_counter()
-    weights.drop(instead)
-    while weights.free() < weights.bytes(model):
+    weights.evict_weights(instead)
+    while weights.free_bytes() < weights.weights_bytes(model):
         loop.turn()
-    weights.begin(model)
-    while weights.where(model) != "device":
+    weights.begin_load(model)
+    while weights.weights_location(model) != "device":
         assert weights._known[model].coming is not None, "it did not come"
         loop.turn()
     there = time.perf_counter()
@@ -243,10 +243,10 @@ def cold(runner: GpuRunner, decodes: int, rounds: int) -> dict[str, float]:
     gc.collect()
     gc.freeze()  # as the engine does before it serves
     began = time.perf_counter()
-    assert weights.where(SMALL) == weights.where(ONE) == "device", "the budget is for these"
-    while weights.where(TWO) != "host":
-        assert weights.where(TWO) == "disk", "the budget has room for all"
-        weights.prefetch(TWO)
+    assert weights.weights_location(SMALL) == weights.weights_location(ONE) == "device", "the budget is for these"
+    while weights.weights_location(TWO) != "host":
+        assert weights.weights_location(TWO) == "disk", "the budget has room for all"
+        weights.prefetch_weights(TWO)
         loop.turn()
     found = {"prefetch_s": time.perf_counter() - began, "rate_host_gb_s": weights.rates["host"] / 1e9}
     before = loop.quiet(QUIET_S)
@@ -310,15 +310,15 @@ def from_files(runner: GpuRunner, decodes: int, scratch: Path, where: Path, roun
         found["add_model_others_step_max_ms"] = max(loop.step_ms)
         arrivals = []
         for _ in range(rounds):
-            weights.host.give(weights._known[DISK].key)
-            resident = next(name for name in (ONE, TWO) if weights.where(name) == "device")
+            weights.host.free_slab(weights._known[DISK].key)
+            resident = next(name for name in (ONE, TWO) if weights.weights_location(name) == "device")
             weights._known[DISK].awaited = 0.0
             arrivals.append(arrive(loop, runner, DISK, resident, small.last_page))
-            weights.drop(DISK)
-            while weights.free() < weights.bytes(ONE):
+            weights.evict_weights(DISK)
+            while weights.free_bytes() < weights.weights_bytes(ONE):
                 loop.turn()
-            weights.begin(ONE)
-            while weights.where(ONE) != "device":
+            weights.begin_load(ONE)
+            while weights.weights_location(ONE) != "device":
                 loop.turn()
         loop.drain()
         return found | summary("disk", arrivals) | {"rate_disk_gb_s": weights.rates["disk"] / 1e9}

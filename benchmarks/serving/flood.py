@@ -110,10 +110,10 @@ def limit_kv(runner: ServedRunner, adapters: Sequence[str], kv_pages: int) -> in
     taken = 0
     for digest in adapters:
         needed = runner.adapters.pages_needed(digest)
-        runner.adapters.place(digest, list(range(taken, taken + needed)))
+        runner.adapters.place_adapter(digest, list(range(taken, taken + needed)))
         taken += needed
     for digest in adapters:
-        runner.adapters.remove(digest)
+        runner.adapters.evict_adapter(digest)
     assert kv_pages + taken <= runner.pages, f"{kv_pages} + {taken} pages are wanted of {runner.pages}"
     runner.pages = kv_pages + taken
     return taken

@@ -100,7 +100,7 @@ def add_adapters(
     hosts = {rank: random_adapter(base, rank) for rank in dict.fromkeys(ranks)}
     digests = [f"{index:064x}" for index in range(first, first + count)]
     for index, digest in enumerate(digests):
-        pool.add(digest, model, hosts[ranks[index % len(ranks)]])
+        pool.add_host_adapter(digest, model, hosts[ranks[index % len(ranks)]])
     return digests
 
 

@@ -31,7 +31,7 @@ def weight_elements(config: DecoderConfig) -> int:
 
 
 def run(runner: GpuRunner, step: Step) -> None:
-    assert not runner.begin(step).result().errors
+    assert not runner.begin_step(step).result().errors
 
 
 def measure() -> list[dict[str, object]]:

@@ -110,7 +110,7 @@ class Engine:
             handle, 0, f"r{handle}", self.model, digest, "", TIER.name, "", ids, new, Sampling(temperature=0.0),
             frozenset(), time.monotonic(),
         )  # fmt: skip
-        self.found[sequence] = self.runner.adapters.where(digest) if digest is not None else "none"
+        self.found[sequence] = self.runner.adapters.adapter_location(digest) if digest is not None else "none"
         refusal = self.scheduler.submit(sequence)
         assert refusal is None, refusal
         return sequence
@@ -118,7 +118,7 @@ class Engine:
     def turn(self) -> int:
         """Begin what may be begun, and take one result; how many requests ended."""
         while len(self._flights) <= self.runner.steps_ahead and (step := self.scheduler.schedule()) is not None:
-            self._flights.append((step, self.runner.begin(step)))
+            self._flights.append((step, self.runner.begin_step(step)))
         if not self._flights:
             self._last = 0.0
             time.sleep(LOOK_S)

@@ -48,7 +48,7 @@ def measure(decodes: int, adapters: int) -> list[dict[str, object]]:
     free = list(range(runner.pages))
     for digest in digests:
         count = runner.adapters.pages_needed(digest)
-        runner.adapters.place(digest, free[:count])
+        runner.adapters.place_adapter(digest, free[:count])
         free = free[count:]
     per_page = runner.models[llama.MODEL].tokens_per_page
     requests = offline.sequences(digests, decodes, 1, CONTEXT, 9999)
@@ -69,7 +69,7 @@ def compare(runner: GpuRunner, running: list[Chunk], chunk: Chunk) -> dict[str, 
     mixed, decodes, alone = (Step(1, llama.MODEL, chunks) for chunks in ([*running, chunk], running, [chunk]))
 
     def run(*steps: Step) -> None:
-        for pending in [runner.begin(step) for step in steps]:
+        for pending in [runner.begin_step(step) for step in steps]:
             assert not pending.result().errors
 
     model = runner._served[llama.MODEL]

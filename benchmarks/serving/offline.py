@@ -106,10 +106,10 @@ def drive(runner: GpuRunner, scheduler: Scheduler, requests: list[Sequence]) -> 
             step = scheduler.schedule()
             if step is None:
                 break
-            flight.append((step, runner.begin(step)))
+            flight.append((step, runner.begin_step(step)))
         host_end = time.perf_counter()
         if not flight:
-            if scheduler.awaits:  # none is in the arena yet
+            if scheduler.has_blocked_requests:  # none is in the arena yet
                 continue
             break
         step, pending = flight.popleft()
@@ -215,7 +215,7 @@ def best_run(runner: GpuRunner, resident: list[str], dealt: list[str], repeats: 
     best: Run | None = None
     scheduler = new_scheduler(runner)
     for digest in runner.adapters.resident():
-        runner.adapters.remove(digest)
+        runner.adapters.evict_adapter(digest)
     drive(runner, scheduler, sequences(resident, max(SEQUENCES, len(resident)), 0, PROMPT_TOKENS, 4))
     for repeat in range(repeats):
         run = drive(runner, scheduler, sequences(dealt, REQUESTS, 1 + repeat, PROMPT_TOKENS, NEW_TOKENS))

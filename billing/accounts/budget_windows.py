@@ -179,13 +179,13 @@ class Counters:
         start, zone = self._present[budget.id]
         return window_end(budget.period, start, zone)
 
-    def hold(self, charges: Iterable[tuple[str, int]], tokens: int, picos: int) -> None:
+    def add_hold(self, charges: Iterable[tuple[str, int]], tokens: int, picos: int) -> None:
         for budget_id, start in charges:
             window = self.window(budget_id, start)
             window.held += self._budgets[budget_id].amount(tokens, picos)
             window.changed = True
 
-    def release(self, charges: Iterable[tuple[str, int]], tokens: int, picos: int) -> None:
+    def release_hold(self, charges: Iterable[tuple[str, int]], tokens: int, picos: int) -> None:
         """Undo `hold`."""
         for budget_id, start in charges:
             window = self.window(budget_id, start)

@@ -103,18 +103,18 @@ class _Sink(io.RawIOBase):
             raise ExportTooLarge(f"the file would be larger than {self._bytes_max} bytes")
         self._wait()
         if len(content) < THREAD_BYTES_MIN:
-            self._take(content)
+            self._take_content(content)
         else:
-            self._writing = self._thread.submit(self._take, content)
+            self._writing = self._thread.submit(self._take_content, content)
         return len(content)
 
-    def finish(self) -> str:
+    def finish_file(self) -> str:
         """The SHA-256 of all that is in the file now. Raises OSError."""
         self._wait()
         self._file.flush()
         return self._digest.hexdigest()
 
-    def end(self) -> None:
+    def stop_thread(self) -> None:
         """Whatever happened: the thread ends."""
         self._thread.shutdown()
 
@@ -126,7 +126,7 @@ class _Sink(io.RawIOBase):
         if writing is not None:
             writing.result()
 
-    def _take(self, content: bytes) -> None:
+    def _take_content(self, content: bytes) -> None:
         self._digest.update(content)
         self._file.write(content)
 
@@ -225,7 +225,7 @@ def run(
             try:
                 promised = _Export(connection, spec, sink, progress or (lambda done, total, rows: None)).write(name)
             finally:
-                sink.end()
+                sink.stop_thread()
             os.fsync(file.fileno())
         target = directory / name
         part.replace(target)
@@ -267,7 +267,7 @@ class _Export:
         periods_, invoices, total = [], {}, 0
         for period in of_spec(self._connection, self._spec):
             periods_.append(period)
-            total += self._count(period)
+            total += self._count_rows(period)
         for period in periods_:
             invoice = self._period(period, total)
             if invoice is not None:
@@ -275,7 +275,7 @@ class _Export:
                 invoices[invoice.id] = manifests.ManifestInvoice(owed, invoice.currency)
         if self._writer is not None:
             self._writer.close()
-        sha256, sums = self._sink.finish(), self._sums
+        sha256, sums = self._sink.finish_file(), self._sums
         self._progress(total, total, sums.rows)
         focus = self._writer is not None
         return Manifest(
@@ -294,7 +294,7 @@ class _Export:
             focus_version=VERSION if focus else None,
         )
 
-    def _count(self, period: Period) -> int:
+    def _count_rows(self, period: Period) -> int:
         """Of what is read: rows of the roll-ups, or requests; and corrections."""
         counted = sa.func.count() if self._writer else sa.func.coalesce(sa.func.sum(_hours.c.requests), 0)
         read = sa.select(counted).select_from(_hours).where(_hours.c.period_id == period.id)

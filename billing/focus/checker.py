@@ -68,7 +68,7 @@ def check(path: Path, manifest: Path | None = None) -> FocusReport:
     try:
         promised = None if promise is None else Manifest.read(promise)
     except ManifestBroken as error:
-        found.add("manifest", f"cannot be read: {error}", value=str(promise))
+        found.add_finding("manifest", f"cannot be read: {error}", value=str(promise))
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
@@ -76,7 +76,7 @@ def check(path: Path, manifest: Path | None = None) -> FocusReport:
         check_ = _Check(reader.names, reader.typed, found)
         for batch in reader.batches:
             check_.batch(batch)
-    check_.finish()
+    check_.check_totals()
     if promised is not None:
         _compare(promised, check_, digest, path, found)
     return FocusReport(
@@ -116,7 +116,7 @@ class _Check:
         self.unchecked: set[str] = set()
 
     def _header(self, names: list[str]) -> None:
-        find = self._found.add
+        find = self._found.add_finding
         for name in MANDATORY:
             if name not in self._index:
                 find("column-missing", "is mandatory, and not there", column=name)
@@ -138,7 +138,7 @@ class _Check:
     def batch(self, batch: Batch) -> None:
         self.rows += len(batch.rows) + len(batch.misfits)
         for misfit in batch.misfits:
-            self._found.add(misfit.rule, misfit.message, row=misfit.row)
+            self._found.add_finding(misfit.rule, misfit.message, row=misfit.row)
         if not batch.rows:
             return
         for column, at in self._columns:
@@ -169,7 +169,7 @@ class _Check:
             if cell in faults:
                 rule, message = faults[cell]
                 severity: Severity = "should" if rule in values.SHOULD else "must"
-                self._found.add(rule, message, column=column.name, row=row, value=cell, severity=severity)
+                self._found.add_finding(rule, message, column=column.name, row=row, value=cell, severity=severity)
 
     def _ask(self, rule: Rule, batch: Batch, asked: dict[tuple[Any, ...], dict[tuple[Any, ...], str]]) -> None:
         """`asked`: what questions found in this batch, by the lists they looked at: alike columns are one list."""
@@ -186,7 +186,7 @@ class _Check:
         if faults:
             for cells, row in zip(zip(*found, strict=True), batch.rows, strict=True):
                 if cells in faults:
-                    self._found.add(
+                    self._found.add_finding(
                         rule.id,
                         faults[cells],
                         column=rule.columns[0],
@@ -200,7 +200,7 @@ class _Check:
         wrong = {cell for cell in batch.distinct[at] if isinstance(cell, str) and not cell.strip()}
         for cell, row in zip(batch.columns[at], batch.rows, strict=True) if wrong else ():
             if cell in wrong:
-                self._found.add(
+                self._found.add_finding(
                     "null-stand-in", "is an empty string, no null", column=name, row=row, value=cell, severity="should"
                 )
 
@@ -213,7 +213,7 @@ class _Check:
         }
         for cell, row in zip(batch.columns[at], batch.rows, strict=True) if wrong else ():
             if cell in wrong:
-                self._found.add(
+                self._found.add_finding(
                     "spreadsheet-formula",
                     "begins like a formula: a spreadsheet would compute it",
                     column=name,
@@ -241,7 +241,7 @@ class _Check:
         for pair, row in zip(zip(*columns, strict=True), batch.rows, strict=True) if wrong else ():
             if pair in wrong:
                 message = f"has the {has} {pair[1]!r} here, and {seen[pair[0]]!r} elsewhere"
-                self._found.add(rule, message, column=of, row=row, value=pair[0], severity=severity)
+                self._found.add_finding(rule, message, column=of, row=row, value=pair[0], severity=severity)
 
     def _sum(self, batch: Batch) -> None:
         if "BilledCost" not in self._index:
@@ -268,9 +268,9 @@ class _Check:
         else:
             self.unchecked.add(rule)
 
-    def finish(self) -> None:
+    def check_totals(self) -> None:
         if not self.rows:
-            self._found.add("rows", "the file has no rows", severity="should")
+            self._found.add_finding("rows", "the file has no rows", severity="should")
 
 
 def _combinations(columns: list[list[Any]], distinct: list[set[Any]], in_order: bool) -> Iterable[tuple[Any, ...]]:
@@ -291,11 +291,11 @@ def _combinations(columns: list[list[Any]], distinct: list[set[Any]], in_order: 
 def _compare(promised: Manifest, seen: _Check, digest: str, path: Path, found: FindingList) -> None:
     """The file with what its manifest says of it."""
     if promised.file != path.name:
-        found.add("manifest", f"is of the file {promised.file!r}", value=path.name)
+        found.add_finding("manifest", f"is of the file {promised.file!r}", value=path.name)
     if promised.sha256 != digest:
-        found.add("manifest-sha256", f"the manifest has {promised.sha256}", value=digest)
+        found.add_finding("manifest-sha256", f"the manifest has {promised.sha256}", value=digest)
     if promised.rows != seen.rows:
-        found.add("manifest-rows", f"the manifest has {promised.rows}", value=str(seen.rows))
+        found.add_finding("manifest-rows", f"the manifest has {promised.rows}", value=str(seen.rows))
     _totals("control-total", "BillingCurrency", promised.billed, seen.billed, found)
     invoices = {name: invoice.total for name, invoice in promised.invoices.items()}
     if invoices or seen.invoices:
@@ -306,7 +306,7 @@ def _totals(rule: str, column: str, promised: dict[str, Decimal], sums: dict[str
     for name in _either(promised, sums):
         there, here = promised.get(name, Decimal(0)), sums.get(name, Decimal(0))
         if there != here:
-            found.add(rule, f"the rows sum to {here:f}, the manifest says {there:f}", column=column, value=name)
+            found.add_finding(rule, f"the rows sum to {here:f}, the manifest says {there:f}", column=column, value=name)
 
 
 def _either(*named: Iterable[str]) -> list[str]:

@@ -33,7 +33,7 @@ class FindingList:
         self.counts: dict[tuple[str, Severity], int] = {}
         self._of_column: dict[tuple[str, str | None], int] = {}
 
-    def add(
+    def add_finding(
         self,
         rule: str,
         message: str,

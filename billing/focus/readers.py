@@ -133,7 +133,7 @@ class _Lines:
             raise UnreadableFile(f"the file is not UTF-8: {error}") from error
         return io.StringIO(text, newline="\n").readlines()  # as bytes are split: at no other character
 
-    def take(self, count: int) -> list[str]:
+    def take_lines(self, count: int) -> list[str]:
         """The first `count` of those that were not taken yet."""
         taken, self._kept = self._kept[:count], self._kept[count:]
         return taken
@@ -153,7 +153,7 @@ def _csv(file: IO[bytes]) -> Reader:
         raise UnreadableFile(f"the header is no CSV: {error}") from error
     if len(names) > COLUMNS_MAX:
         raise UnreadableFile(f"the file has more than {COLUMNS_MAX} columns")
-    lines.take(records.line_num)
+    lines.take_lines(records.line_num)
     return Reader(names, False, _csv_batches(records, lines, len(names)))
 
 
@@ -167,7 +167,7 @@ def _csv_batches(records: Any, lines: _Lines, width: int) -> Iterator[Batch]:
             raise UnreadableFile(f"row {row + len(found) + 1} is no CSV: {error}") from error
         if not found:
             return
-        text = lines.take(records.line_num - taken)
+        text = lines.take_lines(records.line_num - taken)
         taken = records.line_num
         quoted = _may_be_empty("".join(text))
         if quoted:

@@ -122,7 +122,7 @@ class Leases:
             except DatabaseUnavailable as error:
                 _log.warning("lease not renewed: %s", error)
 
-    async def release(self) -> None:
+    async def release_lease(self) -> None:
         """Give the lease up at a clean stop: holds still open then belong to nobody, and the audit expires them."""
         delete = sa.delete(_leases).where(_leases.c.gateway_id == self._gateway_id)
         try:

@@ -150,11 +150,11 @@ class Ledger:
         first answer. Retried for `settle_patience_s` while the database is away, then raises LedgerUnavailable.
         Raises HoldUnknown, and AssertionError when more was used than held."""
         settlement.check()
-        return await self._end(settlement)
+        return await self._end_hold(settlement)
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
         """Close a hold of a request that made nothing. Idempotent; an unknown id is answered "unknown"."""
-        return await self._end(Void(request_id, reason))
+        return await self._end_hold(Void(request_id, reason))
 
     async def close(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
         """Wait until everything asked has been answered; after `patience_s` the rest is told LedgerUnavailable."""
@@ -176,7 +176,7 @@ class Ledger:
         while self._endings:
             _answer(self._endings.popleft().waiter, closed)
 
-    async def _end(self, ending: Ending) -> HoldEnding:
+    async def _end_hold(self, ending: Ending) -> HoldEnding:
         waiter: asyncio.Future[HoldEnding] = asyncio.get_running_loop().create_future()
         self._endings.append(_EndItem(ending, waiter))
         self._start_for_endings()

@@ -99,18 +99,18 @@ class Settler:
         """Durable when it returns; "journaled" when the database is away. Raises LedgerUnavailable when the journal
         could not take it either, and what Ledger.settle raises for our own mistakes."""
         settlement.check()
-        return await self._end(settlement)
+        return await self._end_hold(settlement)
 
-    def keep(self, settlement: Settlement) -> None:
+    def journal_settlement(self, settlement: Settlement) -> None:
         """As `settle`, for one who cannot wait, since the process ends: the journal takes it. A loss is in the log."""
         settlement.check()
         self._keep(settlement).cancel()
 
     async def void(self, request_id: str, reason: str) -> HoldEnding:
         """As `settle`, for a request that made nothing."""
-        return await self._end(Void(request_id, reason))
+        return await self._end_hold(Void(request_id, reason))
 
-    async def _end(self, ending: JournalRecord) -> HoldEnding:
+    async def _end_hold(self, ending: JournalRecord) -> HoldEnding:
         if not self._away or self._failed():
             try:
                 async with Patience(self._wait_s):
@@ -178,7 +178,7 @@ class Settler:
         their holds. Raises OSError, DatabaseUnavailable."""
         self._journal = await self._in_thread(Journal.create, self._path, self._bytes_max)
         try:
-            await self.turn()
+            await self.settle_journals()
         except (LedgerUnavailable, JournalFailed) as error:
             raise DatabaseUnavailable(str(error)) from error
 
@@ -187,13 +187,13 @@ class Settler:
         while True:
             await asyncio.sleep(self._turn_s)
             try:
-                await self.turn()
+                await self.settle_journals()
             except (LedgerUnavailable, JournalFailed, OSError) as error:
                 self._say(f"{type(error).__name__}: {error}")
             else:
                 self._say("")
 
-    async def turn(self) -> None:
+    async def settle_journals(self) -> None:
         """Look at the disk, and settle what lies in the journals of this gateway and of its host's dead ones. Raises
         LedgerUnavailable, JournalFailed, OSError."""
         assert self._journal is not None, "start it first"
@@ -208,7 +208,7 @@ class Settler:
                 finally:
                     await self._in_thread(left.close)
 
-    async def finish(self) -> None:
+    async def settle_own_journal(self) -> None:
         """Settle what this gateway kept, if the database is there, before its lease is given up. Raises
         DatabaseUnavailable."""
         await self._written()

@@ -192,7 +192,7 @@ class LedgerTransaction:
         granted = self._decide(connection, request)
         if isinstance(granted, _Grant):
             hold = self._known[request.request_id] = self._made[request.request_id] = self._made_of(request, granted)
-            self._counters.hold(hold.charges, hold.hold_tokens, hold.hold_picos)
+            self._counters.add_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
             return _held(hold)
         return granted
 
@@ -208,7 +208,7 @@ class LedgerTransaction:
         asked = (request.model, request.adapter, request.tier, request.prompt_tokens)
         if (hold.model, hold.adapter, hold.tier, hold.prompt_tokens) == asked:  # the first answer was lost
             return _held(hold)
-        self._counters.release(hold.charges, hold.hold_tokens, hold.hold_picos)
+        self._counters.release_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
         granted = self._decide(connection, request)
         if isinstance(granted, _Grant):
             moved = self._made_of(request, granted)
@@ -219,7 +219,7 @@ class LedgerTransaction:
                 self._recharged.append(hold.request_id)
             if hold.request_id not in self._made:
                 self._moved[hold.request_id] = hold
-        self._counters.hold(hold.charges, hold.hold_tokens, hold.hold_picos)
+        self._counters.add_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
         return _held(hold) if isinstance(granted, _Grant) else granted
 
     def _decide(self, connection: sa.Connection, request: HoldRequest) -> _Grant | HoldRefused | Exception:
@@ -288,11 +288,11 @@ class LedgerTransaction:
 
     def _guarded_end(self, connection: sa.Connection, ending: Ending) -> EndResult:
         try:
-            return self._end(connection, ending)
+            return self._end_hold(connection, ending)
         except (AssertionError, LookupError) as error:  # this request's alone; its waiter raises it
             return error
 
-    def _end(self, connection: sa.Connection, ending: Ending) -> HoldEnding:
+    def _end_hold(self, connection: sa.Connection, ending: Ending) -> HoldEnding:
         hold = self._known.get(ending.request_id)
         if hold is None:
             if isinstance(ending, Settlement):
@@ -316,7 +316,7 @@ class LedgerTransaction:
         return _outcome(hold)
 
     def _release(self, hold: _Hold, ending: Void | Expire) -> None:
-        self._counters.release(hold.charges, hold.hold_tokens, hold.hold_picos)
+        self._counters.release_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
         hold.state = "expired" if isinstance(ending, Expire) else "voided"
         hold.ending = "gateway_dead" if isinstance(ending, Expire) else ending.reason
 
@@ -332,7 +332,7 @@ class LedgerTransaction:
         }
         cost = sum(by_meter.values())
         assert cost <= hold.hold_picos, "settled more than was held"
-        self._counters.release(hold.charges, hold.hold_tokens, hold.hold_picos)
+        self._counters.release_hold(hold.charges, hold.hold_tokens, hold.hold_picos)
         self._counters.post(hold.charges, settlement.prompt_tokens + settlement.completion_tokens, cost)
         hold.state, hold.ending, hold.settled_picos = "settled", settlement.ending, cost
         self._record_usage(hold, settlement, version.currency)

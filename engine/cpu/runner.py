@@ -62,7 +62,7 @@ class TorchRunner:
         self._dtype = dtype
 
     @torch.inference_mode()
-    def begin(self, step: Step) -> CompletedStep:
+    def begin_step(self, step: Step) -> CompletedStep:
         """One forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails alone."""
         info, decoder = self.models[step.model], self.weights.decoder(step.model)
         good, errors = sort_out(step.chunks, info)
@@ -96,9 +96,9 @@ class TorchRunner:
 
     def load_model(self, model: ModelConfig) -> ModelInfo:
         """Check its files, and know it. Raises ValueError with the reason, OSError."""
-        return self.add(CpuModel.check(model, self._dtype))
+        return self.register_model(CpuModel.from_config(model, self._dtype))
 
-    def add(self, found: CpuModel) -> ModelInfo:
+    def register_model(self, found: CpuModel) -> ModelInfo:
         """Know a model that was checked. Raises ValueError with the reason, OSError."""
         model, shape = found.config, found.shape
         directory, token_bytes = Path(model.path), shape.kv_elements_per_token() * self._dtype.itemsize
@@ -115,7 +115,7 @@ class TorchRunner:
             model.pinned,
         )
         self.adapters.add_base(model.name, base_shape(directory))
-        self.weights.know(found)
+        self.weights.register_model(found)
         self.page_waste[model.name] = waste
         self.models[model.name] = info
         return info
@@ -124,12 +124,12 @@ class TorchRunner:
         """Forget it, and its adapters; the scheduler has dropped its weights before."""
         del self.models[name]
         del self.page_waste[name]
-        self.weights.forget(name)
+        self.weights.forget_weights(name)
         self.adapters.remove_base(name)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Check its files, and know it. Raises ValueError with the reason, OSError."""
-        self.adapters.load(digest, model, Path(path))
+        self.adapters.register_adapter(digest, model, Path(path))
 
     def unload_adapter(self, digest: str) -> None:
         """Forget it; the scheduler has removed it from the arena before."""
@@ -167,7 +167,7 @@ def build_runner(config: EngineConfig) -> TorchRunner:
     checked: list[CpuModel] = []
     for model in config.models:
         with _refusing(model.name, refused):
-            found = CpuModel.check(model, dtype)
+            found = CpuModel.from_config(model, dtype)
             check_weights_fit(found.bytes, config.weights_bytes or None)
             checked.append(found)
     if not checked:
@@ -179,9 +179,9 @@ def build_runner(config: EngineConfig) -> TorchRunner:
     runner = TorchRunner(arena, dtype, weights, adapters, build_host_pool(arena, config.host_pool_bytes))
     for found in checked:
         with _refusing(found.config.name, refused):
-            runner.add(found)
+            runner.register_model(found)
     for info in loading_order(runner.models.values()):
-        if weights.free() >= info.weights_bytes:
+        if weights.free_bytes() >= info.weights_bytes:
             with _refusing(info.name, refused):
                 weights.load_now(info.name)
     for name in refused.keys() & runner.models.keys():

@@ -49,7 +49,7 @@ class CpuModel:
     bytes: int
 
     @classmethod
-    def check(cls, config: ModelConfig, dtype: torch.dtype) -> CpuModel:
+    def from_config(cls, config: ModelConfig, dtype: torch.dtype) -> CpuModel:
         """Read all but its numbers. `dtype` is the engine's. Raises ValueError with the reason, OSError."""
         check_dtype(config, str(dtype).removeprefix("torch."))
         directory = Path(config.path)
@@ -62,7 +62,7 @@ class CpuModel:
         check_weights(directory, shape)
         return cls(config, shape, dtype, seen, cpu_bytes(shape, dtype, packed=packs(files)))
 
-    def load(self, arena: Tensor, stopped: Callable[[], bool] = lambda: False) -> Decoder:
+    def build_decoder(self, arena: Tensor, stopped: Callable[[], bool] = lambda: False) -> Decoder:
         """Its K and V lie in `arena` [pages, page_bytes] uint8. Raises ModelRefused, OSError, LoadStopped."""
         if self.config.dummy:
             weights = dummy_weights(self.shape, self.dtype)
@@ -114,18 +114,18 @@ class CpuWeights(WeightsTable):
 
     # ---- for the runner
 
-    def know(self, model: CpuModel) -> None:
+    def register_model(self, model: CpuModel) -> None:
         self._known[model.config.name] = model
 
     def load_now(self, name: str) -> None:
         """Before anybody is served. Raises ModelRefused, OSError."""
         model, began = self._known[name], time.monotonic()
-        self._decoders[name] = model.load(self._arena)
+        self._decoders[name] = model.build_decoder(self._arena)
         self._loads.append((model.read_bytes, time.monotonic() - began))
         _give_back()
 
-    def forget(self, name: str) -> None:
-        self.drop(name)
+    def forget_weights(self, name: str) -> None:
+        self.evict_weights(name)
         del self._known[name]
 
     def decoder(self, name: str) -> Decoder:
@@ -133,20 +133,20 @@ class CpuWeights(WeightsTable):
 
     # ---- the table
 
-    def bytes(self, model: str) -> int:
+    def weights_bytes(self, model: str) -> int:
         return self._known[model].bytes
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         if self.bytes_max is None:
             return sys.maxsize
         self._take_done()
         held = sum(self._known[name].bytes for name in (*self._decoders, *self._coming))
         return self.bytes_max - held - sum(job.model.bytes for job in self._going)
 
-    def where(self, model: str) -> Literal["device", "host", "disk"]:
+    def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
         return "device" if model in self._decoders else "disk"
 
-    def seconds(self, model: str) -> float:
+    def load_seconds(self, model: str) -> float:
         if model in self._decoders:
             return 0.0
         before, now = 0.0, time.monotonic()
@@ -157,16 +157,16 @@ class CpuWeights(WeightsTable):
                 return before
         return before + self._load_s(self._known[model])
 
-    def prefetch(self, model: str) -> None:
+    def prefetch_weights(self, model: str) -> None:
         """The device's memory is the host's."""
 
-    def begin(self, model: str) -> None:
+    def begin_load(self, model: str) -> None:
         assert model not in self._decoders, f"{model} is in memory"
         assert model not in self._coming, f"{model} is on its way"
-        assert self.free() >= self._known[model].bytes, "there is no room"
+        assert self.free_bytes() >= self._known[model].bytes, "there is no room"
         self._coming[model] = self._ask(_Job(self._known[model]))
 
-    def drop(self, model: str) -> None:
+    def evict_weights(self, model: str) -> None:
         """The thread lets go of it: that takes longer than a step can wait."""
         job = self._coming.pop(model, None)
         if job is None and model in self._decoders:
@@ -175,7 +175,7 @@ class CpuWeights(WeightsTable):
             job.goes = True
             self._going.add(job)
 
-    def poll(self) -> Iterable[WeightsMove]:
+    def poll_weights(self) -> Iterable[WeightsMove]:
         self._take_done()
         came, self._came = self._came, []
         moves = []
@@ -192,7 +192,7 @@ class CpuWeights(WeightsTable):
         return moves
 
     @property
-    def reclaims(self) -> bool:
+    def is_reclaiming(self) -> bool:
         return bool(self._going)
 
     def _load_s(self, model: CpuModel) -> float:
@@ -222,7 +222,7 @@ class CpuWeights(WeightsTable):
         """AssertionError says what is wrong."""
         assert self._decoders.keys() | self._coming.keys() <= self._known.keys()
         assert not self._decoders.keys() & self._coming.keys()
-        assert self.free() >= 0, "more weights are in memory than weights_bytes"
+        assert self.free_bytes() >= 0, "more weights are in memory than weights_bytes"
 
 
 def _serve(arena: Tensor, asked: queue.SimpleQueue[_Job | None], done: queue.SimpleQueue[_Job]) -> None:
@@ -240,7 +240,7 @@ def _serve(arena: Tensor, asked: queue.SimpleQueue[_Job | None], done: queue.Sim
 def _load(job: _Job, arena: Tensor) -> None:
     job.began = time.monotonic()
     try:
-        job.decoder = job.model.load(arena, lambda: job.goes)
+        job.decoder = job.model.build_decoder(arena, lambda: job.goes)
     except LoadStopped:
         pass
     except (ModelRefused, OSError) as error:

@@ -108,7 +108,7 @@ class FakeAdapters(AdapterTable):
         self._pages_each = pages_each
         self._resident: dict[str, list[int]] = {}
 
-    def known(self, digest: str, model: str) -> bool:
+    def is_known(self, digest: str, model: str) -> bool:
         return self.models.get(digest) == model
 
     def forget_model(self, model: str) -> None:
@@ -120,26 +120,26 @@ class FakeAdapters(AdapterTable):
     def evictions(self) -> int:
         return 0
 
-    def where(self, digest: str) -> str:
+    def adapter_location(self, digest: str) -> str:
         return "device" if digest in self._resident else "host"
 
-    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+    def adapter_locations(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
         order = [*self._resident, *(digest for digest in list(self.models) if digest not in self._resident)]
-        return [(digest, self.where(digest), self._pages_each) for digest in order[:limit]], len(order)
+        return [(digest, self.adapter_location(digest), self._pages_each) for digest in order[:limit]], len(order)
 
-    def want(self, digest: str) -> bool:
+    def request_load(self, digest: str) -> bool:
         return True
 
-    def drop(self, digest: str) -> None:
+    def cancel_load(self, digest: str) -> None:
         pass
 
-    def ready(self, digest: str, *, hidden: bool) -> bool:
+    def is_adapter_ready(self, digest: str, *, hidden: bool) -> bool:
         return True
 
-    def poll(self) -> Iterable[AdapterMove]:
+    def poll_adapters(self) -> Iterable[AdapterMove]:
         return ()
 
-    def pin(self, digest: str, pinned: bool) -> None:
+    def pin_adapter(self, digest: str, pinned: bool) -> None:
         pass
 
     def has_room(self) -> bool:
@@ -154,7 +154,7 @@ class FakeAdapters(AdapterTable):
     def pages_of(self, digest: str) -> list[int]:
         return self._resident[digest]
 
-    def place(self, digest: str, pages: list[int]) -> None:
+    def place_adapter(self, digest: str, pages: list[int]) -> None:
         held = self._resident.pop(digest, None)
         if held is None:
             assert len(pages) == self._pages_each
@@ -164,7 +164,7 @@ class FakeAdapters(AdapterTable):
     def resident(self) -> list[str]:
         return list(self._resident)
 
-    def remove(self, digest: str) -> list[int]:
+    def evict_adapter(self, digest: str) -> list[int]:
         return self._resident.pop(digest, [])
 
 
@@ -228,7 +228,7 @@ class FakeRunner:
         for model in models:
             self.weights.know(model.info.name)
         for info in loading_order(model.info for model in models):
-            if self.weights.free() >= info.weights_bytes:
+            if self.weights.free_bytes() >= info.weights_bytes:
                 self.weights.put(info.name)
         self.adapters = FakeAdapters(config.adapter_pages)
         self.host_pool: HostPool | None = None
@@ -244,7 +244,7 @@ class FakeRunner:
         self._in_flight: deque[FakePending] = deque()  # oldest first
         self._idle_at = 0.0  # when the device is done with all of them
 
-    def begin(self, step: Step) -> FakePending:
+    def begin_step(self, step: Step) -> FakePending:
         """Takes step_ms, and prefill_ms_per_1k_tokens for the prefill tokens in it."""
         assert len(self._in_flight) <= self.steps_ahead, "too many steps are in flight"
         config = self._config
@@ -285,7 +285,7 @@ class FakeRunner:
         del self.models[name]
         del self._words[name]
         del self.page_waste[name]
-        self.weights.forget(name)
+        self.weights.forget_weights(name)
         self.adapters.forget_model(name)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:

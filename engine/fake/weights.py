@@ -48,8 +48,8 @@ class FakeWeights(WeightsTable):
     def know(self, model: str) -> None:
         self._known.add(model)
 
-    def forget(self, model: str) -> None:
-        self.drop(model)
+    def forget_weights(self, model: str) -> None:
+        self.evict_weights(model)
         self._known.discard(model)
         self._host.pop(model, None)
         self._fetching.pop(model, None)
@@ -61,20 +61,20 @@ class FakeWeights(WeightsTable):
 
     # ---- the table
 
-    def bytes(self, model: str) -> int:
+    def weights_bytes(self, model: str) -> int:
         return self._each
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         if self.bytes_max is None:
             return sys.maxsize
         return self.bytes_max - self._each * (len(self._device) + len(self._coming))
 
-    def where(self, model: str) -> Literal["device", "host", "disk"]:
+    def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
         if model in self._device:
             return "device"
         return "host" if model in self._host else "disk"
 
-    def seconds(self, model: str) -> float:
+    def load_seconds(self, model: str) -> float:
         if model in self._device:
             return 0.0
         now = self._clock()
@@ -85,17 +85,17 @@ class FakeWeights(WeightsTable):
             return begins + self._host_s
         return begins + self._disk_s + self._host_s
 
-    def prefetch(self, model: str) -> None:
+    def prefetch_weights(self, model: str) -> None:
         self._take_in()
         if model in self._host or model in self._fetching or model in self._coming or not self._has_host_room():
             return
         self._idle_at = self._fetching[model] = max(self._idle_at, self._clock()) + self._disk_s
 
-    def begin(self, model: str) -> None:
+    def begin_load(self, model: str) -> None:
         assert model in self._known, f"{model} is not known"
         assert model not in self._device, f"{model} is on the device"
         assert model not in self._coming, f"{model} is on its way"
-        assert self.free() >= self._each, "there is no room"
+        assert self.free_bytes() >= self._each, "there is no room"
         self._take_in()
         now = self._clock()
         source: Literal["host", "disk"] = "host" if model in self._host or model in self._fetching else "disk"
@@ -103,11 +103,11 @@ class FakeWeights(WeightsTable):
         self._idle_at = max(self._idle_at, now) + takes
         self._coming[model] = _FakeLoad(source, now, self._idle_at)
 
-    def drop(self, model: str) -> None:
+    def evict_weights(self, model: str) -> None:
         self._device.discard(model)
         self._coming.pop(model, None)
 
-    def poll(self) -> Iterable[WeightsMove]:
+    def poll_weights(self) -> Iterable[WeightsMove]:
         self._take_in()
         now, moved = self._clock(), []
         for model, coming in list(self._coming.items()):
@@ -122,7 +122,7 @@ class FakeWeights(WeightsTable):
         return moved
 
     @property
-    def reclaims(self) -> bool:
+    def is_reclaiming(self) -> bool:
         return False
 
     # ---- host memory
@@ -152,4 +152,4 @@ class FakeWeights(WeightsTable):
         """AssertionError says what is wrong."""
         assert self._device | self._coming.keys() | self._host.keys() | self._fetching.keys() <= self._known
         assert not self._device & self._coming.keys()
-        assert self.free() >= 0, "more weights are on the device than it has room for"
+        assert self.free_bytes() >= 0, "more weights are on the device than it has room for"

@@ -51,7 +51,7 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: b
     runner.refused = refused
     for model in opened:
         try:
-            runner.add(model)
+            runner.register_model(model)
         except ModelRefused as error:
             refused[model.name] = str(error)
     _load_at_start(runner)
@@ -59,7 +59,7 @@ def build_gpu_runner(config: EngineConfig, *, capture: bool = True, with_lora: b
     if capture:
         runner.warm_up()
         # As far as graph_bytes goes, so that no request waits for them; those of a model that comes later: with use.
-        at_start = [name for name in runner.models if runner.weights.where(name) == "device"]
+        at_start = [name for name in runner.models if runner.weights.weights_location(name) == "device"]
         runner.capture(at_start, with_lora=with_lora)
     return runner
 
@@ -108,7 +108,7 @@ def _runner(
     limits = StepLimits(max(config.step_tokens_max, sequences), sequences, 0)
     pool = build_host_pool(arena, config.host_pool_bytes)
     runner = GpuRunner(arena, adapters, weights, graphs, pool, limits)
-    runner.reserve(opened)
+    runner.reserve_step_memory(opened)
     return runner
 
 
@@ -146,12 +146,12 @@ def _load_at_start(runner: GpuRunner) -> None:
     """Those that are there at first; the next ones wait in host memory."""
     weights = runner.weights
     order = [model.name for model in loading_order(runner.models.values())]
-    for name, why in weights.load(order).items():
+    for name, why in weights.load_models(order).items():
         runner.unload_model(name)
         runner.refused[name] = why
     for name in runner.models:
-        if weights.where(name) != "device":
-            weights.prefetch(name)
+        if weights.weights_location(name) != "device":
+            weights.prefetch_weights(name)
 
 
 def _check_any(config: EngineConfig, served: object, refused: dict[str, str]) -> None:

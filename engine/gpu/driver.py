@@ -101,17 +101,17 @@ class DriverMemory:
         self._call("cuMemCreate", byref(handle), size, byref(self._properties), 0)
         return handle.value
 
-    def release(self, handle: int) -> None:
+    def release_chunk(self, handle: int) -> None:
         """It is free once nothing maps it."""
         self._call("cuMemRelease", handle)
 
-    def reserve(self, size: int) -> int:
+    def reserve_addresses(self, size: int) -> int:
         """Addresses with nothing behind them."""
         address = c_uint64()
         self._call("cuMemAddressReserve", byref(address), size, 0, 0, 0)
         return address.value
 
-    def free(self, address: int, size: int) -> None:
+    def free_addresses(self, address: int, size: int) -> None:
         """Addresses that map nothing any more."""
         self._call("cuMemAddressFree", address, size)
 

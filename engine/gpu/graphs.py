@@ -139,7 +139,7 @@ class Graphs:
     def has_room(self) -> bool:
         return self.bytes < self._bytes_max
 
-    def forget(self, model: int) -> None:
+    def forget_graphs(self, model: int) -> None:
         """Every step of it is completed."""
         self._sweep()
         for kind in [kind for kind in self._graphs if kind.model == model]:

@@ -32,26 +32,26 @@ class WeightSpace(Protocol):
 
     bytes_max: int | None
 
-    def add(self, model: str, needed: int) -> Tensor:
+    def add_slab(self, model: str, needed: int) -> Tensor:
         """From now on it is known; its slab, uint8 [needed]. What lies there is anybody's until a lease of its is
         prepared and filled. Raises MemoryError."""
         ...
 
-    def remove(self, model: str) -> None:
+    def remove_slab(self, model: str) -> None:
         """It has no lease, and no step reads its slab."""
         ...
 
-    def size(self, model: str) -> int:
+    def allocation_bytes(self, model: str) -> int:
         """Bytes that it has of the device with a lease."""
         ...
 
-    def free(self) -> int: ...
+    def free_bytes(self) -> int: ...
 
-    def take(self, model: str) -> WeightAllocation:
+    def allocate_weights(self, model: str) -> WeightAllocation:
         """`free` is at least its `size`."""
         ...
 
-    def give(self, lease: WeightAllocation) -> None:
+    def free_weights(self, lease: WeightAllocation) -> None:
         """Nothing reads or writes those bytes any more."""
         ...
 
@@ -73,7 +73,7 @@ class UnboundedSpace:
         self._device = device
         self._sizes: dict[str, int] = {}
 
-    def add(self, model: str, needed: int) -> Tensor:
+    def add_slab(self, model: str, needed: int) -> Tensor:
         try:
             slab = torch.empty(needed, dtype=torch.uint8, device=self._device)
         except torch.OutOfMemoryError as error:
@@ -81,19 +81,19 @@ class UnboundedSpace:
         self._sizes[model] = needed
         return slab
 
-    def remove(self, model: str) -> None:
+    def remove_slab(self, model: str) -> None:
         del self._sizes[model]
 
-    def size(self, model: str) -> int:
+    def allocation_bytes(self, model: str) -> int:
         return self._sizes[model]
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         return 1 << 62
 
-    def take(self, model: str) -> WeightAllocation:
+    def allocate_weights(self, model: str) -> WeightAllocation:
         return WeightAllocation(model)
 
-    def give(self, lease: WeightAllocation) -> None:
+    def free_weights(self, lease: WeightAllocation) -> None:
         pass
 
     def prepare(self, lease: WeightAllocation) -> None:
@@ -107,9 +107,9 @@ class Mapper(Protocol):
     """What engine.gpu.driver.DriverMemory does."""
 
     def create(self, size: int) -> int: ...
-    def release(self, handle: int) -> None: ...
-    def reserve(self, size: int) -> int: ...
-    def free(self, address: int, size: int) -> None: ...
+    def release_chunk(self, handle: int) -> None: ...
+    def reserve_addresses(self, size: int) -> int: ...
+    def free_addresses(self, address: int, size: int) -> None: ...
     def map(self, address: int, size: int, handle: int) -> None: ...
     def unmap(self, address: int, size: int) -> None: ...
     def tensor(self, address: int, size: int, owner: object) -> Tensor: ...
@@ -149,7 +149,7 @@ class ChunkedSpace:
         for _ in range(count):
             self._handles.append(mapper.create(chunk_bytes))
 
-    def add(self, model: str, needed: int) -> Tensor:
+    def add_slab(self, model: str, needed: int) -> Tensor:
         assert model not in self._slabs
         assert self.bytes_max is not None
         if needed > self.bytes_max:
@@ -159,7 +159,7 @@ class ChunkedSpace:
         chunks = [(self._next + place) % len(self._handles) for place in range(count)]
         self._next = (self._next + count) % len(self._handles)
         with self._lock:
-            address = self._mapper.reserve(count * size)
+            address = self._mapper.reserve_addresses(count * size)
         slab = _Slab(address, needed, [None] * count, list(chunks))
         try:
             for place, chunk in enumerate(chunks):
@@ -171,17 +171,17 @@ class ChunkedSpace:
         self._slabs[model] = slab
         return tensor
 
-    def remove(self, model: str) -> None:
+    def remove_slab(self, model: str) -> None:
         assert not any(lease.model == model for lease in self._leases)
         _unmap(self._mapper, self._slabs.pop(model), self._chunk_bytes, self._lock)
 
-    def size(self, model: str) -> int:
+    def allocation_bytes(self, model: str) -> int:
         return len(self._slabs[model].planned) * self._chunk_bytes
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         return len(self._free) * self._chunk_bytes
 
-    def take(self, model: str) -> WeightAllocation:
+    def allocate_weights(self, model: str) -> WeightAllocation:
         planned = self._slabs[model].planned
         assert len(self._free) >= len(planned)
         chunks: list[int | None] = []
@@ -199,7 +199,7 @@ class ChunkedSpace:
         self._leases.append(lease)
         return lease
 
-    def give(self, lease: WeightAllocation) -> None:
+    def free_weights(self, lease: WeightAllocation) -> None:
         self._leases.remove(lease)
         self._free.update(dict.fromkeys(lease.chunks))
 
@@ -248,7 +248,7 @@ def _unmap(mapper: Mapper, slab: _Slab, chunk_bytes: int, lock: threading.Lock |
             with lock:
                 mapper.unmap(slab.address + place * chunk_bytes, chunk_bytes)
     with lock:
-        mapper.free(slab.address, len(slab.planned) * chunk_bytes)
+        mapper.free_addresses(slab.address, len(slab.planned) * chunk_bytes)
 
 
 def _release(mapper: Mapper, handles: list[int], slabs: dict[str, _Slab], chunk_bytes: int) -> None:
@@ -256,4 +256,4 @@ def _release(mapper: Mapper, handles: list[int], slabs: dict[str, _Slab], chunk_
     for slab in slabs.values():
         _unmap(mapper, slab, chunk_bytes)
     for handle in handles:
-        mapper.release(handle)
+        mapper.release_chunk(handle)

@@ -72,7 +72,7 @@ class CudaCopies:
     def enter(self) -> None:
         torch.cuda.set_device(self._device)
 
-    def copy(self, target: Tensor, source: Tensor) -> Mark:
+    def begin_copy(self, target: Tensor, source: Tensor) -> Mark:
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
             return self._record()
@@ -87,10 +87,10 @@ class CudaCopies:
     def measure(self, piece: Tensor) -> float:
         """Bytes a second to the device, with nothing else to do."""
         target = torch.empty_like(piece, device=self._device)
-        self.wait(self.copy(target, piece))
+        self.wait(self.begin_copy(target, piece))
         began = time.perf_counter()
         for _ in range(MEASURED_COPIES):
-            mark = self.copy(target, piece)
+            mark = self.begin_copy(target, piece)
         self.wait(mark)
         return MEASURED_COPIES * len(piece) / (time.perf_counter() - began)
 

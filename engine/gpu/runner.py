@@ -116,7 +116,7 @@ class GpuRunner:
         self._served: dict[str, GpuModel] = {}
         self._numbers = 0
 
-    def reserve(self, opened: list[OpenedModel]) -> None:
+    def reserve_step_memory(self, opened: list[OpenedModel]) -> None:
         """Before the first is added: memory that the steps of all of these share."""
         forms = []
         for model in opened:
@@ -124,7 +124,7 @@ class GpuRunner:
             forms.append(self._form(model.shape, self._layouts(model.shape, self.page_bytes // token_bytes)))
         self._memories.place(max(forms, key=form_bytes))
 
-    def add(self, opened: OpenedModel) -> None:
+    def register_model(self, opened: OpenedModel) -> None:
         """Before the first step: know a model, whose weights are to be brought. Raises ModelRefused."""
         self._publish(opened, self._build(opened))
 
@@ -137,13 +137,13 @@ class GpuRunner:
             raise ModelRefused(f"{shape.layers} layers; this engine has room for adapters of {layers}")
         check_page(name, shape.kv_elements_per_token() * self._dtype.itemsize, self.page_bytes, self.pages)
         try:
-            slab = self.weights.add(name, opened.source)
+            slab = self.weights.register_model(name, opened.source)
         except (MemoryError, DriverError) as error:
             raise ModelRefused(str(error)) from error
         try:
             return self._build_in(opened, slab)
         except BaseException:
-            self.weights.remove(name)
+            self.weights.forget_weights(name)
             raise
 
     def _build_in(self, opened: OpenedModel, slab: Tensor) -> GpuModel:
@@ -151,7 +151,7 @@ class GpuRunner:
         shape, name = opened.shape, opened.name
         weights = slab_weights(slab, opened.source.layout, shape)
         decoder = GpuDecoder(shape, opened.base, weights, self._arena)
-        per_page, size = decoder.tokens_per_page, self.weights.bytes(name)
+        per_page, size = decoder.tokens_per_page, self.weights.weights_bytes(name)
         info = ModelInfo(
             name, opened.digest, shape.context_tokens, shape.vocab, per_page, self.pages, size, opened.pinned
         )
@@ -183,13 +183,13 @@ class GpuRunner:
         torch.cuda.synchronize()
 
     @torch.inference_mode()
-    def begin(self, step: Step) -> PendingStep:
+    def begin_step(self, step: Step) -> PendingStep:
         """Start one forward of all chunks. A chunk with an id that is no id, or whose logits are not numbers, fails
         alone. Raises DeviceLost."""
         with _device_errors():
-            return self._begin(step)
+            return self._begin_step(step)
 
-    def _begin(self, step: Step) -> PendingStep:
+    def _begin_step(self, step: Step) -> PendingStep:
         model, indices = self._served[step.model], {id(chunk): index for index, chunk in enumerate(step.chunks)}
         good, errors = sort_out(step.chunks, model.info)
         packed, chunks, draws = _packed(good, model.info)
@@ -237,21 +237,21 @@ class GpuRunner:
             try:
                 self._warm_up_beside(opened, served)
             except BaseException:
-                self.weights.remove(opened.name)
+                self.weights.forget_weights(opened.name)
                 raise
             self._publish(opened, served)
         return served.info
 
     def unload_model(self, name: str) -> None:
         """Forget it; the scheduler has dropped its weights before, and every step of it is completed."""
-        self._common.graphs.forget(self._served[name].number)
+        self._common.graphs.forget_graphs(self._served[name].number)
         self.adapters.remove_base(name)
         del self.models[name], self.page_waste[name], self._served[name]
-        self.weights.remove(name)
+        self.weights.forget_weights(name)
 
     def load_adapter(self, digest: str, model: str, path: str) -> None:
         """Check its files, and know it. Raises ValueError with the reason, OSError."""
-        self.adapters.load(digest, model, Path(path))
+        self.adapters.register_adapter(digest, model, Path(path))
 
     def unload_adapter(self, digest: str) -> None:
         """Forget it; the scheduler has removed it from the arena before."""

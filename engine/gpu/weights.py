@@ -74,14 +74,14 @@ class GpuWeights:
 
     # ---- knowing
 
-    def add(self, model: str, source: SlabSource) -> Tensor:
+    def register_model(self, model: str, source: SlabSource) -> Tensor:
         """Know it; its slab on the device, empty. Raises MemoryError."""
         key = f"{model}/{next(self._numbers)}"
-        slab = self.room.add(key, source.layout.bytes)
+        slab = self.room.add_slab(key, source.layout.bytes)
         self._known[model] = _KnownModel(model, key, source, slab)
         return slab
 
-    def remove(self, model: str) -> None:
+    def forget_weights(self, model: str) -> None:
         """Forget it. It was dropped; what is still under way for it ends by itself."""
         known = self._known.pop(model)
         assert known.lease is None
@@ -91,34 +91,34 @@ class GpuWeights:
         # One that never had anything under way is not busy, and does not become so: it may be removed beside the loop.
         self._tidy(known)
 
-    def load(self, models: list[str]) -> dict[str, str]:
+    def load_models(self, models: list[str]) -> dict[str, str]:
         """Bring those onto the device that there is room for, in this order, and wait for them; the errors of those
         that could not come. For the start."""
         for model in models:
-            if self.bytes(model) <= self.free():
-                self.begin(model)
+            if self.weights_bytes(model) <= self.free_bytes():
+                self.begin_load(model)
         errors: dict[str, str] = {}
         while any(self._known[model].coming is not None for model in models):
-            errors.update((came.model, came.error) for came in self.poll() if came.error)
+            errors.update((came.model, came.error) for came in self.poll_weights() if came.error)
             time.sleep(LOOK_S)
         return errors
 
     # ---- the table
 
-    def bytes(self, model: str) -> int:
-        return self.room.size(self._known[model].key)
+    def weights_bytes(self, model: str) -> int:
+        return self.room.allocation_bytes(self._known[model].key)
 
-    def free(self) -> int:
-        return self.room.free()
+    def free_bytes(self) -> int:
+        return self.room.free_bytes()
 
-    def where(self, model: str) -> Literal["device", "host", "disk"]:
+    def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
         known = self._known[model]
         if known.lease is not None and known.coming is None:
             return "device"
         slab = self.host.get(known.key)
-        return "host" if slab is not None and slab.whole else "disk"
+        return "host" if slab is not None and slab.is_filled else "disk"
 
-    def seconds(self, model: str) -> float:
+    def load_seconds(self, model: str) -> float:
         known = self._known[model]
         if known.lease is not None and known.coming is None:
             return 0.0
@@ -128,7 +128,7 @@ class GpuWeights:
                 before += self._left(other)
         return before + self._left(known)
 
-    def prefetch(self, model: str) -> None:
+    def prefetch_weights(self, model: str) -> None:
         known = self._known[model]
         now = time.monotonic()
         known.awaited = now + AWAITED_S
@@ -136,18 +136,18 @@ class GpuWeights:
         if known.lease is not None or known.gathering is not None or now < known.unread:
             return
         slab = self.host.get(known.key) or self._host_slab(known)
-        if slab is not None and not slab.whole:
+        if slab is not None and not slab.is_filled:
             known.gathering = SlabLoad(model, known.source, slab, None)
             self._busy[known.key] = known
             self._loader.put(known.gathering)
 
-    def begin(self, model: str) -> None:
+    def begin_load(self, model: str) -> None:
         known = self._known[model]
         assert known.lease is None
         slab = self.host.get(known.key) or self._host_slab(known)
         self.host.touch(known.key)
         known.awaited = 0.0
-        lease = known.lease = self.room.take(known.key)
+        lease = known.lease = self.room.allocate_weights(known.key)
         known.coming = SlabLoad(
             model,
             known.source,
@@ -156,12 +156,12 @@ class GpuWeights:
             prepare=lambda: self.room.prepare(lease),
             # Steps of before it was dropped may still read where it comes to.
             after=known.leaving[-1][1] if known.leaving else None,
-            from_host=slab is not None and slab.whole,
+            from_host=slab is not None and slab.is_filled,
         )
         self._busy[known.key] = known
         self._loader.put(known.coming)
 
-    def drop(self, model: str) -> None:
+    def evict_weights(self, model: str) -> None:
         known = self._known[model]
         if known.lease is None:
             return
@@ -174,7 +174,7 @@ class GpuWeights:
         self.host.touch(known.key)
         self._busy[known.key] = known
 
-    def poll(self) -> Iterable[WeightsMove]:
+    def poll_weights(self) -> Iterable[WeightsMove]:
         if not self._busy:
             return ()
         found = []
@@ -187,7 +187,7 @@ class GpuWeights:
         return found
 
     @property
-    def reclaims(self) -> bool:
+    def is_reclaiming(self) -> bool:
         return any(known.leaving or known.stopping or known.forgotten for known in self._busy.values())
 
     def check_integrity(self) -> None:
@@ -205,7 +205,7 @@ class GpuWeights:
         now = time.monotonic()
         needed = {other.key for other in self._busy.values() if other.uses_host()}
         needed |= {other.key for other in list(self._known.values()) if other.awaited > now}
-        return self.host.take(
+        return self.host.allocate_slab(
             known.key, -(-known.source.layout.bytes // self._piece_bytes), lambda other: other not in needed
         )
 
@@ -220,12 +220,12 @@ class GpuWeights:
         if load is not known.coming:  # it was dropped on its way
             (lease,) = (lease for lease, own in known.stopping if own is load)
             known.stopping.remove((lease, load))
-            self.room.give(lease)
+            self.room.free_weights(lease)
             return None
         known.coming = None
         if load.error:
             assert known.lease is not None
-            self.room.give(known.lease)
+            self.room.free_weights(known.lease)
             known.lease = None
         else:
             self._rate(load)
@@ -237,16 +237,18 @@ class GpuWeights:
         for lease, mark in list(known.leaving):
             if mark.query():
                 known.leaving.remove((lease, mark))
-                self.room.give(lease)
+                self.room.free_weights(lease)
         slab = self.host.get(known.key)
-        if slab is not None and not known.uses_host() and (known.forgotten or not slab.whole):
-            self.host.give(known.key)
+        if slab is not None and not known.uses_host() and (known.forgotten or not slab.is_filled):
+            self.host.free_slab(known.key)
         if known.coming or known.gathering or known.leaving or known.stopping:
             return
         self._busy.pop(known.key, None)
         if known.forgotten:
             # Hundreds of calls of the driver.
-            threading.Thread(target=self.room.remove, args=(known.key,), name="weights-remove", daemon=True).start()
+            threading.Thread(
+                target=self.room.remove_slab, args=(known.key,), name="weights-remove", daemon=True
+            ).start()
 
     def _rate(self, load: SlabLoad) -> None:
         size = load.source.layout.bytes

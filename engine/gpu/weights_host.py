@@ -20,7 +20,7 @@ class HostSlab:
     filled: list[bool]
 
     @property
-    def whole(self) -> bool:
+    def is_filled(self) -> bool:
         return all(self.filled)
 
 
@@ -43,7 +43,7 @@ class HostSlabs:
         if model in self._slabs:
             self._slabs.move_to_end(model)
 
-    def take(self, model: str, count: int, may_go: Callable[[str], bool]) -> HostSlab | None:
+    def allocate_slab(self, model: str, count: int, may_go: Callable[[str], bool]) -> HostSlab | None:
         """Room for so many pieces, in place of others that `may_go`. None, nothing being changed: there is none."""
         assert model not in self._slabs
         if count > self._count:
@@ -58,13 +58,13 @@ class HostSlabs:
         if room < count:
             return None
         for other in gone:
-            self.give(other)
+            self.free_slab(other)
             self.evictions += 1
         pieces = [self._free.pop() for _ in range(count)]
         slab = self._slabs[model] = HostSlab(pieces, [False] * count)
         return slab
 
-    def give(self, model: str) -> None:
+    def free_slab(self, model: str) -> None:
         """Its bytes are not needed; nothing reads or fills them."""
         slab = self._slabs.pop(model, None)
         if slab is not None:

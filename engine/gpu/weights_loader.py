@@ -41,7 +41,7 @@ class Copies(Protocol):
         """Once, on a thread that is to copy."""
         ...
 
-    def copy(self, target: Tensor, source: Tensor) -> Mark:
+    def begin_copy(self, target: Tensor, source: Tensor) -> Mark:
         """Begin a copy from pinned memory. Both stay as they are until the mark is reached."""
         ...
 
@@ -128,7 +128,7 @@ class _LoaderWork:
             if load.target is None:
                 self._gather(load)
             else:
-                self._bring(load, load.target)
+                self._copy_slab(load, load.target)
         except OSError as error:
             load.error = str(error) or type(error).__name__
         except Exception as error:  # noqa: BLE001 - the thread's edge: one model fails alone, and loudly
@@ -137,7 +137,7 @@ class _LoaderWork:
         load.seconds += time.monotonic() - began
         self._ended.put(load)
 
-    def _bring(self, load: SlabLoad, target: Tensor) -> None:
+    def _copy_slab(self, load: SlabLoad, target: Tensor) -> None:
         """To the device. Nothing of it is under way any more when this ends, however it does."""
         if load.after is not None:
             self._copies.wait(load.after)
@@ -161,7 +161,7 @@ class _LoaderWork:
                     self._note_filled(load, index)
                 while len(marks) >= COPIES_MAX:
                     self._copies.wait(marks.popleft())
-                marks.append(self._copies.copy(target[index * size : index * size + len(piece)], piece))
+                marks.append(self._copies.begin_copy(target[index * size : index * size + len(piece)], piece))
                 load.pieces = index + 1
         finally:
             _settle([read for _, read in reads])

@@ -42,17 +42,17 @@ class AdapterChanges:
         self._answer = answer
         self._changes = FileChecks("adapters", self._check, self._loaded, inbox)
 
-    def load(self, gateway: int, frame: LoadAdapter) -> None:
+    def load_adapter(self, gateway: int, frame: LoadAdapter) -> None:
         """Answers "loaded" at once when it is known, else when its files were checked."""
         digest, changes = frame.digest, self._changes
         if changes.full():
             self._answer(gateway, AdapterState(digest, "failed", changes.too_many))
         elif changes.is_retiring(digest):
             self._answer(gateway, AdapterState(digest, "failed", BEING_UNLOADED))
-        elif not changes.is_loading(digest) and self._runner.adapters.known(digest, frame.model):
+        elif not changes.is_loading(digest) and self._runner.adapters.is_known(digest, frame.model):
             self._answer(gateway, self._pinned(frame))
         else:
-            changes.load(digest, gateway, frame)
+            changes.begin_check(digest, gateway, frame)
 
     def unload(self, gateway: int, frame: UnloadAdapter) -> None:
         """From now on requests for it are refused; forgotten, and answered "unloaded", once no request and no step uses
@@ -72,13 +72,13 @@ class AdapterChanges:
             self._models[digest].discard(model)
             if not self._models[digest]:
                 assert not self._uses[digest], f"{digest} is in use"
-                self._forget(digest)
+                self._forget_adapter(digest)
 
     def refuses(self, digest: str) -> bool:
         """It is being unloaded, and takes no further request."""
         return self._changes.is_retiring(digest)
 
-    def used(self, digest: str) -> None:
+    def note_use(self, digest: str) -> None:
         """By a request that was queued."""
         self._uses[digest] += 1
 
@@ -97,23 +97,23 @@ class AdapterChanges:
 
     def _forget_unused(self, digest: str) -> None:
         if self._changes.is_retiring(digest) and not self._uses[digest] and not self._reads(digest):
-            self._forget(digest)
+            self._forget_adapter(digest)
             self._settle(digest, "unloaded")
 
-    def _forget(self, digest: str) -> None:
+    def _forget_adapter(self, digest: str) -> None:
         self._evict(digest)
         self._runner.unload_adapter(digest)
         self._models.pop(digest, None)
 
     def _settle(self, digest: str, state: Literal["loaded", "unloaded", "failed"], why: str = "") -> None:
-        for gateway in self._changes.settle(digest):
+        for gateway in self._changes.take_waiting(digest):
             self._answer(gateway, AdapterState(digest, state, why))
 
     def _check(self, frame: LoadAdapter) -> None:
         self._runner.load_adapter(frame.digest, frame.model, frame.path)
 
     def _loaded(self, frame: LoadAdapter, _: None, message: str) -> None:
-        if not message and not self._runner.adapters.known(frame.digest, frame.model):
+        if not message and not self._runner.adapters.is_known(frame.digest, frame.model):
             message = f"model {frame.model!r} was unloaded meanwhile"
         _log.info("adapter.read", extra={"fields": {"digest": frame.digest, "error": message}})
         state = AdapterState(frame.digest, "failed", message) if message else self._pinned(frame)

@@ -63,7 +63,7 @@ class FileChecks(Generic[Request, Checked]):
     def retiring(self) -> tuple[str, ...]:
         return tuple(self._retiring)
 
-    def load(self, name: str, gateway: int, asked: Request) -> None:
+    def begin_check(self, name: str, gateway: int, asked: Request) -> None:
         """Check it, if nobody asked for it before."""
         self._waiting += 1
         if name in self._loading:
@@ -79,7 +79,7 @@ class FileChecks(Generic[Request, Checked]):
         self._waiting += 1
         self._retiring.setdefault(name, []).append(gateway)
 
-    def settle(self, name: str) -> list[int]:
+    def take_waiting(self, name: str) -> list[int]:
         """It is loaded or gone, or failed: the gateways to tell."""
         gateways = self._loading.pop(name, None) or self._retiring.pop(name, [])
         self._waiting -= len(gateways)

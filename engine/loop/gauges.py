@@ -56,7 +56,7 @@ def read_gauges(scheduler: Scheduler, adapters_resident: int) -> Gauges:
         waiting=scheduler.waiting(),
         waiting_of_model={model: sum(live) - running[model] for model, live in scheduler.served.live.items()},
         pages_total=scheduler.arena.pages,
-        pages_free=scheduler.arena.free(),
+        pages_free=scheduler.arena.free_pages(),
         pages_cached=scheduler.prefix.idle_pages(),
         pages_adapters=scheduler.arena.adapter_pages(),
         cache_queries=dict(scheduler.prefix.queries_of_model),

@@ -46,7 +46,7 @@ class Histogram:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def add(self, other: Histogram) -> None:
+    def merge(self, other: Histogram) -> None:
         """Count what `other`, of the same bounds, has counted."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
@@ -119,7 +119,7 @@ class EngineMetrics(Collector):
         for histograms in (self.first_token, self.inter_token, self.request, self.queue):
             for tier in self._tiers:
                 folded = histograms.pop((model, tier))
-                histograms.setdefault((REMOVED_MODELS, tier), Histogram(folded.bounds)).add(folded)
+                histograms.setdefault((REMOVED_MODELS, tier), Histogram(folded.bounds)).merge(folded)
         for counter in (self.prompt_tokens, self.generation_tokens, self.finished, self.model_loads):
             _fold_pairs(counter, model)
 

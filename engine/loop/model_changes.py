@@ -55,7 +55,7 @@ class ModelChanges:
         self._forgotten = forgotten
         self._changes = FileChecks("models", runner.load_model, self._loaded, inbox)
 
-    def load(self, gateway: int, frame: LoadModel) -> None:
+    def load_model(self, gateway: int, frame: LoadModel) -> None:
         """Answers "loaded" at once when it is known, else when its files were checked."""
         name, changes = frame.name, self._changes
         if changes.full():
@@ -68,12 +68,12 @@ class ModelChanges:
             except ValueError as error:
                 self._fail(gateway, name, str(error))
             else:
-                self._load(gateway, config)
+                self._check_model(gateway, config)
 
     def _fail(self, gateway: int, name: str, message: str, code: ModelFailure = "refused") -> None:
         self._answer(gateway, ModelState(name, "failed", message, code))
 
-    def _load(self, gateway: int, config: ModelConfig) -> None:
+    def _check_model(self, gateway: int, config: ModelConfig) -> None:
         name, changes = config.name, self._changes
         if name in self.served:
             known = self._configs.get(name)
@@ -93,7 +93,7 @@ class ModelChanges:
             why = f"another model is being loaded under this name: {_described(self._configs[name])}"
             self._fail(gateway, name, why, "other_loading")
             return
-        changes.load(name, gateway, config)
+        changes.begin_check(name, gateway, config)
 
     def unload(self, gateway: int, frame: UnloadModel) -> None:
         """From now on requests for it are refused; forgotten, and answered "unloaded", once no request and no step uses
@@ -119,9 +119,9 @@ class ModelChanges:
         of a model that retires."""
         for name in self._changes.retiring():
             if not self._scheduler.uses_model(name):
-                self._forget(name)
+                self._forget_model(name)
 
-    def _forget(self, name: str) -> None:
+    def _forget_model(self, name: str) -> None:
         self._forgotten(name)
         self._scheduler.forget_model(name)
         self._runner.unload_model(name)
@@ -163,7 +163,7 @@ class ModelChanges:
         return why
 
     def _settle(self, name: str, state: Literal["loaded", "unloaded", "failed"], why: str = "") -> None:
-        for gateway in self._changes.settle(name):
+        for gateway in self._changes.take_waiting(name):
             self._answer(gateway, ModelState(name, state, why))
 
     def _tell_all(self) -> None:

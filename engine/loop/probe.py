@@ -87,7 +87,7 @@ def _of_model(runner: Runner, info: ModelInfo, arena: Arena, clock: Callable[[],
     seconds = []
     while (step := scheduler.schedule()) is not None:
         began = clock()
-        result = runner.begin(step).result()
+        result = runner.begin_step(step).result()
         seconds.append(clock() - began)
         scheduler.complete(step, result, seconds[-1])
     return min(seconds)

@@ -47,7 +47,7 @@ def take_snapshot(
     `page_waste` by model, see `step.Runner`."""
     tiers = [tier.name for tier in scheduler.tiers]
     owners, runs, cell = _arena(scheduler)
-    places, known = scheduler.residency.whereabouts(ADAPTERS_MAX)
+    places, known = scheduler.residency.adapter_locations(ADAPTERS_MAX)
     seen = scheduler.preempted.count if after is None else after
     return Snapshot(
         epoch=epoch,
@@ -153,7 +153,7 @@ def _models(scheduler: Scheduler, page_waste: Mapping[str, int]) -> list[ModelPl
     return [
         ModelPlace(
             name=name,
-            where=hosting.where(name),  # type: ignore[arg-type]
+            where=hosting.weights_location(name),  # type: ignore[arg-type]
             coming=hosted.coming,
             leaving=hosted.leaving or name in scheduler.served.retired,
             pinned=hosted.pinned,

@@ -18,7 +18,7 @@ class UnrecordedRequests:
         self._most = most
         self._gateways: dict[int, dict[int, tuple[str, int]]] = {}  # handle → request id, tokens
 
-    def ended(self, gateway: int, handle: int, request_id: str, tokens: int) -> None:
+    def add_unrecorded(self, gateway: int, handle: int, request_id: str, tokens: int) -> None:
         if not tokens:
             return
         requests = self._gateways.setdefault(gateway, {})

@@ -118,7 +118,12 @@ class EngineLoop:
         self._metrics = EngineMetrics([model.name for model in hello.models], hello.tiers)
         self._metrics.targets_out_of_reach = targets_out_of_reach
         self._changes = AdapterChanges(
-            runner, scheduler.remove_adapter, scheduler.reads, scheduler.pin_adapter, inbox, self._answer_change
+            runner,
+            scheduler.remove_adapter,
+            scheduler.is_adapter_in_flight,
+            scheduler.pin_adapter,
+            inbox,
+            self._answer_change,
         )
         self._tell_models = tell_models
         self._models = ModelChanges(
@@ -138,15 +143,15 @@ class EngineLoop:
         """Until a Stop comes. An exception out of here is our own mistake or a lost device, and ends the process: its
         gateways see the end of the stream, and whoever supervises it starts another."""
         while not self._stopping:
-            commands = self._inbox.take(self._patience())
+            commands = self._inbox.take_commands(self._patience())
             for command in commands:
-                self._obey(command)
+                self._execute_command(command)
             if self._stopping:
                 pass
             elif self._busy():
                 self._step()
-            elif self._scheduler.brings:
-                self._scheduler.take_in()
+            elif self._scheduler.has_background_loads:
+                self._scheduler.take_loaded()
             elif not commands:
                 self._scheduler.check_integrity()
                 self._checked = True
@@ -158,7 +163,7 @@ class EngineLoop:
         """Seconds to wait for a command: none while steps follow each other, for ever once idle and checked."""
         if not self._busy():
             self._coming_since = None
-            if self._scheduler.brings:
+            if self._scheduler.has_background_loads:
                 return COMING_LOOK_LATER_S
             return None if self._checked else INTEGRITY_AFTER_S
         if self._coming_since is None:
@@ -175,14 +180,14 @@ class EngineLoop:
         self._progress.busy = self._coming_since is None
         self._checked = False
         while self._may_begin() and (step := self._scheduler.schedule()) is not None:
-            self._begin(step)
+            self._begin_step(step)
         if self._in_flight:
             self._coming_since = None
             self._complete()
             return
         for ended in self._scheduler.take_failed():
-            self._end(ended)
-        if not self._scheduler.awaits:
+            self._publish_ending(ended)
+        if not self._scheduler.has_blocked_requests:
             self._coming_since = None
         elif self._coming_since is None:
             self._coming_since = self._clock()
@@ -194,11 +199,11 @@ class EngineLoop:
         newest = self._in_flight[-1].pending
         return len(self._in_flight) <= self._runner.steps_ahead and not isinstance(newest, _FailedToBegin)
 
-    def _begin(self, step: Step) -> None:
+    def _begin_step(self, step: Step) -> None:
         began = self._clock()
         pending: Pending
         try:
-            pending = self._runner.begin(step)
+            pending = self._runner.begin_step(step)
         except DeviceLost:
             raise
         except Exception as error:  # noqa: BLE001 - raised again, logged and counted when its turn comes
@@ -259,13 +264,13 @@ class EngineLoop:
 
     # ---- commands
 
-    def _obey(self, command: Command) -> None:
+    def _execute_command(self, command: Command) -> None:
         match command:
             case ReceivedFrame():
                 self._gateways.add(command.gateway)
                 self._frame(command)
             case GatewayDisconnected():
-                self._gone(command.gateway)
+                self._gateway_disconnected(command.gateway)
             case LoopCall():
                 command.function()
             case Stop():
@@ -279,21 +284,21 @@ class EngineLoop:
             case Abort():
                 ended = self._scheduler.abort(gateway, frame.handle)
                 if ended is not None:
-                    self._end(ended)
+                    self._publish_ending(ended)
             case Recorded():
                 self._unrecorded.recorded(gateway, frame.handles)
             case LoadAdapter():
-                self._changes.load(gateway, frame)
+                self._changes.load_adapter(gateway, frame)
             case UnloadAdapter():
                 self._changes.unload(gateway, frame)
             case LoadModel():
-                self._models.load(gateway, frame)
+                self._models.load_model(gateway, frame)
             case UnloadModel():
                 self._models.unload(gateway, frame)
             case Status():
-                self._outbox.add(gateway, self._report())
+                self._outbox.add_frame(gateway, self._report())
             case Watch():
-                self._outbox.add(gateway, self._snapshot(frame.preempted))
+                self._outbox.add_frame(gateway, self._snapshot(frame.preempted))
 
     def _submit(self, gateway: int, frame: Submit, at: float) -> None:
         try:
@@ -304,7 +309,7 @@ class EngineLoop:
                 self._refuse_displaced()
             if refusal is None:
                 if sequence.adapter is not None:
-                    self._changes.used(sequence.adapter)
+                    self._changes.note_use(sequence.adapter)
                 return
             # It may quote what it refuses, at any length.
             message = refusal.message[:MESSAGE_CHARS_MAX]
@@ -315,7 +320,9 @@ class EngineLoop:
             self._metrics.request_errors += 1
             _log.exception("submit.failed", extra={"fields": {"request_id": frame.request_id}})
             message = f"internal error: {type(error).__name__}"
-            self._outbox.end(gateway, Finished(frame.handle, "error", EngineUsage(len(frame.prompt_ids)), message))
+            self._outbox.add_ending(
+                gateway, Finished(frame.handle, "error", EngineUsage(len(frame.prompt_ids)), message)
+            )
             return
         self._refuse(gateway, answer)
 
@@ -330,7 +337,7 @@ class EngineLoop:
 
     def _refuse(self, gateway: int, answer: Refused) -> None:
         self._metrics.refused[answer.code] += 1
-        self._outbox.end(gateway, answer)
+        self._outbox.add_ending(gateway, answer)
 
     def _sequence(self, gateway: int, frame: Submit, at: float) -> Sequence:
         """Raises BadRequest for what the scheduler does not look at."""
@@ -359,15 +366,15 @@ class EngineLoop:
             weight=frame.weight,
         )
 
-    def _gone(self, gateway: int) -> None:
+    def _gateway_disconnected(self, gateway: int) -> None:
         self._gateways.discard(gateway)
         lost_before = self._metrics.tokens_lost
         self._complete_all()
         for ended in self._scheduler.abort_gateway(gateway):
-            self._end(ended)
+            self._publish_ending(ended)
         for request_id, tokens in self._unrecorded.gone(gateway):
-            self._lose(request_id, tokens)
-        self._outbox.drop(gateway)
+            self._count_lost(request_id, tokens)
+        self._outbox.drop_gateway(gateway)
         lost = self._metrics.tokens_lost - lost_before
         _log.info("gateway.gone", extra={"fields": {"gateway": gateway, "tokens_lost": lost}})
 
@@ -377,8 +384,8 @@ class EngineLoop:
         self._complete_all()
         for gateway in sorted(self._gateways):
             for ended in self._scheduler.abort_gateway(gateway):
-                self._end(RequestEnding(ended.sequence, "error", "the engine is shutting down"))
-        for command in self._inbox.take(0.0):
+                self._publish_ending(RequestEnding(ended.sequence, "error", "the engine is shutting down"))
+        for command in self._inbox.take_commands(0.0):
             if isinstance(command, ReceivedFrame):
                 self._frame(command)
 
@@ -413,29 +420,31 @@ class EngineLoop:
         for gateway, found in cached.items():
             frames[gateway] = msgspec.structs.replace(frames[gateway], cached=found)
         for gateway, frame in frames.items():
-            self._outbox.add(gateway, frame)
+            self._outbox.add_frame(gateway, frame)
         for ended in outcome.ended:
-            self._end(ended)
+            self._publish_ending(ended)
 
-    def _end(self, ended: RequestEnding) -> None:
+    def _publish_ending(self, ended: RequestEnding) -> None:
         sequence = ended.sequence
-        usage = self._close(sequence, ended.reason)
+        usage = self._usage_of(sequence, ended.reason)
         if sequence.gateway in self._gateways:
             message = ended.message[:MESSAGE_CHARS_MAX]
-            self._outbox.end(sequence.gateway, Finished(sequence.handle, ended.reason, usage, message))
-            self._unrecorded.ended(sequence.gateway, sequence.handle, sequence.request_id, len(sequence.output_ids))
+            self._outbox.add_ending(sequence.gateway, Finished(sequence.handle, ended.reason, usage, message))
+            self._unrecorded.add_unrecorded(
+                sequence.gateway, sequence.handle, sequence.request_id, len(sequence.output_ids)
+            )
         else:
-            self._lose(sequence.request_id, len(sequence.output_ids))
+            self._count_lost(sequence.request_id, len(sequence.output_ids))
         if sequence.adapter is not None:
             self._changes.released(sequence.adapter)
 
-    def _lose(self, request_id: str, tokens: int) -> None:
+    def _count_lost(self, request_id: str, tokens: int) -> None:
         """Made for a gateway that is gone. Did it record them in its last moment, its books have this request."""
         if tokens:
             self._metrics.tokens_lost += tokens
             _log.warning("tokens.lost", extra={"fields": {"request_id": request_id, "tokens": tokens}})
 
-    def _close(self, sequence: Sequence, reason: FinishReason) -> EngineUsage:
+    def _usage_of(self, sequence: Sequence, reason: FinishReason) -> EngineUsage:
         """The books of one request that has ended."""
         now = self._clock()
         pair = (sequence.model, sequence.tier)
@@ -461,7 +470,7 @@ class EngineLoop:
         )
 
     def _answer_change(self, gateway: int, state: AdapterState | ModelState) -> None:
-        self._outbox.add(gateway, msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX]))
+        self._outbox.add_frame(gateway, msgspec.structs.replace(state, message=state.message[:MESSAGE_CHARS_MAX]))
 
     def _models_changed(self, models: Models) -> None:
         for model in models.models:
@@ -506,7 +515,7 @@ class EngineLoop:
             metrics=metrics.render(gauges),
             tokens_overrun=scheduler.tokens_overrun,
             tokens_lost=metrics.tokens_lost,
-            adapters_running=scheduler.residency.running()[:ADAPTERS_TOLD_MAX],
-            adapters_waiting=scheduler.residency.waiting()[:ADAPTERS_TOLD_MAX],
+            adapters_running=scheduler.residency.digests_in_use()[:ADAPTERS_TOLD_MAX],
+            adapters_waiting=scheduler.residency.digests_waited_for()[:ADAPTERS_TOLD_MAX],
             adapters_step_max=scheduler.residency.sequences_max,
         )

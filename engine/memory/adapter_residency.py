@@ -62,8 +62,8 @@ class AdapterResidency:
         self._hidden = False  # a step is in flight
         self._absent: set[str] = set()  # those that were not ready since the last `poll`: asked for once
 
-    def known(self, digest: str, model: str) -> bool:
-        return self._table.known(digest, model)
+    def is_known(self, digest: str, model: str) -> bool:
+        return self._table.is_known(digest, model)
 
     def pages_needed(self, digest: str | None) -> int:
         return self._table.pages_needed(digest) if digest is not None else 0
@@ -96,17 +96,17 @@ class AdapterResidency:
 
     # ---- coming nearer
 
-    def waits(self, digest: str | None, rank: int, *, new: bool) -> None:
+    def add_waiting(self, digest: str | None, rank: int, *, new: bool) -> None:
         """One more request of a tier waits that will use it; a `new` one has just come."""
         if digest is None:
             return
         self._waiting.setdefault(digest, Counter())[rank] += 1
         if new:
-            self._hits[self._table.where(digest)] += 1
-        if not self._table.want(digest):
+            self._hits[self._table.adapter_location(digest)] += 1
+        if not self._table.request_load(digest):
             self._deferred[digest] = None
 
-    def waits_no_more(self, digest: str | None, rank: int) -> None:
+    def remove_waiting(self, digest: str | None, rank: int) -> None:
         """Undo one `waits`. What is under way for nobody ends."""
         if digest is None:
             return
@@ -130,22 +130,22 @@ class AdapterResidency:
             self._deferred.pop(digest, None)
             self._drop_unwanted(digest)
 
-    def ready(self, digest: str | None) -> bool:
+    def is_adapter_ready(self, digest: str | None) -> bool:
         """Until the next `poll`, and while it is not evicted: `join` would wait for nothing."""
         if digest is None or digest in self._pages:
             return True
-        if digest not in self._absent and not self._table.ready(digest, hidden=self._hidden):
+        if digest not in self._absent and not self._table.is_adapter_ready(digest, hidden=self._hidden):
             self._absent.add(digest)
         return digest not in self._absent
 
-    def poll(self, *, hidden: bool, unpromised: Callable[[], int] | None = None) -> dict[str, str]:
+    def poll_loads(self, *, hidden: bool, unpromised: Callable[[], int] | None = None) -> dict[str, str]:
         """Take in the loads that completed since the last call; returns digest → reason for those that failed. Call it
         before each step. `hidden`: a step is in flight. `unpromised`: pages that a pinned adapter may take before any
         request asks for it; None: all available pages."""
         self._hidden = hidden
         self._absent.clear()
         failed = {}
-        for move in self._table.poll():
+        for move in self._table.poll_adapters():
             if move.error:
                 self._failures += 1
                 failed[move.digest] = move.error
@@ -156,7 +156,7 @@ class AdapterResidency:
                 self._loads.append((move.source, move.seconds))
         for digest in list(islice(self._deferred, DEFERRED_MAX)):
             with self._failing(digest, failed):
-                if self._table.want(digest):
+                if self._table.request_load(digest):
                     del self._deferred[digest]
         if self._coming:
             self._bring_pinned(self._arena.available() if unpromised is None else unpromised(), failed)
@@ -176,7 +176,7 @@ class AdapterResidency:
             failed[digest] = f"internal error: {type(error).__name__}"
 
     @property
-    def brings(self) -> bool:
+    def has_background_loads(self) -> bool:
         """A pinned one is on its way, for no request: `poll` goes on with it."""
         return bool(self._coming)
 
@@ -185,37 +185,37 @@ class AdapterResidency:
         loaded with its first request, like others."""
         digest = next(iter(self._coming))
         with self._failing(digest, failed):
-            if not self._table.want(digest) or not self._table.ready(digest, hidden=False):
+            if not self._table.request_load(digest) or not self._table.is_adapter_ready(digest, hidden=False):
                 return
             if self._table.has_room() and spare >= self._table.pages_needed(digest):
-                self._place(digest)
+                self._place_adapter(digest)
                 self._idle[digest] = self._arena.now
         self._coming.pop(digest, None)
         self._drop_unwanted(digest)
 
     def _drop_unwanted(self, digest: str) -> None:
         if digest not in self._waiting and digest not in self._coming:
-            self._table.drop(digest)
+            self._table.cancel_load(digest)
 
     # ---- in the arena
 
-    def join(self, digest: str | None, holder: str) -> None:
+    def acquire_adapter(self, digest: str | None, holder: str) -> None:
         """Make it resident, `pages_needed` being available, and pin it for one running request of `holder`, on whose
         account its pages are held too."""
         if digest is None:
             return
         if digest not in self._pages:
             while not self._table.has_room():
-                assert self.evict(keep=digest), "more adapters run at once than the table has rows for"
-            self._place(digest)
+                assert self.evict_adapter(keep=digest), "more adapters run at once than the table has rows for"
+            self._place_adapter(digest)
         self._idle.pop(digest, None)
         self._pins[digest] += 1
         self._arena.retain(self._pages[digest], holder)
 
-    def _place(self, digest: str) -> None:
+    def _place_adapter(self, digest: str) -> None:
         pages = self._arena.allocate_adapter(self._table.pages_needed(digest))
         try:
-            self._table.place(digest, pages)
+            self._table.place_adapter(digest, pages)
         except Exception:
             self._arena.free_adapter(pages)
             raise
@@ -224,7 +224,7 @@ class AdapterResidency:
         if digest in self._stays:
             self._arena.retain(self._pages[digest], PINNED)
 
-    def leave(self, digest: str | None, holder: str) -> None:
+    def release_adapter(self, digest: str | None, holder: str) -> None:
         """Undo one `join`. It stays resident until its pages are wanted."""
         if digest is None:
             return
@@ -235,7 +235,7 @@ class AdapterResidency:
             del self._pins[digest]
             self._idle[digest] = self._arena.now
 
-    def evict(self, keep: str | None, rank: int = 0, before: int | None = None) -> bool:
+    def evict_adapter(self, keep: str | None, rank: int = 0, before: int | None = None) -> bool:
         """Drop the least recently used adapter that no running request uses, except `keep`, those that stay, and those
         that requests of tiers above `rank` wait for; with `before`, if it was last used before that time of the
         arena's. False: there is none."""
@@ -254,14 +254,14 @@ class AdapterResidency:
         kept = {page for digest in waited if digest not in self._stays for page in self._pages[digest]}
         return self._arena.idle_adapter_pages() - sum(1 for page in kept if not self._arena.references(page))
 
-    def give_way(self, pages: int, keep: str | None, rank: int) -> None:
+    def evict_idle(self, pages: int, keep: str | None, rank: int) -> None:
         """Before `pages` pages are taken: idle adapters go in the place of cached prefixes that were used later."""
         arena = self._arena
-        while arena.free() < pages and (oldest := arena.oldest_cached()) is not None:
-            if not self.evict(keep, rank, before=oldest):
+        while arena.free_pages() < pages and (oldest := arena.oldest_cached()) is not None:
+            if not self.evict_adapter(keep, rank, before=oldest):
                 return
 
-    def stay(self, digest: str, stays: bool) -> str:
+    def pin_adapter(self, digest: str, stays: bool) -> str:
         """Whether it comes before anybody asks, and is never evicted. Why that cannot be, or ""."""
         if stays and digest not in self._stays:
             pages, limit = self.footprint(digest) + self.pinned_pages(other_than=digest), self._pinned_pages_max
@@ -282,24 +282,26 @@ class AdapterResidency:
             if digest in self._coming:
                 del self._coming[digest]
                 self._drop_unwanted(digest)
-        self._table.pin(digest, stays)
+        self._table.pin_adapter(digest, stays)
         return ""
 
-    def forget(self, digest: str) -> None:
+    def forget_adapter(self, digest: str) -> None:
         """Drop it from the arena, pinned or not. Nobody running uses it."""
-        self.stay(digest, False)
+        self.pin_adapter(digest, False)
         if digest in self._pages:
             self._remove(digest)
 
     def forget_model(self, model: str) -> None:
         """`forget` all of a model, but for those that run for another one."""
-        for digest in [digest for digest in {**self._pages, **dict.fromkeys(self._stays)} if self.known(digest, model)]:
+        for digest in [
+            digest for digest in {**self._pages, **dict.fromkeys(self._stays)} if self.is_known(digest, model)
+        ]:
             if not self._pins[digest]:
-                self.forget(digest)
+                self.forget_adapter(digest)
 
     def _remove(self, digest: str) -> None:
         assert not self._pins[digest], f"adapter {digest} is in use"
-        pages = self._table.remove(digest)
+        pages = self._table.evict_adapter(digest)
         del self._pages[digest]
         del self._idle[digest]
         self._arena.free_adapter(pages)
@@ -310,15 +312,15 @@ class AdapterResidency:
         """By resident digest, the pages with its tiles. Do not modify."""
         return self._pages
 
-    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+    def adapter_locations(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
         """See AdapterTable."""
-        return self._table.whereabouts(limit)
+        return self._table.adapter_locations(limit)
 
-    def running(self) -> list[str]:
+    def digests_in_use(self) -> list[str]:
         """Digests that running requests use."""
         return list(self._pins)
 
-    def waiting(self) -> list[str]:
+    def digests_waited_for(self) -> list[str]:
         """Digests that waiting requests will use."""
         return list(self._waiting)
 

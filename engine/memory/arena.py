@@ -60,7 +60,7 @@ class Arena:
 
     # ---- what is there
 
-    def free(self) -> int:
+    def free_pages(self) -> int:
         return len(self._free)
 
     def available(self) -> int:
@@ -101,7 +101,7 @@ class Arena:
 
     def allocate(self, count: int, holder: str) -> list[int]:
         """`count` private KV pages, evicting idle cached ones as needed. There must be as many available."""
-        pages = self._take(count, PageKind.KV)
+        pages = self._take_pages(count, PageKind.KV)
         self.retain(pages, holder)
         return pages
 
@@ -152,7 +152,7 @@ class Arena:
         """Pages for the adapter table, held by nobody yet."""
         self._adapter_pages += count
         self._idle_adapter_pages += count
-        return self._take(count, PageKind.ADAPTER)
+        return self._take_pages(count, PageKind.ADAPTER)
 
     def free_adapter(self, pages: Iterable[int]) -> None:
         """Pages that the adapter table gave back. Nobody may hold them."""
@@ -194,7 +194,7 @@ class Arena:
 
     # ---- inside
 
-    def _take(self, count: int, kind: PageKind) -> list[int]:
+    def _take_pages(self, count: int, kind: PageKind) -> list[int]:
         assert 0 <= count <= self.available(), f"{count} pages asked for, {self.available()} available"
         pages = []
         for _ in range(count):

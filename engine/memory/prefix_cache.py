@@ -95,7 +95,7 @@ class PrefixCache:
         self._names[page] = (name, chain.namespace)
         self.labels[page] = chain.label
         self._labelled[chain.label] += 1
-        self._count(chain.namespace, 1)
+        self._count_pages(chain.namespace, 1)
 
     def pages(self) -> int:
         """Pages with a name, held or idle."""
@@ -120,18 +120,18 @@ class PrefixCache:
 
     def evict(self) -> int:
         page = next(iter(self._victims()))
-        self._forget(page)
+        self._forget_page(page)
         return page
 
     def oldest(self) -> int | None:
         victims = self._victims()
         return 0 if victims is not self._idle else next(iter(victims.values()), None)
 
-    def forget(self, label: int) -> None:
+    def forget_label(self, label: int) -> None:
         """Give the idle pages of a label back to the arena. Held ones stay: others found them by equal contents."""
         pages = [page for page in self._idle if self.labels[page] == label]
         for page in pages:
-            self._forget(page)
+            self._forget_page(page)
         self._arena.free_cached(pages)
 
     def labelled(self, label: int) -> int:
@@ -150,12 +150,12 @@ class PrefixCache:
         assert self._count_of == Counter(namespace for _, namespace in self._names.values())
         assert set(self._over) == {n for n, count in self._count_of.items() if count > self._quota}
 
-    def _forget(self, page: int) -> None:
+    def _forget_page(self, page: int) -> None:
         self.became_held(page)
         name, namespace = self._names.pop(page)
         del self._pages[name]
         self._labelled[self.labels[page]] -= 1
-        self._count(namespace, -1)
+        self._count_pages(namespace, -1)
 
     def _victims(self) -> OrderedDict[int, int]:
         """The idle pages to evict from, least recently used first."""
@@ -164,7 +164,7 @@ class PrefixCache:
                 return self._idle_of[namespace]
         return self._idle
 
-    def _count(self, namespace: str, change: int) -> None:
+    def _count_pages(self, namespace: str, change: int) -> None:
         count = self._count_of.get(namespace, 0) + change
         self._count_of[namespace] = count
         if count > self._quota:

@@ -84,16 +84,16 @@ class WeightResidency:
 
     # ---- models
 
-    def add(self, model: str) -> None:
+    def add_weights(self, model: str) -> None:
         self._came += 1
-        on_device = self._table is None or self._table.where(model) == "device"
+        on_device = self._table is None or self._table.weights_location(model) == "device"
         now = self._clock()
-        bytes_ = self._table.bytes(model) if self._table else 0
+        bytes_ = self._table.weights_bytes(model) if self._table else 0
         self.models[model] = ModelWeights(model, self._came, bytes_, False, on_device, came_at=now, used_at=now)
         if not on_device:
             self._cold[model] = None
 
-    def pin(self, model: str, pinned: bool) -> str:
+    def pin_weights(self, model: str, pinned: bool) -> str:
         """Whether it comes before anybody asks, and never goes. Why that cannot be, or ""."""
         hosted = self.models[model]
         bytes_max = self._table.bytes_max if self._table else None
@@ -107,17 +107,17 @@ class WeightResidency:
         hosted.pinned, hosted.failed = pinned, False
         return ""
 
-    def forget(self, model: str) -> None:
+    def forget_weights(self, model: str) -> None:
         """Nobody uses it."""
         hosted = self.models[model]
         if self._table and (hosted.on_device or hosted.coming):
-            self._table.drop(model)
+            self._table.evict_weights(model)
         del self.models[model]
         self._cold.pop(model, None)
         if self._room and model in (self._room.model, *self._room.victims):
-            self._calm()
+            self._cancel_eviction()
 
-    def cannot(self, model: str) -> str:
+    def why_impossible(self, model: str) -> str:
         """Why its weights can never come, or ""."""
         if self._table is None or self._table.bytes_max is None:
             return ""
@@ -129,48 +129,50 @@ class WeightResidency:
 
     # ---- requests
 
-    def asked(self, model: str, rank: int) -> None:
+    def note_request(self, model: str, rank: int) -> None:
         """A request of that tier has come, and is in `live`."""
         hosted, now = self.models[model], self._clock()
         hosted.use(now)
         if self._live[model][rank] == 1:
             hosted.busy[rank] = now
         hosted.failed = False
-        where = "device" if hosted.on_device and not hosted.leaving else self._away(model)
+        where = "device" if hosted.on_device and not hosted.leaving else self._is_absent(model)
         self.hits[where] += 1
 
-    def stepped(self, model: str) -> None:
+    def note_step(self, model: str) -> None:
         """A step of it begins."""
         self.models[model].used_at = self._clock()
 
-    def runs(self, model: str) -> bool:
+    def is_resident(self, model: str) -> bool:
         """Its weights are on the device: it takes turns."""
         return self.models[model].on_device
 
-    def joins(self, model: str) -> bool:
+    def can_join(self, model: str) -> bool:
         """Requests that wait may join."""
         hosted = self.models[model]
         return hosted.on_device and not hosted.leaving
 
     @property
-    def awaits(self) -> bool:
+    def has_blocked_requests(self) -> bool:
         """Requests wait for weights."""
         return any(any(self._live[model]) for model in self._cold)
 
     @property
-    def brings(self) -> bool:
+    def has_background_loads(self) -> bool:
         """Weights are on their way, or are to be, for no request, or bytes of those that went are not free yet: `poll`
         and `turn` go on with it."""
-        if self._table is not None and self._table.reclaims:
+        if self._table is not None and self._table.is_reclaiming:
             return True
-        return any(hosted.coming or self._unasked(hosted) for hosted in map(self.models.__getitem__, self._cold))
+        return any(
+            hosted.coming or self._is_due_unrequested(hosted) for hosted in map(self.models.__getitem__, self._cold)
+        )
 
     # ---- before each step
 
-    def poll(self) -> dict[str, str]:
+    def poll_loads(self) -> dict[str, str]:
         """Take in what came; model → why one could not."""
         failed = {}
-        for move in self._table.poll() if self._table else ():
+        for move in self._table.poll_weights() if self._table else ():
             hosted = self.models.get(move.model)
             if hosted is None:
                 continue
@@ -191,64 +193,64 @@ class WeightResidency:
                 self._loads.append((move.model, move.source, move.seconds))
         return failed
 
-    def turn(self) -> frozenset[str]:
+    def schedule_loads(self) -> frozenset[str]:
         """Let who is wanted come, and others go for it. Those that nobody can join: they are not there, or leave."""
         if not self._cold or self._table is None:
             return NO_MODELS
-        askers = self._askers()
+        askers = self._demands()
         if askers:
-            self._serve(askers, self._table)
+            self._serve_demands(askers, self._table)
         else:
-            self._calm()
+            self._cancel_eviction()
         leaving = [model for model in (self._room.victims if self._room else ()) if self.models[model].leaving]
         return frozenset((*self._cold, *leaving))
 
-    def _serve(self, askers: list[WeightDemand], table: WeightsTable) -> None:
-        able = list(islice((asker for asker in askers if not self._barred(asker)), 2))
+    def _serve_demands(self, askers: list[WeightDemand], table: WeightsTable) -> None:
+        able = list(islice((asker for asker in askers if not self._cannot_fit(asker)), 2))
         if not able:
-            self._calm()
+            self._cancel_eviction()
         else:
-            self._serve_first(able[0], table)
+            self._serve_first_demand(able[0], table)
         for asker in (able or askers)[:2]:
             hosted = self.models[asker.model]
-            if not hosted.coming and table.where(asker.model) == "disk":
-                table.prefetch(asker.model)
+            if not hosted.coming and table.weights_location(asker.model) == "disk":
+                table.prefetch_weights(asker.model)
 
-    def _barred(self, asker: WeightDemand) -> bool:
+    def _cannot_fit(self, asker: WeightDemand) -> bool:
         """Those that never go for it, pinned or of higher tiers, leave too little: it keeps nobody from coming beside
         them."""
         there = (hosted for hosted in self.models.values() if hosted.on_device or hosted.coming)
-        may = sum(hosted.bytes for hosted in there if self._ready_s(hosted, asker.rank) < math.inf)
-        return self._free() + may < self.models[asker.model].bytes
+        may = sum(hosted.bytes for hosted in there if self._evictable_in_s(hosted, asker.rank) < math.inf)
+        return self._free_bytes() + may < self.models[asker.model].bytes
 
-    def _serve_first(self, first: WeightDemand, table: WeightsTable) -> None:
+    def _serve_first_demand(self, first: WeightDemand, table: WeightsTable) -> None:
         coming = [hosted for hosted in map(self.models.__getitem__, self._cold) if hosted.coming]
         for hosted in coming:
-            if self._gives_up(hosted, first):
-                table.drop(hosted.name)
+            if self._is_load_cancelled_for(hosted, first):
+                table.evict_weights(hosted.name)
                 hosted.coming = False
-                hosted.given_up += self._rank(hosted.name) < self._tiers or self._wanted(hosted)
+                hosted.given_up += self._rank(hosted.name) < self._tiers or self._is_kept_resident(hosted)
         if not any(hosted.coming for hosted in coming):
-            self._bring(first)
+            self._begin_load(first)
 
-    def _gives_up(self, coming: ModelWeights, asker: WeightDemand) -> bool:
+    def _is_load_cancelled_for(self, coming: ModelWeights, asker: WeightDemand) -> bool:
         """Its load, for one that waits for better reasons."""
         best = self._rank(coming.name)
         if best <= asker.rank:
             return False
-        if best == self._tiers and not self._wanted(coming):
+        if best == self._tiers and not self._is_kept_resident(coming):
             return True
         if coming.given_up >= CANCELLED_LOADS_MAX:
             return False
         # Where both have room, what is nearly there is only a while before the other's copy; elsewhere it would have to
         # go as soon as it came.
         there = (hosted for hosted in self.models.values() if hosted.on_device)
-        may = sum(hosted.bytes for hosted in there if self._ready_s(hosted, asker.rank) == 0)
-        beside = self._free() + may >= self.models[asker.model].bytes
+        may = sum(hosted.bytes for hosted in there if self._evictable_in_s(hosted, asker.rank) == 0)
+        beside = self._free_bytes() + may >= self.models[asker.model].bytes
         assert self._table is not None
-        return not beside or self._table.seconds(coming.name) > coming.coming_s / 2
+        return not beside or self._table.load_seconds(coming.name) > coming.coming_s / 2
 
-    def _askers(self) -> list[WeightDemand]:
+    def _demands(self) -> list[WeightDemand]:
         now, askers = self._clock(), []
         for model in self._cold:
             hosted, rank = self.models[model], self._rank(model)
@@ -259,9 +261,9 @@ class WeightResidency:
                     hosted.since.setdefault(own, now)
                 else:
                     hosted.since.pop(own, None)
-            if hosted.coming or self.cannot(model):
+            if hosted.coming or self.why_impossible(model):
                 continue
-            if rank < self._tiers or self._unasked(hosted):
+            if rank < self._tiers or self._is_due_unrequested(hosted):
                 askers.append(WeightDemand(rank, hosted.since.get(rank, now), hosted.number, model))
         return sorted(askers)
 
@@ -269,29 +271,31 @@ class WeightResidency:
         """The best tier that has requests of it; below all of them for none."""
         return next((rank for rank, count in enumerate(self._live[model]) if count), self._tiers)
 
-    def _unasked(self, hosted: ModelWeights) -> bool:
+    def _is_due_unrequested(self, hosted: ModelWeights) -> bool:
         """It is to come, whether anybody asks or not."""
-        return self._wanted(hosted) and not hosted.on_device and not hosted.coming and not hosted.failed
+        return self._is_kept_resident(hosted) and not hosted.on_device and not hosted.coming and not hosted.failed
 
-    def _wanted(self, hosted: ModelWeights) -> bool:
+    def _is_kept_resident(self, hosted: ModelWeights) -> bool:
         """On the device, whether anybody asks or not."""
         return hosted.pinned or (self._table is not None and self._table.bytes_max is None)
 
-    def _bring(self, asker: WeightDemand) -> None:
+    def _begin_load(self, asker: WeightDemand) -> None:
         assert self._table is not None
         model = self.models[asker.model]
-        if self._free() < model.bytes:
-            self._make_room(asker, model.bytes - self._free())
+        if self._free_bytes() < model.bytes:
+            self._plan_eviction(asker, model.bytes - self._free_bytes())
         else:
-            self._calm()
+            self._cancel_eviction()
         # Behind a step in flight that still reads what went, it waits for the next time.
-        if self._free() >= model.bytes and (self._table.bytes_max is None or self._table.free() >= model.bytes):
-            self._calm()
-            model.coming_s = self._table.seconds(asker.model)
-            self._table.begin(asker.model)
+        if self._free_bytes() >= model.bytes and (
+            self._table.bytes_max is None or self._table.free_bytes() >= model.bytes
+        ):
+            self._cancel_eviction()
+            model.coming_s = self._table.load_seconds(asker.model)
+            self._table.begin_load(asker.model)
             model.coming = True
 
-    def _free(self) -> float:
+    def _free_bytes(self) -> float:
         """Bytes that are no model's, once all steps are done that read them."""
         assert self._table is not None
         if self._table.bytes_max is None:
@@ -300,14 +304,19 @@ class WeightResidency:
 
     # ---- who goes
 
-    def _make_room(self, asker: WeightDemand, lacking: float) -> None:
+    def _plan_eviction(self, asker: WeightDemand, lacking: float) -> None:
         now, room = self._clock(), self._room
-        if room is None or room.model != asker.model or room.rank != asker.rank or not self._suffices(room, lacking):
+        if (
+            room is None
+            or room.model != asker.model
+            or room.rank != asker.rank
+            or not self._is_eviction_sufficient(room, lacking)
+        ):
             victims = self._victims(asker.rank, lacking)
             if room and (room.model, room.victims) == (asker.model, victims):
                 room.rank = asker.rank
             else:
-                self._calm()
+                self._cancel_eviction()
                 room = Eviction(asker.model, asker.rank, victims, now)
             self._room = room if victims else None
             if not victims:
@@ -315,12 +324,12 @@ class WeightResidency:
         assert room is not None
         idle = [model for model in room.victims if self._rank(model) == self._tiers]
         # They go last, when nothing else keeps the newcomer waiting.
-        going = [self._goes(model, room, now) for model in room.victims if model not in idle]  # all begin to
+        going = [self._evict_or_drain(model, room, now) for model in room.victims if model not in idle]  # all begin to
         if all(going):
             for model in idle:
-                self._goes(model, room, now)
+                self._evict_or_drain(model, room, now)
 
-    def _goes(self, model: str, room: Eviction, now: float) -> bool:
+    def _evict_or_drain(self, model: str, room: Eviction, now: float) -> bool:
         """Let it go, or on its way to that."""
         hosted = self.models[model]
         if not hosted.on_device:
@@ -328,24 +337,24 @@ class WeightResidency:
         best = self._rank(model)
         if best < self._tiers:
             hosted.leaving = True
-            impatient = best > room.rank or now - room.since >= DRAIN_PART * self._stay_s(hosted)
+            impatient = best > room.rank or now - room.since >= DRAIN_PART * self._min_residence_s(hosted)
             if not self._evacuate(model, room.rank if impatient else None):
                 return False
-        self._drop(model)
+        self._evict_weights(model)
         return True
 
-    def _drop(self, model: str) -> None:
+    def _evict_weights(self, model: str) -> None:
         assert self._table is not None
         hosted = self.models[model]
         hosted.on_device = hosted.leaving = False
         self.evictions[model] += 1
         hosted.given_up = 0
         hosted.since.clear()
-        self._table.drop(model)
+        self._table.evict_weights(model)
         self._cold[model] = None
-        hosted.load_s = self._table.seconds(model) or hosted.load_s
+        hosted.load_s = self._table.load_seconds(model) or hosted.load_s
 
-    def _calm(self) -> None:
+    def _cancel_eviction(self) -> None:
         """Nobody has to leave after all."""
         if self._room:
             for model in self._room.victims:
@@ -353,18 +362,20 @@ class WeightResidency:
                     self.models[model].leaving = False
         self._room = None
 
-    def _suffices(self, room: Eviction, lacking: float) -> bool:
+    def _is_eviction_sufficient(self, room: Eviction, lacking: float) -> bool:
         """Who was to go may still go, and is enough."""
         victims = [self.models[model] for model in room.victims if self.models[model].on_device]
-        may = all(self._ready_s(hosted, room.rank) == 0 for hosted in victims)
+        may = all(self._evictable_in_s(hosted, room.rank) == 0 for hosted in victims)
         return may and sum(hosted.bytes for hosted in victims) >= lacking
 
     def _victims(self, rank: int, lacking: float) -> list[str]:
         """Who goes for a request of this tier, idle ones first; nobody if all together would not do."""
         now = self._clock()
-        may = [hosted for hosted in self.models.values() if hosted.on_device and self._ready_s(hosted, rank) == 0]
+        may = [
+            hosted for hosted in self.models.values() if hosted.on_device and self._evictable_in_s(hosted, rank) == 0
+        ]
         chosen: list[ModelWeights] = []
-        for hosted in sorted(may, key=lambda hosted: self._order(hosted, rank, now)):
+        for hosted in sorted(may, key=lambda hosted: self._eviction_order(hosted, rank, now)):
             if sum(other.bytes for other in chosen) >= lacking:
                 break
             chosen.append(hosted)
@@ -375,7 +386,7 @@ class WeightResidency:
                 chosen.remove(hosted)
         return [hosted.name for hosted in chosen]
 
-    def _order(self, hosted: ModelWeights, rank: int, now: float) -> tuple[int, float, float]:
+    def _eviction_order(self, hosted: ModelWeights, rank: int, now: float) -> tuple[int, float, float]:
         """Who goes first: who is idle, then the lowest tier, and of the asking one who came first."""
         best = self._rank(hosted.name)
         hosted.load_s = hosted.load_s or self._byte_s * hosted.bytes
@@ -383,17 +394,17 @@ class WeightResidency:
             return 0, hosted.came_at, 0.0
         return -best, self._keep(hosted, now), hosted.used_at
 
-    def _ready_s(self, hosted: ModelWeights, rank: int) -> float:
+    def _evictable_in_s(self, hosted: ModelWeights, rank: int) -> float:
         """Until it may go, or begin to leave, for a request of this tier; inf: no time tells."""
         best = self._rank(hosted.name)
         if hosted.pinned or best < rank:
             return math.inf
         if best == self._tiers or (best > rank and hosted.given_up < CANCELLED_LOADS_MAX):
             return 0.0
-        stay_s = self._stay_s(hosted) if best == rank else hosted.load_s
+        stay_s = self._min_residence_s(hosted) if best == rank else hosted.load_s
         return max(0.0, hosted.came_at + stay_s - self._clock())
 
-    def _stay_s(self, hosted: ModelWeights) -> float:
+    def _min_residence_s(self, hosted: ModelWeights) -> float:
         return max(self._residence_s, RESIDENCE_LOADS_MIN * hosted.load_s)
 
     def _pinned_bytes(self) -> int:
@@ -401,25 +412,25 @@ class WeightResidency:
 
     # ---- what a request would wait
 
-    def wait(self, model: str, rank: int) -> WeightWait:
+    def predict_wait(self, model: str, rank: int) -> WeightWait:
         """Of a request that came now."""
         hosted = self.models[model]
-        if self.joins(model) or self._table is None:
+        if self.can_join(model) or self._table is None:
             return WeightWait()
         if hosted.coming:
-            return WeightWait(0.0, self._table.seconds(model))
+            return WeightWait(0.0, self._table.load_seconds(model))
         own = WeightDemand(rank, hosted.since.get(rank, self._clock()), hosted.number, model)
         coming = [other for other in map(self.models.__getitem__, self._cold) if other.coming]
-        given_up = [other for other in coming if self._gives_up(other, own)]
+        given_up = [other for other in coming if self._is_load_cancelled_for(other, own)]
         comes = [other for other in coming if other not in given_up]
-        at_s = sum(self._table.seconds(other.name) for other in comes)
-        free = self._free() + sum(other.bytes for other in given_up)
+        at_s = sum(self._table.load_seconds(other.name) for other in comes)
+        free = self._free_bytes() + sum(other.bytes for other in given_up)
         others = (other for other in self.models.values() if other.on_device and not other.pinned)
-        going = {other.name: self._going_s(other, rank) for other in others}
-        going |= {other.name: at_s + self._stays_s(other, rank) for other in comes if not other.pinned}
-        for asker in [*self._ahead(own), own]:
+        going = {other.name: self._evicted_in_s(other, rank) for other in others}
+        going |= {other.name: at_s + self._residence_left_s(other, rank) for other in comes if not other.pinned}
+        for asker in [*self._demands_ahead(own), own]:
             lacking = self.models[asker.model].bytes
-            load_s = self._table.seconds(asker.model) or self.models[asker.model].load_s
+            load_s = self._table.load_seconds(asker.model) or self.models[asker.model].load_s
             for name in sorted(going, key=going.__getitem__):
                 if free >= lacking:
                     break
@@ -430,41 +441,41 @@ class WeightResidency:
             if asker is own:
                 return WeightWait(at_s, load_s)
             at_s += load_s
-            going[asker.model] = at_s + self._stay_s(self.models[asker.model])
+            going[asker.model] = at_s + self._min_residence_s(self.models[asker.model])
         raise AssertionError("unreachable")
 
-    def _ahead(self, own: WeightDemand) -> list[WeightDemand]:
+    def _demands_ahead(self, own: WeightDemand) -> list[WeightDemand]:
         """Those that come before it: none that higher tiers leave no room for, unless it is one itself."""
-        ahead = [asker for asker in self._askers() if asker < own and asker.model != own.model]
-        return ahead if self._barred(own) else [asker for asker in ahead if not self._barred(asker)]
+        ahead = [asker for asker in self._demands() if asker < own and asker.model != own.model]
+        return ahead if self._cannot_fit(own) else [asker for asker in ahead if not self._cannot_fit(asker)]
 
-    def _going_s(self, hosted: ModelWeights, rank: int) -> float:
+    def _evicted_in_s(self, hosted: ModelWeights, rank: int) -> float:
         """Until it could be gone, as far as can be told: who serves a higher tier may go any time, or never, and is
         taken to go on for as long as it has."""
         now = self._clock()
         if hosted.leaving and self._room:
-            return max(0.0, self._room.since + DRAIN_PART * self._stay_s(hosted) - now)
-        ready_s = self._ready_s(hosted, rank)
+            return max(0.0, self._room.since + DRAIN_PART * self._min_residence_s(hosted) - now)
+        ready_s = self._evictable_in_s(hosted, rank)
         if ready_s == math.inf:
             live = self._live[hosted.name]
             held_s = max((now - hosted.busy[higher] for higher in range(rank) if live[higher]), default=0.0)
-            return max(self._stay_s(hosted), min(PREDICTED_RESIDENCE_S_MAX, held_s))
+            return max(self._min_residence_s(hosted), min(PREDICTED_RESIDENCE_S_MAX, held_s))
         if self._rank(hosted.name) == rank:
-            return ready_s + DRAIN_PART * self._stay_s(hosted)
+            return ready_s + DRAIN_PART * self._min_residence_s(hosted)
         return ready_s
 
-    def _stays_s(self, hosted: ModelWeights, rank: int) -> float:
+    def _residence_left_s(self, hosted: ModelWeights, rank: int) -> float:
         """One that is on its way, once it is there, as far as can be told."""
         best = self._rank(hosted.name)
         if best <= rank:
-            return self._stay_s(hosted)
+            return self._min_residence_s(hosted)
         return hosted.load_s if best < self._tiers and hosted.given_up >= CANCELLED_LOADS_MAX else 0.0
 
     # ---- counts
 
-    def where(self, model: str) -> str:
+    def weights_location(self, model: str) -> str:
         """ "device", "host" or "disk"."""
-        return "device" if self.models[model].on_device else self._away(model)
+        return "device" if self.models[model].on_device else self._is_absent(model)
 
     def take_loads(self) -> list[tuple[str, str, float]]:
         """Of each load since last asked: the model, from where, and its seconds."""
@@ -478,9 +489,9 @@ class WeightResidency:
             assert not (hosted.on_device and hosted.coming)
             assert hosted.on_device or name not in running, f"a request runs on {name}, which is not on the device"
             assert not hosted.leaving or (self._room and name in self._room.victims), f"{name} leaves for nobody"
-            assert not hosted.on_device or not self._table or self._table.where(name) == "device", (
+            assert not hosted.on_device or not self._table or self._table.weights_location(name) == "device", (
                 f"{name} is not there"
             )
 
-    def _away(self, model: str) -> str:
-        return self._table.where(model) if self._table and not self.models[model].on_device else "host"
+    def _is_absent(self, model: str) -> str:
+        return self._table.weights_location(model) if self._table and not self.models[model].on_device else "host"

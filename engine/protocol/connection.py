@@ -82,7 +82,7 @@ class Generation:
         assert not self._ids, "listen before anything comes"
         self._on_news = on_news
 
-    def take(self) -> list[int]:
+    def take_ids(self) -> list[int]:
         """The ids that came since the last call."""
         ids, self._ids = self._ids, []
         if self._logprobs or self._logprobs_taken:
@@ -95,7 +95,7 @@ class Generation:
     async def __anext__(self) -> list[int] | GenerationEnding:
         while True:
             if self._ids:
-                return self.take()
+                return self.take_ids()
             if self.ending is not None:
                 if self._over:
                     raise StopAsyncIteration
@@ -132,7 +132,7 @@ class Generation:
 
     # ---- the connection's side: what came, then `announce`
 
-    def push(self, token: int, logprobs: Logprobs | None = None) -> None:
+    def push_id(self, token: int, logprobs: Logprobs | None = None) -> None:
         """One id arrived."""
         if self._aborted:
             return
@@ -141,7 +141,7 @@ class Generation:
         if logprobs is not None:
             self._logprobs.append(logprobs)
 
-    def end(self, ending: GenerationEnding) -> None:
+    def set_ending(self, ending: GenerationEnding) -> None:
         """Nothing more comes."""
         assert self.ending is None, "a generation ends once"
         self.ending = ending
@@ -204,7 +204,7 @@ class Link(asyncio.Protocol):
             self.lost.set_result(message)
         lost, self.generations = self.generations, {}
         for generation in lost.values():
-            generation.end(EngineLost(message))
+            generation.set_ending(EngineLost(message))
             generation.announce()
         _fail(self.hello, message)
         for status in self.statuses:
@@ -241,7 +241,7 @@ class Link(asyncio.Protocol):
                     generation = generations.get(handle)
                     if generation is None:
                         raise ProtocolError(f"ids for handle {handle}, which has ended")
-                    generation.push(token, None if logprobs is None else logprobs[index])
+                    generation.push_id(token, None if logprobs is None else logprobs[index])
                     news[generation] = None
                 for handle, cached_tokens in (frame.cached or {}).items():
                     if handle in generations:
@@ -250,7 +250,7 @@ class Link(asyncio.Protocol):
                 ended = self.generations.pop(frame.handle, None)
                 if ended is None:
                     raise ProtocolError(f"a second ending for handle {frame.handle}")
-                ended.end(frame)
+                ended.set_ending(frame)
                 self._news[ended] = None
             case Heartbeat():
                 self.heartbeat = frame

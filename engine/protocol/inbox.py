@@ -74,7 +74,7 @@ class Inbox:
     def full(self) -> bool:
         return self._put_bytes - self._taken_bytes > INBOX_BYTES_MAX
 
-    def take(self, timeout_s: float | None) -> list[Command]:
+    def take_commands(self, timeout_s: float | None) -> list[Command]:
         """All that is there; when nothing is, wait for one command up to `timeout_s` (None: for ever). From the loop
         only."""
         commands: list[Command] = []

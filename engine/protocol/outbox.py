@@ -25,16 +25,16 @@ class Outbox:
         self._send = send
         self._mail: dict[int, _GatewayFrames] = {}  # by gateway
 
-    def add(self, gateway: int, frame: FromEngine) -> None:
+    def add_frame(self, gateway: int, frame: FromEngine) -> None:
         self._for(gateway).frames.append(encode(frame))
 
-    def end(self, gateway: int, ending: Finished | Refused) -> None:
+    def add_ending(self, gateway: int, ending: Finished | Refused) -> None:
         """The last frame of its handle."""
         mail = self._for(gateway)
         mail.frames.append(encode(ending))
         mail.ended.append(ending.handle)
 
-    def drop(self, gateway: int) -> None:
+    def drop_gateway(self, gateway: int) -> None:
         """It is gone: nobody reads what lies here for it."""
         self._mail.pop(gateway, None)
 

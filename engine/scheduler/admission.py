@@ -56,11 +56,11 @@ class AdmissionControl:
         limits = self._served.limits.get(sequence.model)
         if limits is None or sequence.model in self._served.retired:
             return Refusal("model_unknown", f"model {sequence.model!r} is not served here")
-        if why := self._hosting.cannot(sequence.model):
+        if why := self._hosting.why_impossible(sequence.model):
             return Refusal("model_unknown", f"model {sequence.model!r} cannot be loaded: {why}")
         if sequence.tier not in self._rank:
             return Refusal("tier_unknown", f"tier {sequence.tier!r} is not configured")
-        if sequence.adapter is not None and not self._residency.known(sequence.adapter, sequence.model):
+        if sequence.adapter is not None and not self._residency.is_known(sequence.adapter, sequence.model):
             return Refusal("adapter_unknown", f"adapter {sequence.adapter!r} is not loaded for {sequence.model!r}")
         rank = self._rank[sequence.tier]
         return _malformed(sequence, limits) or self._too_long(sequence, limits, rank) or self._crowded(sequence, rank)
@@ -85,7 +85,7 @@ class AdmissionControl:
         """It would wait longer than the tier's target until its first chunk starts, or the queue is full of requests
         that have as much right to their place."""
         tier, queue = self._tiers[rank], self._queues[rank]
-        weights, target_ms = self._hosting.wait(sequence.model, rank), tier.queue_target_ms
+        weights, target_ms = self._hosting.predict_wait(sequence.model, rank), tier.queue_target_ms
         # A share's first request does not wait for its turn: others are preempted for it.
         turn_s = 0.0 if queue.first_is_next(sequence.share) else queue.wait_s(sequence.share, sequence.model)
         wait_s = weights.seconds + turn_s

@@ -54,7 +54,7 @@ class Capacity:
 
     # ---- joining, growing, leaving
 
-    def join(self, entry: Entry) -> bool:
+    def join_batch(self, entry: Entry) -> bool:
         """Give a waiting request a place, its adapter, and pages for all its tokens, preempting who must give way; or
         none of these. One that is owed also gets its floor's pages for all that it may ever need."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
@@ -67,9 +67,9 @@ class Capacity:
         missing = self.pages_of(entry, sequence.token_count()) - len(cached)
         try:
             # Making room may have taken its adapter's place, too.
-            joins = self._make_room(entry, missing) and self._residency.ready(sequence.adapter)
+            joins = self._evict_for_entry(entry, missing) and self._residency.is_adapter_ready(sequence.adapter)
             if joins:
-                self._take(entry, cached, missing)
+                self._take_capacity(entry, cached, missing)
         except Exception:
             self._arena.release(reversed(cached), holder)
             raise
@@ -87,7 +87,7 @@ class Capacity:
             self._reserved_places[entry.tier] += 1
         return True
 
-    def _take(self, entry: Entry, cached: list[int], missing: int) -> None:
+    def _take_capacity(self, entry: Entry, cached: list[int], missing: int) -> None:
         """Take a place, the adapter and `missing` pages; `cached` pages are held already. After an exception it has
         none of the three."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
@@ -95,8 +95,8 @@ class Capacity:
             victim = self._place_victim(entry.tier)
             assert victim is not None, "no free place, and no request that may be preempted for one"
             self._preempt(victim, entry.tier)
-        self._residency.give_way(missing + self._adapter_pages(entry), sequence.adapter, entry.tier)
-        self._residency.join(sequence.adapter, holder)
+        self._residency.evict_idle(missing + self._adapter_pages(entry), sequence.adapter, entry.tier)
+        self._residency.acquire_adapter(sequence.adapter, holder)
         own: list[int] = []
         try:
             own = self._arena.allocate(missing, holder)
@@ -107,10 +107,10 @@ class Capacity:
         except Exception:
             sequence.pages, sequence.computed = [], 0
             self._arena.release(reversed(own), holder)
-            self._residency.leave(sequence.adapter, holder)
+            self._residency.release_adapter(sequence.adapter, holder)
             raise
 
-    def grow(self, entry: Entry) -> bool:
+    def grow_entry(self, entry: Entry) -> bool:
         """Allocate one more page for a running request. Without a page the request itself is preempted: False.
 
         That can happen even to a request that is owed its run. Its tier's floor also counted pages that requests of its
@@ -123,17 +123,17 @@ class Capacity:
                 return False
         while self.pages.spare(entry.tier) < 1:
             # Within its floor a tier may evict adapters for which higher tiers only wait.
-            if self._residency.evict(sequence.adapter, entry.tier if self.pages.over(entry.tier) >= 0 else 0):
+            if self._residency.evict_adapter(sequence.adapter, entry.tier if self.pages.over(entry.tier) >= 0 else 0):
                 continue
             victim = self._page_victim(entry.tier) or self._youngest(entry.tier) or entry
             self._preempt(victim, entry.tier)
             if victim is entry:
                 return False
-        self._residency.give_way(1, sequence.adapter, entry.tier)
+        self._residency.evict_idle(1, sequence.adapter, entry.tier)
         sequence.pages += self._arena.allocate(1, self._tiers[entry.tier].name)
         return True
 
-    def leave(self, entry: Entry) -> None:
+    def leave_batch(self, entry: Entry) -> None:
         """Give up place, adapter and pages."""
         sequence, holder = entry.sequence, self._tiers[entry.tier].name
         entry.running = False
@@ -142,7 +142,7 @@ class Capacity:
         # Last page first: of a chain the end is evicted before the beginning.
         self._arena.release(reversed(sequence.pages), holder)
         sequence.pages = []
-        self._residency.leave(sequence.adapter, holder)
+        self._residency.release_adapter(sequence.adapter, holder)
         if entry.reserved:
             self._reserved_pages[entry.tier] -= entry.reserved
             self._reserved_places[entry.tier] -= 1
@@ -150,13 +150,13 @@ class Capacity:
 
     # ---- what fits
 
-    def owes(self, entry: Entry) -> bool:
+    def is_owed_run(self, entry: Entry) -> bool:
         """Preempted as often as its tier allows, it is owed a run to its end, for which its tier's floor is enough."""
         if entry.sequence.preemptions < self._tiers[entry.tier].preemptions_max:
             return False
         return self.places.floor(entry.tier) > 0 and self._need(entry) <= self.pages.floor(entry.tier)
 
-    def outgrew_floor(self, entry: Entry) -> bool:
+    def has_outgrown_floor(self, entry: Entry) -> bool:
         """Whether it needs more than its tier's floor because its adapter lies in more pages than when the run was
         promised."""
         return self._need(entry) > self.pages.floor(entry.tier)
@@ -176,7 +176,7 @@ class Capacity:
         """Places that the tier could take after preempting all that lower tiers borrow."""
         return self.places.spare(tier, reclaim=True)
 
-    def lacks(self, entry: Entry, *, reclaimed: bool = False) -> tuple[int, int]:
+    def missing_capacity(self, entry: Entry, *, reclaimed: bool = False) -> tuple[int, int]:
         """Places and pages that a waiting request lacks to join even after preempting lower tiers and evicting idle
         adapters; 0 or less: nothing is lacking. Counts neither headroom nor cached pages.
 
@@ -212,7 +212,7 @@ class Capacity:
 
     # ---- making room
 
-    def _make_room(self, entry: Entry, missing: int) -> bool:
+    def _evict_for_entry(self, entry: Entry, missing: int) -> bool:
         """Evict idle adapters, then preempt lower tiers, until `missing` pages and those of the adapter are there, and
         one more for each running request that would otherwise soon preempt the newcomer."""
         adapter = entry.sequence.adapter
@@ -228,7 +228,7 @@ class Capacity:
             return False
         return self._evict_and_preempt(entry, missing, headroom, rank)
 
-    def reclaim(self, entry: Entry) -> None:
+    def reclaim_pages(self, entry: Entry) -> None:
         """Evict idle adapters, then preempt lower tiers, as far as a waiting request needs it for its pages."""
         missing = self.pages_of(entry, entry.sequence.token_count())
         self._evict_and_preempt(entry, missing, 0, self._rank_for_eviction(entry, missing))
@@ -239,12 +239,12 @@ class Capacity:
         adapter = entry.sequence.adapter
         # Evicting an adapter may change what the own one needs: they share pages.
         while self.pages.spare(entry.tier) < missing + self._adapter_pages(entry) + headroom:
-            if self._residency.evict(adapter, rank):
+            if self._residency.evict_adapter(adapter, rank):
                 continue
             victim = self._page_victim(entry.tier)
             if victim:
                 self._preempt(victim, entry.tier)
-            elif self.count() or not self._residency.evict(keep=None):
+            elif self.count() or not self._residency.evict_adapter(keep=None):
                 return False
         return True
 

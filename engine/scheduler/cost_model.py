@@ -38,7 +38,7 @@ class CostModel:
     def observe(self, load: StepLoad, seconds: float) -> None:
         """A step of `load` took `seconds`."""
         if self._steps >= FIT_EVERY:
-            seconds = min(seconds, OUTLIER * self.costs.seconds(load))
+            seconds = min(seconds, OUTLIER * self.costs.step_seconds(load))
         x = (1.0, load.prefill_tokens, load.sequences, load.kv_tokens, load.adapters)
         for i, row in enumerate(self._products):
             self._moments[i] = MEMORY * self._moments[i] + x[i] * seconds
@@ -54,7 +54,7 @@ class CostModel:
         each = self.costs.prefill_token_s + self.costs.kv_token_s
         if not self.costs.prefill_token_s:
             return tokens_max
-        return int(max(0.0, min(tokens_max, (seconds - self.costs.seconds(load)) / each)))
+        return int(max(0.0, min(tokens_max, (seconds - self.costs.step_seconds(load)) / each)))
 
     def split(self, chunks: Ordered[Chunk], adapters: int, seconds: float) -> list[float]:
         """What of a step's `seconds` each of its chunks has: its own terms, an even part of what it shares, scaled so
@@ -132,7 +132,7 @@ class CostModels:
             self._fitted[model] = CostModel(self._guess())
         self._fitted[model].observe(load, seconds)
 
-    def forget(self, model: str) -> None:
+    def forget_costs(self, model: str) -> None:
         self._fitted.pop(model, None)
 
     def _guess(self) -> Costs | None:
@@ -140,4 +140,4 @@ class CostModels:
 
 
 def _slowness(costs: Costs) -> float:
-    return costs.seconds(TYPICAL)
+    return costs.step_seconds(TYPICAL)

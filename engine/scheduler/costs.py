@@ -30,7 +30,7 @@ class Costs:
     kv_token_s: float = 0.0
     adapter_s: float = 0.0
 
-    def seconds(self, load: StepLoad) -> float:
+    def step_seconds(self, load: StepLoad) -> float:
         return (
             self.base_s
             + self.prefill_token_s * load.prefill_tokens

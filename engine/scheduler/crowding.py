@@ -35,15 +35,15 @@ class Crowding:
         self._shares = NONE
         self._heavy = NONE
 
-    def asks(self, share: str) -> None:
+    def note_request(self, share: str) -> None:
         """A request of the share was queued."""
         self._new |= share not in self._recent
         self._recent[share] = max(self._recent.get(share, 0.0), ASK_TOKENS)
 
-    def serve(self, share: str, tokens: float) -> None:
+    def note_served(self, share: str, tokens: float) -> None:
         self._recent[share] = self._recent.get(share, 0.0) + tokens
 
-    def known(self) -> list[str]:
+    def known_shares(self) -> list[str]:
         return list(self._recent)
 
     def due(self, now: float) -> bool:
@@ -54,16 +54,16 @@ class Crowding:
     def shares(self, now: float) -> frozenset[str]:
         """The shares that crowd. Returns the same object while they are unchanged."""
         if self.due(now):
-            self._count(now)
+            self._count_shares(now)
         return self._shares
 
     def heavy(self, now: float) -> frozenset[str]:
         """The shares that crowd heavily, a subset of `shares`."""
         if self.due(now):
-            self._count(now)
+            self._count_shares(now)
         return self._heavy
 
-    def _count(self, now: float) -> None:
+    def _count_shares(self, now: float) -> None:
         fading = 0.5 ** ((now - self._as_of) / HALF_LIFE_S)
         self._recent = {share: left for share, had in self._recent.items() if (left := had * fading) >= TOKENS_KEPT}
         self._as_of, self._new = now, False

@@ -61,12 +61,12 @@ class Faults:
         while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
             sequence.output_ids.pop()
         if entry.running:
-            self._room.leave(entry)
+            self._room.leave_batch(entry)
         self._queues[entry.tier].discard(entry, self._room.running[entry.tier])
-        self._swap.forget(entry)
+        self._swap.release_slots(entry)
         if self._entries.get((sequence.gateway, sequence.handle)) is entry:
             del self._entries[sequence.gateway, sequence.handle]
-            self._served.ended(entry)
+            self._served.note_ending(entry)
         others = (own for own in self._entries.values() if not own.running)
         ranks = Counter(own.tier for own in others if own.sequence.adapter == sequence.adapter)
         self._residency.recount(sequence.adapter, ranks)

@@ -75,9 +75,9 @@ class FirstRequests:
             self._kept[entry.tier].popleft()
             entry.keeps_place = True
 
-    def ended(self, entry: Entry) -> None:
+    def note_ending(self, entry: Entry) -> None:
         """A running request ended: its place is reserved if it was preempted or reserved for it."""
-        self._queues[entry.tier].ended(entry)
+        self._queues[entry.tier].note_ending(entry)
         kept = self._kept[entry.tier]
         if entry.keeps_place and len(kept) < self._kept_max:
             kept.append(self._clock() + KEPT_S)
@@ -98,12 +98,12 @@ class FirstRequests:
     def make_room(self, entry: Entry) -> bool:
         """Preempt requests until a first request has a place and its pages. False: its tier has too few victims, and
         none of them was preempted. Lower tiers may have been."""
-        places, pages = self._room.lacks(entry)
+        places, pages = self._room.missing_capacity(entry)
         victims: list[Entry] = []
         changes: int | None = self._room.changes
         if (places > 0 or pages > 0) and self._victims(entry, places, pages):
-            self._room.reclaim(entry)
-            places, pages = self._room.lacks(entry, reclaimed=True)
+            self._room.reclaim_pages(entry)
+            places, pages = self._room.missing_capacity(entry, reclaimed=True)
             victims = self._victims(entry, places, pages)
             changes = None
         if (places > 0 or pages > 0) and not victims:
@@ -147,7 +147,7 @@ class FirstRequests:
             share = other.sequence.share
             if share not in holdings:
                 holdings[share] = _ShareUse(other.sequence.weight, most, asked_at)
-            holdings[share].add(other)
+            holdings[share].add_entry(other)
         served = queue.served(entry.sequence.share)
         return [own for share, own in holdings.items() if own.count > 1 and queue.served(share) >= served]
 
@@ -169,7 +169,7 @@ class _ShareUse:
         self._preemptions_max = preemptions_max
         self._entries: list[Entry] = []  # those that may be preempted, oldest first
 
-    def add(self, entry: Entry) -> None:
+    def add_entry(self, entry: Entry) -> None:
         self.count += 1
         self.pages += len(entry.sequence.pages)
         started_at = entry.sequence.started_at

@@ -36,7 +36,7 @@ class StepPlan:
         self._adapters: int | None = None
         self._assumed = False
 
-    def add(self, entry: Entry, count: int) -> None:
+    def add_chunk(self, entry: Entry, count: int) -> None:
         """The next `count` tokens of a request, whose pages it has."""
         sequence = entry.sequence
         start = sequence.computed
@@ -47,13 +47,13 @@ class StepPlan:
 
     def add_prefill(self, entry: Entry, count: int) -> None:
         """`add`, and count it as prefill, be it a token that did not come to be decoded."""
-        self.add(entry, count)
+        self.add_chunk(entry, count)
         self.tier_left -= count
         self.prefill_tokens += count
         self.prefill_of[entry.tier] += count
         self._prefilling.add(entry)
 
-    def drop(self, entry: Entry) -> None:
+    def remove_entry(self, entry: Entry) -> None:
         """Take a request out again, if it is in."""
         chunk = self.chunks.pop(entry, None)
         if chunk:
@@ -64,7 +64,7 @@ class StepPlan:
                 self.prefill_tokens -= chunk.count
                 self.prefill_of[entry.tier] -= chunk.count
 
-    def load(self) -> StepLoad:
+    def step_load(self) -> StepLoad:
         """What is in it. Until it begins the adapters are those of when it was first asked."""
         if self._adapters is None:
             self._adapters = len({chunk.sequence.adapter for chunk in self.chunks.values()} - {None})
@@ -105,15 +105,15 @@ class StepPlan:
     def leave_out(self, entry: Entry) -> None:
         """Take a decode out."""
         self.left_out[entry] = None
-        self.drop(entry)
+        self.remove_entry(entry)
 
     def put_back(self) -> None:
         """Decodes that were taken out, as far as there are tokens after all and nobody prefills in their stead."""
         for entry in self.left_out:
             if self.tokens_left and entry.running and not self.prefill_tokens:
-                self.add(entry, 1)
+                self.add_chunk(entry, 1)
 
-    def begin(self, number: int) -> Step:
+    def to_step(self, number: int) -> Step:
         self._adapters = None
         for entry in self.left_out:
             entry.left_out = True

@@ -74,13 +74,13 @@ class StepPlanner:
 
     # ---- a step
 
-    def fill(self, plan: StepPlan) -> None:
+    def fill_plan(self, plan: StepPlan) -> None:
         self._claims.pop(plan.model, None)
         self._plan_decodes(plan)
         self._plan_prefills(plan)
         self._end_faulty()
 
-    def settle(self, plan: StepPlan) -> None:
+    def record_plan(self, plan: StepPlan) -> None:
         """It begins. What a tier that ran out of tokens lacks of its floor's share of prefill is owed to it."""
         for tier, owed in enumerate(self._prefill_owed):
             if tier in plan.hungry:
@@ -89,23 +89,23 @@ class StepPlanner:
             else:
                 self._prefill_owed[tier] = 0.0
 
-    def left(self, entry: Entry) -> None:
+    def forget_entry(self, entry: Entry) -> None:
         """It waits no more: for room neither."""
         if self._claims.get(entry.sequence.model) is entry:
             del self._claims[entry.sequence.model]
 
-    def claims(self) -> list[Entry]:
+    def capacity_claims(self) -> list[Entry]:
         """Requests that wait for room, and block others from taking it."""
         return list(self._claims.values())
 
-    def suspend(self, model: str) -> None:
+    def suspend_model(self, model: str) -> None:
         """Nobody of it can join before it comes back: so nobody of it waits for room."""
         self._claims.pop(model, None)
 
-    def work(self, live: dict[str, list[int]]) -> dict[str, ModelWork]:
+    def work_by_model(self, live: dict[str, list[int]]) -> dict[str, ModelWork]:
         """Of the models on the device, those that have requests: `live`, by tier."""
         self._end_faulty()
-        models = [model for model, ranks in live.items() if any(ranks) and self._hosting.runs(model)]
+        models = [model for model, ranks in live.items() if any(ranks) and self._hosting.is_resident(model)]
         if len(models) < 2:
             return {model: ModelWork(0, None, (), 0.0) for model in models}
         made = {model: _WorkCount() for model in models}
@@ -128,13 +128,15 @@ class StepPlanner:
                     first = rank
                     break
         costs = self._cost_models.of(model).costs
-        next_s = costs.seconds(made.load()) if made.ranks else 0.0
+        next_s = costs.step_seconds(made.step_load()) if made.ranks else 0.0
         if first is not None:
-            next_s += costs.seconds(StepLoad(self._prefill_tokens_min, 1, 0, 0)) - (costs.base_s if made.ranks else 0.0)
+            next_s += costs.step_seconds(StepLoad(self._prefill_tokens_min, 1, 0, 0)) - (
+                costs.base_s if made.ranks else 0.0
+            )
         return ModelWork(best, first, tuple(made.ranks), next_s)
 
     def _plan_decodes(self, plan: StepPlan) -> None:
-        grow = self._room.grow
+        grow = self._room.grow_entry
         for running in self._room.running:
             for entry in tuple(running):
                 sequence = entry.sequence
@@ -142,7 +144,7 @@ class StepPlanner:
                     if not entry.running or sequence.model != plan.model or entry.remaining() != 1 or not entry.ready():
                         continue
                     if sequence.computed < len(sequence.pages) * entry.chain.tokens_per_page or grow(entry):
-                        plan.add(entry, 1)
+                        plan.add_chunk(entry, 1)
                 except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
                     self._fault(entry, error)
         plan.note_decodes()
@@ -169,8 +171,8 @@ class StepPlanner:
             return
         plan.limit_s, plan.tier_left = self._limit_s(plan, tier), tokens_max
         while begun or waiting:
-            entry = min(begun, key=self._turn) if begun else None
-            if waiting and (entry is None or self._turn(waiting) < self._turn(entry)):
+            entry = min(begun, key=self._prefill_order) if begun else None
+            if waiting and (entry is None or self._prefill_order(waiting) < self._prefill_order(entry)):
                 waiting = self._next(plan.model, tier) if self._guard(self._admit, plan, waiting) else None
                 begun = [entry for entry in begun if entry.running]
             elif entry:
@@ -191,7 +193,7 @@ class StepPlanner:
             if not entry.ended:
                 self._fault(entry, error)
 
-    def _turn(self, entry: Entry) -> tuple[bool, float, int]:
+    def _prefill_order(self, entry: Entry) -> tuple[bool, float, int]:
         """Prefill goes to the share that was served least, be it one that runs or one that waits; last to those that
         crowd the tier."""
         queue = self._queues[entry.tier]
@@ -207,7 +209,7 @@ class StepPlanner:
     def _prefill_for(self, plan: StepPlan, entry: Entry) -> int:
         """What is left of these and of the step's time, which never is less than `prefill_tokens_min` take."""
         costs = self._cost_models.of(plan.model)
-        within = costs.prefill_within(plan.limit_s, plan.load(), self._step_tokens_max)
+        within = costs.prefill_within(plan.limit_s, plan.step_load(), self._step_tokens_max)
         return min(self._allowed(plan, entry), max(within, self._prefill_tokens_min - plan.prefill_tokens))
 
     def _may_prefill(self, plan: StepPlan, entry: Entry) -> bool:
@@ -220,7 +222,7 @@ class StepPlanner:
         below = (rank for rank in range(tier + 1, len(self.tiers)) if self.tiers[rank].preemptible)
         own = self._cost_models.of(plan.model)
         left_s = plan.limit_s + sum(plan.decodes_s(rank, own.costs) for rank in below)
-        if own.prefill_within(left_s, plan.load(), self._step_tokens_max) > 0:
+        if own.prefill_within(left_s, plan.step_load(), self._step_tokens_max) > 0:
             return True
         plan.tight.add(tier)
         return False
@@ -234,7 +236,7 @@ class StepPlanner:
         places = (self._crowd_places if heavily else self._crowd_places_beside_light)[entry.tier]
         return sum(map(queue.crowds, self._room.running[entry.tier])) >= places
 
-    def _make_way(self, plan: StepPlan, entry: Entry) -> None:
+    def _delay_crowding_decodes(self, plan: StepPlan, entry: Entry) -> None:
         """Let decodes of shares that crowd the tier wait a step for prefill of one that does not. Nobody waits twice in
         a row."""
         queue, tier = self._queues[entry.tier], entry.tier
@@ -243,7 +245,7 @@ class StepPlanner:
         plan.made_way.add(tier)
         # Beside light shares only in a long step: else each of their requests would delay the decodes by a step.
         costs = self._cost_models.of(plan.model).costs
-        crowds = queue.crowds if costs.seconds(plan.load()) > self._targets_s[tier] else queue.crowds_heavily
+        crowds = queue.crowds if costs.step_seconds(plan.step_load()) > self._targets_s[tier] else queue.crowds_heavily
         for other in plan.decodes(tier):
             if crowds(other):
                 plan.leave_out(other)
@@ -252,7 +254,7 @@ class StepPlanner:
         """A chunk as long as there are tokens and time for; decodes of lower tiers wait for it, and of who crowds its
         own."""
         if self._may_prefill(plan, entry):
-            self._make_way(plan, entry)
+            self._delay_crowding_decodes(plan, entry)
             self._take_from_decodes(plan, entry.tier, min(entry.remaining(), self._allowed(plan, entry)))
         count = min(entry.remaining(), self._prefill_for(plan, entry), plan.tokens_left)
         if not count:
@@ -288,10 +290,10 @@ class StepPlanner:
         return True
 
     def _next(self, model: str, tier: int) -> Entry | None:
-        if not self._hosting.joins(model):
+        if not self._hosting.can_join(model):
             return None
         queue = self._queues[tier]
-        while (owed := queue.owed(model, self._ready)) and self._room.outgrew_floor(owed):
+        while (owed := queue.owed(model, self._ready)) and self._room.has_outgrown_floor(owed):
             queue.revoke_owed(owed)
         if owed and self._room.can_reserve(owed):
             return owed
@@ -318,12 +320,12 @@ class StepPlanner:
         return self.residency.in_use(entry.sequence.adapter)
 
     def _join(self, entry: Entry) -> bool:
-        if not self._room.join(entry):
+        if not self._room.join_batch(entry):
             return False
         self._queues[entry.tier].joined(entry)
         self._firsts.joined(entry)
         sequence = entry.sequence
-        self.residency.waits_no_more(sequence.adapter, entry.tier)
+        self.residency.remove_waiting(sequence.adapter, entry.tier)
         entry.charged = max(entry.charged, sequence.computed)
         if not sequence.preemptions:
             sequence.cached_tokens = sequence.computed
@@ -376,7 +378,7 @@ class StepPlanner:
             return
         costs = self._cost_models.of(plan.model).costs
         limit_s = min(plan.limit_s, self._patience_s[tier])
-        excess_s = costs.seconds(plan.load()) + costs.prefill_token_s * tokens - limit_s
+        excess_s = costs.step_seconds(plan.step_load()) + costs.prefill_token_s * tokens - limit_s
         for rank in range(len(self.tiers) - 1, tier, -1):
             if self.tiers[rank].preemptible:
                 excess_s = plan.drop_decodes(rank, tokens, excess_s, costs)
@@ -384,7 +386,7 @@ class StepPlanner:
     def _ready(self, entry: Entry) -> bool:
         """Its adapter is here, or as good as here; else it is brought, and others pass by."""
         try:
-            ready = self.residency.ready(entry.sequence.adapter)
+            ready = self.residency.is_adapter_ready(entry.sequence.adapter)
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
             self._faulty[entry] = error
             return False
@@ -409,5 +411,5 @@ class _WorkCount:
         if entry.sequence.adapter is not None:
             self._adapters.add(entry.sequence.adapter)
 
-    def load(self) -> StepLoad:
+    def step_load(self) -> StepLoad:
         return StepLoad(0, self._sequences, self._kv_tokens, len(self._adapters))

@@ -30,7 +30,9 @@ class PreemptionLog:
         self.by_model: Counter[str] = Counter()
         self._latest: deque[PreemptionRecord] = deque(maxlen=PREEMPTIONS_KEPT)
 
-    def note(self, at: float, request_id: str, model: str, tier: int, cause: int, *, swapped: bool) -> None:
+    def record_preemption(
+        self, at: float, request_id: str, model: str, tier: int, cause: int, *, swapped: bool
+    ) -> None:
         self.count += 1
         self.by_tier[tier] += 1
         self.by_model[model] += 1

@@ -17,23 +17,23 @@ class QueueRate:
         self._waited_s = 0.0
         self._since: float | None = None  # the last start, or when somebody began to wait; None: nobody waits
 
-    def waits(self, now: float) -> None:
+    def note_waiting(self, now: float) -> None:
         """Somebody waits now."""
         if self._since is None:
             self._since = now
 
-    def started(self, now: float, still_waiting: bool) -> None:
+    def note_start(self, now: float, still_waiting: bool) -> None:
         """One of those who wait has started."""
         assert self._since is not None
         self._starts = MEMORY * self._starts + 1
         self._waited_s = MEMORY * self._waited_s + now - self._since
         self._since = now if still_waiting else None
 
-    def emptied(self) -> None:
+    def note_empty(self) -> None:
         """Nobody waits any more, though nobody started."""
         self._since = None
 
-    def seconds(self, starts: int, now: float) -> float:
+    def wait_seconds(self, starts: int, now: float) -> float:
         """Until so many more have started, at the pace of late; 0 while no pace is known."""
         if not self._starts:
             return 0.0

@@ -55,24 +55,24 @@ class TierQueue:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, entry: Entry) -> None:
+    def add_entry(self, entry: Entry) -> None:
         """A new request. A share that had nothing waiting starts level with the least served: a pause earns nothing."""
         share, now = entry.sequence.share, self._clock()
         if not self._waiting[share]:
             self._lift(share)
         self._waiting[share] += 1
         if self._tier.crowd_part < 1:
-            self._crowding.asks(share)
+            self._crowding.note_request(share)
         if not self._present[share]:
             entry.first = True
             self._first[share] = entry
             self.newest_first = entry.number
         self._present[share] += 1
         line = self._line(entry)
-        line.add(entry, now)
+        line.add_entry(entry, now)
         if entry.sequence.model not in self._suspended:
-            line.drain.waits(now)
-        self._drain.waits(now)
+            line.drain.note_waiting(now)
+        self._drain.note_waiting(now)
         self._count += 1
 
     def put_back(self, entry: Entry) -> None:
@@ -129,8 +129,8 @@ class TierQueue:
         if fresh:
             line = self._line(entry)
             line.started(entry.sequence.share, now)
-            line.drain.started(now, still_waiting=line.waits())
-            self._drain.started(now, still_waiting=bool(self._waiting))
+            line.drain.note_start(now, still_waiting=line.waits())
+            self._drain.note_start(now, still_waiting=bool(self._waiting))
 
     def left(self, entry: Entry) -> None:
         """It has ended without running again."""
@@ -138,9 +138,9 @@ class TierQueue:
         _less(self._present, entry.sequence.share)
         line = self._line(entry)
         if not line.waits():
-            line.drain.emptied()
+            line.drain.note_empty()
         if not self._waiting:
-            self._drain.emptied()
+            self._drain.note_empty()
         self._promote(entry.sequence.share)
 
     def discard(self, entry: Entry, running: Iterable[Entry]) -> None:
@@ -150,7 +150,7 @@ class TierQueue:
             if entry in row:
                 row.remove(entry)
         if line.has(entry):
-            line.remove(entry)
+            line.remove_entry(entry)
             self._waiting[share] -= 1
             self._waiting += Counter()  # without those at 0
         if self._first.get(share) is entry:
@@ -161,7 +161,7 @@ class TierQueue:
         self._present = self._waiting + self._running + Counter(other.sequence.share for other in preempted)
         self._promote(share)
 
-    def ended(self, entry: Entry) -> None:
+    def note_ending(self, entry: Entry) -> None:
         """A running request has ended."""
         _less(self._running, entry.sequence.share)
         _less(self._present, entry.sequence.share)
@@ -226,26 +226,26 @@ class TierQueue:
         if model is not None:
             return line.wait_s(share, self._clock()) if (line := self._lines.get(model)) else 0.0
         ahead = _ahead(share, self._waiting, self._count - sum(self._waiting.values()))
-        return self._drain.seconds(ahead, self._clock()) if ahead else 0.0
+        return self._drain.wait_seconds(ahead, self._clock()) if ahead else 0.0
 
     def suspend(self, models: frozenset[str]) -> None:
         """Nobody of these, and of no others, can start: their weights are not there, which says nothing of the pace."""
         for model in models ^ self._suspended:
             if line := self._lines.get(model):
                 if model in models:
-                    line.drain.emptied()
+                    line.drain.note_empty()
                 elif line.waits():
-                    line.drain.waits(self._clock())
+                    line.drain.note_waiting(self._clock())
         self._suspended = models
 
-    def forget(self, model: str) -> None:
+    def forget_queue(self, model: str) -> None:
         """Nobody waits for it."""
         line = self._lines.pop(model, None)
         assert line is None or not (line.owed or line.resumed or line.waits())
 
     def place_s(self) -> float:
         """Until one of those who wait has started."""
-        return self._drain.seconds(1, self._clock())
+        return self._drain.wait_seconds(1, self._clock())
 
     def displaced_by(self, share: str) -> Entry | None:
         """Who must go from a full queue for a new request of `share`: the newest of the share that has most waiting, if
@@ -267,9 +267,9 @@ class TierQueue:
 
     def _count_served(self) -> None:
         """Report to the crowding what its shares were served since the last report."""
-        served = {share: self._served.get(share, 0.0) for share in self._crowding.known()}
+        served = {share: self._served.get(share, 0.0) for share in self._crowding.known_shares()}
         for share, now in served.items():
-            self._crowding.serve(share, now - self._counted.get(share, now))
+            self._crowding.note_served(share, now - self._counted.get(share, now))
         self._counted = served
 
     def _lift(self, share: str) -> None:
@@ -289,7 +289,7 @@ class TierQueue:
             (line.owed if entry.owed else line.resumed).remove(entry)
             return
         share = entry.sequence.share
-        line.remove(entry)
+        line.remove_entry(entry)
         self._waiting[share] -= 1
         if not self._waiting[share]:
             del self._waiting[share]
@@ -324,13 +324,13 @@ class _Line:
         self._crowd = NOBODY  # as it was when the rows were made
         self._others, self._crowding = _Row(self._fresh), _Row(self._fresh)
 
-    def add(self, entry: Entry, now: float) -> None:
+    def add_entry(self, entry: Entry, now: float) -> None:
         share = entry.sequence.share
         self._fresh.setdefault(share, OrderedDict())[entry.number] = entry
         self._since.setdefault(share, now)
-        (self._crowding if share in self._crowd else self._others).add(share)
+        (self._crowding if share in self._crowd else self._others).add_share(share)
 
-    def remove(self, entry: Entry) -> None:
+    def remove_entry(self, entry: Entry) -> None:
         share = entry.sequence.share
         del self._fresh[share][entry.number]
         if not self._fresh[share]:
@@ -356,7 +356,7 @@ class _Line:
         ahead = _ahead(
             share, {other: len(own) for other, own in self._fresh.items()}, len(self.owed) + len(self.resumed)
         )
-        return self.drain.seconds(ahead, now) if ahead else 0.0
+        return self.drain.wait_seconds(ahead, now) if ahead else 0.0
 
     def aged(self, share: str, aged_before: float) -> bool:
         """Some of its requests wait, and none has started since."""
@@ -399,7 +399,7 @@ class _Line:
         self._crowd = crowd
         self._others, self._crowding = _Row(self._fresh), _Row(self._fresh)
         for share in self._fresh:
-            (self._crowding if share in crowd else self._others).add(share)
+            (self._crowding if share in crowd else self._others).add_share(share)
 
 
 class _Row:
@@ -411,7 +411,7 @@ class _Row:
         self._heap: list[tuple[float, int, str]] = []
         self._in_heap: set[str] = set()
 
-    def add(self, share: str) -> None:
+    def add_share(self, share: str) -> None:
         if share not in self._in_heap:
             self._in_heap.add(share)
             heapq.heappush(self._heap, (0.0, 0, share))

@@ -158,13 +158,13 @@ class Scheduler:
 
     def add_model(self, name: str, limits: ModelLimits, *, pinned: bool) -> str:
         """Serve one more. Why it is not pinned, if it was to be, or ""."""
-        self.served.add(name, limits)
-        self.hosting.add(name)
-        return self.hosting.pin(name, pinned)
+        self.served.add_limits(name, limits)
+        self.hosting.add_weights(name)
+        return self.hosting.pin_weights(name, pinned)
 
     def pin_model(self, name: str, pinned: bool) -> str:
         """A pinned one's weights come to the device and stay there. Why that cannot be, or ""."""
-        return self.hosting.pin(name, pinned)
+        return self.hosting.pin_weights(name, pinned)
 
     def retire_model(self, name: str) -> None:
         """It takes no further requests; those that it has run to their end."""
@@ -178,12 +178,12 @@ class Scheduler:
         """Nothing uses it: its pages, its adapters and its weights go."""
         assert not self.uses_model(name), f"model {name} is in use"
         self.residency.forget_model(name)
-        self.served.remove(name)
-        self.hosting.forget(name)
-        self._turns.forget(name)
-        self._cost_models.forget(name)
+        self.served.remove_model(name)
+        self.hosting.forget_weights(name)
+        self._turns.forget_turns(name)
+        self._cost_models.forget_costs(name)
         for queue in self._queues:
-            queue.forget(name)
+            queue.forget_queue(name)
 
     # ---- requests
 
@@ -198,11 +198,11 @@ class Scheduler:
         entry = Entry(sequence, self._rank[sequence.tier], self._arrivals, self.served.chain(sequence))
         self._displace(entry)
         self._entries[sequence.gateway, sequence.handle] = entry
-        self.served.came(entry)
+        self.served.note_arrival(entry)
         try:
-            self.hosting.asked(sequence.model, entry.tier)
-            self._queues[entry.tier].add(entry)
-            self.residency.waits(sequence.adapter, entry.tier, new=True)
+            self.hosting.note_request(sequence.model, entry.tier)
+            self._queues[entry.tier].add_entry(entry)
+            self.residency.add_waiting(sequence.adapter, entry.tier, new=True)
         except Exception as error:
             self.faults.take_out(entry, error)
             raise
@@ -221,14 +221,14 @@ class Scheduler:
     def remove_adapter(self, digest: str) -> None:
         """Take it out of the arena. No request and no step uses it: the caller lets the last one end first."""
         assert all(entry.sequence.adapter != digest for entry in self._entries.values()), f"{digest} is in use"
-        assert not self.reads(digest), f"{digest} is in use by a step"
-        self.residency.forget(digest)
+        assert not self.is_adapter_in_flight(digest), f"{digest} is in use by a step"
+        self.residency.forget_adapter(digest)
 
     def pin_adapter(self, digest: str, pinned: bool) -> str:
         """A pinned one comes into the arena and stays there. Why that cannot be, or ""."""
-        return self.residency.stay(digest, pinned)
+        return self.residency.pin_adapter(digest, pinned)
 
-    def reads(self, digest: str) -> bool:
+    def is_adapter_in_flight(self, digest: str) -> bool:
         """A step in flight reads this adapter, be it for a request that has ended."""
         return any(chunk.sequence.adapter == digest for plan in self._in_flight for chunk in plan.chunks.values())
 
@@ -240,22 +240,22 @@ class Scheduler:
         assert len(self._in_flight) <= self._steps_ahead, "the step before was not completed"
         if self._in_flight:
             self._in_flight[-1].assume()
-        self.take_in()
+        self.take_loaded()
         rounds = 0
         while self._entries:
             before = (len(self._entries), self.running)
-            for model in self._turns.order(self._planner.work(self.served.live)):
+            for model in self._turns.order(self._planner.work_by_model(self.served.live)):
                 plan = self._plan = StepPlan(model, self._step_tokens_max)
-                self._planner.fill(plan)
+                self._planner.fill_plan(plan)
                 if plan.chunks:
                     self._check_after_fault()
-                    return self._begin(plan)
+                    return self._begin_step(plan)
             # All that ran was preempted: the next round finds the arena empty.
             rounds += 1
             if before == (len(self._entries), self.running) or rounds > ROUNDS_MAX:
-                if self._in_flight or self.awaits:
+                if self._in_flight or self.has_blocked_requests:
                     break
-                self._fault(find_blocking_request(self._entries.values(), self._planner.claims()), NoStep())
+                self._fault(find_blocking_request(self._entries.values(), self._planner.capacity_claims()), NoStep())
         self._check_after_fault()
         return None
 
@@ -268,9 +268,9 @@ class Scheduler:
         plan.assume()
         now = self._clock()
         outcome = StepOutcome(ended=self.take_failed())
-        load = plan.load()
+        load = plan.step_load()
         self._cost_models.observe(step.model, load, seconds)
-        self._turns.completed(step.model, self.served.shares(step.model), seconds)
+        self._turns.note_step_completed(step.model, self.served.shares(step.model), seconds)
         parts = self._cost_models.of(step.model).split(step.chunks, load.adapters, seconds)
         for index, (entry, chunk) in enumerate(plan.chunks.items()):
             entry.in_flight -= 1
@@ -291,9 +291,9 @@ class Scheduler:
                 if index in result.logprobs:
                     outcome.logprobs[chunk.sequence] = result.logprobs[index]
             if entry.aborting:
-                outcome.ended.append(self._end(entry, "aborted"))
+                outcome.ended.append(self._end_entry(entry, "aborted"))
             elif reason or not good:
-                outcome.ended.append(self._end(entry, reason or "error", result.errors.get(index, "")))
+                outcome.ended.append(self._end_entry(entry, reason or "error", result.errors.get(index, "")))
         if self.faults.unchecked:
             outcome.ended.extend(self.take_failed())
             self._check_after_fault()
@@ -317,15 +317,15 @@ class Scheduler:
         return bool(self._entries)
 
     @property
-    def awaits(self) -> bool:
+    def has_blocked_requests(self) -> bool:
         """There is work, and some of it waits for an adapter or a model's weights: of the last time that a step was
         planned."""
-        return self._planner.awaits or self.hosting.awaits
+        return self._planner.awaits or self.hosting.has_blocked_requests
 
     @property
-    def brings(self) -> bool:
+    def has_background_loads(self) -> bool:
         """An adapter or weights are on their way for no request: `take_in` goes on with it."""
-        return self.residency.brings or self.hosting.brings
+        return self.residency.has_background_loads or self.hosting.has_background_loads
 
     @property
     def running(self) -> int:
@@ -351,7 +351,7 @@ class Scheduler:
     def wait_s(self, model: str, rank: int | None = None) -> float:
         """Until the weights of a model could be on the device for a request that came now, in a tier or in the
         lowest."""
-        return self.hosting.wait(model, len(self.tiers) - 1 if rank is None else rank).seconds
+        return self.hosting.predict_wait(model, len(self.tiers) - 1 if rank is None else rank).seconds
 
     def floor_pages(self, rank: int) -> int:
         return self._room.pages.floor(rank)
@@ -382,21 +382,23 @@ class Scheduler:
 
     # ---- planning
 
-    def take_in(self) -> None:
+    def take_loaded(self) -> None:
         """What came since the last step, or failed to: that ends those who wait for it; and what is to come or go for
         those who wait. Before each step, and without one while `brings`."""
         self._planner.awaits = False
         # Behind the step in flight a copy hides; a request that is alone waits for its own, and keeps nobody waiting.
         alone = len(self._entries) == 1 and not self.running
-        failed = self.residency.poll(hidden=bool(self._in_flight) or alone, unpromised=self._room.pages.unpromised)
+        failed = self.residency.poll_loads(
+            hidden=bool(self._in_flight) or alone, unpromised=self._room.pages.unpromised
+        )
         for digest, why in failed.items():
             self._fail_waiting(f"its adapter cannot be loaded: {why}", adapter=digest)
-        for model, why in self.hosting.poll().items():
+        for model, why in self.hosting.poll_loads().items():
             self._fail_waiting(f"its model cannot be loaded: {why}", model=model)
-        away = self.hosting.turn()
+        away = self.hosting.schedule_loads()
         if away != self._away:
             for model in away - self._away:
-                self._planner.suspend(model)
+                self._planner.suspend_model(model)
             for queue in self._queues:
                 queue.suspend(away)
             self._away = away
@@ -412,7 +414,7 @@ class Scheduler:
                 self._fail(entry, why)
 
     def _fail(self, entry: Entry, why: str) -> None:
-        self._failed.append(self._end(entry, "error", why))
+        self._failed.append(self._end_entry(entry, "error", why))
 
     def _fault(self, entry: Entry, error: Exception) -> None:
         """End a request whose scheduling raised, and remove it from all structures."""
@@ -420,7 +422,7 @@ class Scheduler:
 
     def _end_faulty(self, entry: Entry, error: Exception) -> RequestEnding:
         self._unplan(entry)
-        self._planner.left(entry)
+        self._planner.forget_entry(entry)
         return RequestEnding(entry.sequence, "error", self.faults.take_out(entry, error))
 
     def _check_after_fault(self) -> None:
@@ -446,16 +448,16 @@ class Scheduler:
         tired = entry.tier <= rank and entry.sequence.preemptions >= tier.preemptions_max
         return entry.reserved > 0 or not tier.preemptible or tired
 
-    def _begin(self, plan: StepPlan) -> Step:
-        self._planner.settle(plan)
-        self._turns.begun(plan.model, self._cost_models.of(plan.model).costs.seconds(plan.load()))
-        self.hosting.stepped(plan.model)
+    def _begin_step(self, plan: StepPlan) -> Step:
+        self._planner.record_plan(plan)
+        self._turns.note_step_begun(plan.model, self._cost_models.of(plan.model).costs.step_seconds(plan.step_load()))
+        self.hosting.note_step(plan.model)
         now = self._clock()
         for entry in plan.chunks:
             if entry.sequence.started_at is None:
                 entry.sequence.started_at = now
         self._in_flight.append(plan)
-        return plan.begin(self._turns.steps)
+        return plan.to_step(self._turns.steps)
 
     # ---- preemption
 
@@ -464,27 +466,29 @@ class Scheduler:
         KV that is cheaper to copy back than to recompute goes to host memory. If that raises the victim ends, so its
         room is freed in any case."""
         try:
-            self._put_aside(entry, cause)
+            self._save_pages(entry, cause)
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends alone, and is counted
             self._fault(entry, error)
 
     def _unplan(self, entry: Entry) -> None:
         """Remove it from the step being planned, if there is one; never from a step in flight."""
         if self._plan.step is None:
-            self._plan.drop(entry)
+            self._plan.remove_entry(entry)
 
-    def _put_aside(self, entry: Entry, cause: int) -> None:
+    def _save_pages(self, entry: Entry, cause: int) -> None:
         self._unplan(entry)
         swapped = self.swap.save(entry)
-        self._room.leave(entry)
+        self._room.leave_batch(entry)
         sequence = entry.sequence
         sequence.computed = 0
-        self.preempted.note(self._clock(), sequence.request_id, sequence.model, entry.tier, cause, swapped=swapped)
+        self.preempted.record_preemption(
+            self._clock(), sequence.request_id, sequence.model, entry.tier, cause, swapped=swapped
+        )
         sequence.preemptions += 1
         entry.cause, entry.made_way_for = self.tiers[cause].name, ""
-        entry.owed = self._room.owes(entry)
+        entry.owed = self._room.is_owed_run(entry)
         self._queues[entry.tier].put_back(entry)
-        self.residency.waits(sequence.adapter, entry.tier, new=False)
+        self.residency.add_waiting(sequence.adapter, entry.tier, new=False)
 
     # ---- results and endings
 
@@ -534,14 +538,14 @@ class Scheduler:
         entry = queue.displaced_by(newcomer.sequence.share)
         assert entry is not None
         refusal = self._admission.full(entry.tier)
-        self._end(entry, "aborted")
+        self._end_entry(entry, "aborted")
         self._displaced.append((entry.sequence, refusal))
 
     def _abort(self, entry: Entry) -> RequestEnding | None:
         if entry.in_flight:
             entry.aborting = True
             return None
-        return self._end(entry, "aborted")
+        return self._end_entry(entry, "aborted")
 
     def _lose_id(self, chunk: Chunk) -> None:
         """Count the chunk's id as overrun if taking it in raised: no answer has it."""
@@ -551,7 +555,7 @@ class Scheduler:
             self.tokens_made += 1
             self.tokens_overrun += 1
 
-    def _end(self, entry: Entry, reason: FinishReason, message: str = "") -> RequestEnding:
+    def _end_entry(self, entry: Entry, reason: FinishReason, message: str = "") -> RequestEnding:
         try:
             return self._finish(entry, reason, message)
         except Exception as error:  # noqa: BLE001 - the request's edge: it ends in any case, and the fault is counted
@@ -563,13 +567,13 @@ class Scheduler:
         while sequence.output_ids and sequence.output_ids[-1] == PENDING_ID:
             sequence.output_ids.pop()
         if entry.running:
-            self._room.leave(entry)
-            self._firsts.ended(entry)
+            self._room.leave_batch(entry)
+            self._firsts.note_ending(entry)
         else:
             self._queues[entry.tier].left(entry)
-            self.residency.waits_no_more(sequence.adapter, entry.tier)
-            self.swap.forget(entry)
+            self.residency.remove_waiting(sequence.adapter, entry.tier)
+            self.swap.release_slots(entry)
         del self._entries[sequence.gateway, sequence.handle]
-        self.served.ended(entry)
-        self._planner.left(entry)
+        self.served.note_ending(entry)
+        self._planner.forget_entry(entry)
         return RequestEnding(sequence, reason, message)

@@ -35,7 +35,7 @@ class ModelTable:
         self._label: dict[str, int] = {}
         self._shares: dict[str, Counter[str]] = {}  # model → share → its requests
 
-    def add(self, model: str, limits: ModelLimits) -> None:
+    def add_limits(self, model: str, limits: ModelLimits) -> None:
         assert model not in self.limits, f"model {model} is served already"
         self.limits[model] = limits
         self.live[model] = [0] * self._tiers
@@ -45,23 +45,23 @@ class ModelTable:
         label = self._label[model] = next(free, len(self.labels))
         self.labels[label:] = [model, *self.labels[label + 1 :]]
 
-    def remove(self, model: str) -> None:
+    def remove_model(self, model: str) -> None:
         """Nobody uses it. Its label is another's as soon as no page carries it."""
         assert not any(self.live[model])
         del self.limits[model], self.live[model], self._shares[model]
         self.retired.discard(model)
-        self._prefix.forget(self._label.pop(model))
+        self._prefix.forget_label(self._label.pop(model))
 
     def chain(self, sequence: Sequence) -> Chain:
         limits, label = self.limits[sequence.model], self._label[sequence.model]
         root = limits.digest or sequence.model
         return Chain(root, sequence.adapter, sequence.namespace, limits.tokens_per_page, label)
 
-    def came(self, entry: Entry) -> None:
+    def note_arrival(self, entry: Entry) -> None:
         self.live[entry.sequence.model][entry.tier] += 1
         self._shares[entry.sequence.model][entry.sequence.share] += 1
 
-    def ended(self, entry: Entry) -> None:
+    def note_ending(self, entry: Entry) -> None:
         sequence = entry.sequence
         self.live[sequence.model][entry.tier] -= 1
         shares = self._shares[sequence.model]

@@ -35,7 +35,7 @@ class Swap:
         self._free = list(range(self.slots - 1, -1, -1))  # a stack: the lowest and the last freed come first
         self._saved: dict[Entry, _Saved] = {}
 
-    def free(self) -> int:
+    def free_slots(self) -> int:
         """Slots that hold nothing."""
         return len(self._free)
 
@@ -84,9 +84,9 @@ class Swap:
             self.tokens += back - sequence.computed
             sequence.swapped_tokens += back - sequence.computed
             sequence.computed = back
-        self.forget(entry)
+        self.release_slots(entry)
 
-    def forget(self, entry: Entry) -> None:
+    def release_slots(self, entry: Entry) -> None:
         """Free its slots, if it has any."""
         saved = self._saved.pop(entry, None)
         if saved is not None:

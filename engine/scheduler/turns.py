@@ -54,14 +54,14 @@ class ModelTurns:
         self._longest_s = 0.0
         self._rescued = False  # the last step was one of a model that had waited too long
 
-    def forget(self, model: str) -> None:
+    def forget_turns(self, model: str) -> None:
         """Another one may come under its name, before the next step is planned."""
         self._turns.pop(model, None)
         self._work = {other: work for other, work in self._work.items() if other != model}
 
     # ---- what happens
 
-    def begun(self, model: str, seconds: float) -> None:
+    def note_step_begun(self, model: str, seconds: float) -> None:
         """A step that takes so long, as far as is known; 0: nothing is known."""
         self.steps += 1
         own = self._turns[model]
@@ -71,7 +71,7 @@ class ModelTurns:
         own.waited_s = 0.0
         own.last_step = self.steps
 
-    def completed(self, model: str, shares: int, seconds: float) -> None:
+    def note_step_completed(self, model: str, shares: int, seconds: float) -> None:
         """A step took so long; `shares` have requests of the model."""
         self._longest_s = max(seconds, LONGEST_MEMORY * self._longest_s)
         if model in self._turns:

@@ -31,7 +31,7 @@ class ServedGap:
     def tenants(self) -> Iterable[str]:
         return self._index
 
-    def wait(self, tenant: int) -> None:
+    def note_waiting(self, tenant: int) -> None:
         """One more of its requests waits."""
         self._waiting[tenant] += 1
         if self._waiting[tenant] == 1:
@@ -40,13 +40,13 @@ class ServedGap:
             self._low[tenant] = self._high[tenant] = ahead
             self._low[:, tenant] = self._high[:, tenant] = -ahead
 
-    def begin(self, tenant: int) -> None:
+    def note_start(self, tenant: int) -> None:
         """One of its requests waits no longer."""
         self._waiting[tenant] -= 1
         if not self._waiting[tenant]:
             self._waiters.remove(tenant)
 
-    def note(self) -> None:
+    def note_step(self) -> None:
         """After each step."""
         if len(self._waiters) < 2:
             return

@@ -26,7 +26,7 @@ class SimulatedAdapters(FakeAdapters):
         self._now = now
         self._ready_at: dict[str, float] = {}  # of those that come, and those that have come and wait for their request
 
-    def want(self, digest: str) -> bool:
+    def request_load(self, digest: str) -> bool:
         if digest in self._resident or digest in self._ready_at:
             return True
         if sum(at > self._now() for at in self._ready_at.values()) >= LOADS_MAX:
@@ -34,15 +34,15 @@ class SimulatedAdapters(FakeAdapters):
         self._ready_at[digest] = self._now() + self._load_s
         return True
 
-    def drop(self, digest: str) -> None:
+    def cancel_load(self, digest: str) -> None:
         self._ready_at.pop(digest, None)
 
-    def ready(self, digest: str, *, hidden: bool) -> bool:
+    def is_adapter_ready(self, digest: str, *, hidden: bool) -> bool:
         if digest in self._resident:
             return True
-        return self.want(digest) and self._ready_at[digest] <= self._now()
+        return self.request_load(digest) and self._ready_at[digest] <= self._now()
 
-    def poll(self) -> Iterable[AdapterMove]:
+    def poll_adapters(self) -> Iterable[AdapterMove]:
         return ()
 
     def next_at(self) -> float | None:
@@ -73,35 +73,35 @@ class SimulatedWeights(WeightsTable):
         self._comes_at: dict[str, float] = {}
         self._read_until: list[float] = []  # of those that went: while steps read them
 
-    def bytes(self, model: str) -> int:
+    def weights_bytes(self, model: str) -> int:
         return self._bytes
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         self._read_until = [until for until in self._read_until if until > self._now()]
         return self.bytes_max - self._bytes * (len(self._there) + len(self._comes_at) + len(self._read_until))
 
-    def where(self, model: str) -> Literal["device", "host", "disk"]:
+    def weights_location(self, model: str) -> Literal["device", "host", "disk"]:
         return "device" if model in self._there else "host"
 
-    def seconds(self, model: str) -> float:
+    def load_seconds(self, model: str) -> float:
         if model in self._there:
             return 0.0
         return max(0.0, self._comes_at[model] - self._now()) if model in self._comes_at else self._load_s
 
-    def prefetch(self, model: str) -> None:
+    def prefetch_weights(self, model: str) -> None:
         pass
 
-    def begin(self, model: str) -> None:
-        assert self.free() >= self._bytes, f"no room for {model}"
+    def begin_load(self, model: str) -> None:
+        assert self.free_bytes() >= self._bytes, f"no room for {model}"
         self._comes_at[model] = self._now() + self._load_s
 
-    def drop(self, model: str) -> None:
+    def evict_weights(self, model: str) -> None:
         self._comes_at.pop(model, None)
         if model in self._there:
             self._there.remove(model)
             self._read_until.append(self._idle_at())
 
-    def poll(self) -> Iterable[WeightsMove]:
+    def poll_weights(self) -> Iterable[WeightsMove]:
         came = [model for model, at in self._comes_at.items() if at <= self._now()]
         for model in came:
             del self._comes_at[model]
@@ -109,7 +109,7 @@ class SimulatedWeights(WeightsTable):
         return [WeightsMove(model, "host", self._load_s) for model in came]
 
     @property
-    def reclaims(self) -> bool:
+    def is_reclaiming(self) -> bool:
         return any(until > self._now() for until in self._read_until)
 
     def next_at(self) -> float | None:

@@ -110,7 +110,7 @@ class Measure:
             arrivals.refused[rank] += 1
             self.refusals.append((asked, refusal.code))
         else:
-            served.wait(tenant)
+            served.note_waiting(tenant)
             self._to_begin += 1
 
     def displaced(self, handle: int, asked: SimulatedRequest, refusal: Refusal) -> None:
@@ -131,14 +131,14 @@ class Measure:
             self._note_prefill(step)
         self._note_tokens(outcome, ended)
         for served in self.served:
-            served.note()
+            served.note_step()
         own = self._bin(ended)
         own.busy_s += ended - began
         for rank, count in enumerate(scheduler.waiting().values()):
             if count > own.waiting[rank]:
                 own.waiting[rank] = count
 
-    def ended(self, asked: SimulatedRequest, ended: RequestEnding, now: float) -> None:
+    def note_ending(self, asked: SimulatedRequest, ended: RequestEnding, now: float) -> None:
         sequence = ended.sequence
         self.ended_at = now
         handle = sequence.handle
@@ -176,7 +176,7 @@ class Measure:
     # ---- inside
 
     def _begins(self, rank: int, tenant: int) -> None:
-        self.served[rank].begin(tenant)
+        self.served[rank].note_start(tenant)
         self._to_begin -= 1
 
     def _note_prefill(self, step: Step) -> None:

@@ -75,9 +75,9 @@ class SimulatedDevice:
         """To or from host memory, after all that was begun."""
         self._idle_at = max(now, self._idle_at) + pages * self._page_copy_s
 
-    def begin(self, load: StepLoad, now: float) -> float:
+    def run_step(self, load: StepLoad, now: float) -> float:
         """When it will be done with a step of `load`."""
-        left_s = self._costs.seconds(load)
+        left_s = self._costs.step_seconds(load)
         if self._noise:
             left_s *= self._draws.lognormvariate(0.0, self._noise)
         at_s = max(now, self._idle_at)
@@ -178,15 +178,15 @@ class World:
         while self._take_in():
             while len(self._flights) <= self._steps_ahead and (step := self.scheduler.schedule()) is not None:
                 now, load = self.clock.now, load_of(step)
-                self._flights.append(Flight(step, load, now, self._device.begin(load, now)))
+                self._flights.append(Flight(step, load, now, self._device.run_step(load, now)))
             if self._flights:
                 self._complete(self._flights.popleft())
                 if progress and not self.measure.steps % STEPS_PER_PROGRESS:
                     progress()
             else:
                 for ended in self.scheduler.take_failed():
-                    self._end(ended)
-                if self.scheduler.awaits:
+                    self._end_request(ended)
+                if self.scheduler.has_blocked_requests:
                     self._wait()
         self._check_the_end()
         return self.measure
@@ -248,7 +248,7 @@ class World:
             self.adapters.models[asked.adapter] = asked.model
         self._asked.append(asked)
         self._last_token.append(asked.prompt_tokens + asked.new_tokens - 1)
-        found = self.scheduler.hosting.joins(asked.model)
+        found = self.scheduler.hosting.can_join(asked.model)
         refusal = self.scheduler.submit(sequence)
         self.measure.arrived(asked, refusal, found)
         if refusal is not None:
@@ -267,7 +267,7 @@ class World:
     def _leave(self, handle: int) -> None:
         ended = self.scheduler.abort(GATEWAY, handle)
         if ended is not None:
-            self._end(ended)
+            self._end_request(ended)
 
     def _sequence(self, handle: int, asked: SimulatedRequest) -> Sequence:
         tenant = self._tenants.setdefault(asked.tenant, len(self._tenants))
@@ -311,14 +311,14 @@ class World:
         outcome = self.scheduler.complete(step, StepResult(ids), now - began)
         self.measure.stepped(step, flight.load, outcome, began, now, self.scheduler)
         for ended in outcome.ended:
-            self._end(ended)
+            self._end_request(ended)
 
     def _copied(self, pages: int) -> None:
         self._device.copied(pages, self.clock.now)
 
-    def _end(self, ended: RequestEnding) -> None:
+    def _end_request(self, ended: RequestEnding) -> None:
         asked = self._asked[ended.sequence.handle]
-        self.measure.ended(asked, ended, self.clock.now)
+        self.measure.note_ending(asked, ended, self.clock.now)
         if asked.flood is not None:
             # Never at once after a failure, which may take no time.
             self._flood(asked.flood, self.clock.now + (RETRY_S if ended.reason == "error" else 0.0))
@@ -328,7 +328,7 @@ class World:
         scheduler, arena = self.scheduler, self.arena
         scheduler.check_integrity()
         assert not scheduler.has_work()
-        unowned = arena.free() + scheduler.prefix.idle_pages() + arena.adapter_pages()
+        unowned = arena.free_pages() + scheduler.prefix.idle_pages() + arena.adapter_pages()
         assert unowned == arena.pages, f"{arena.pages - unowned} pages leaked"
-        assert scheduler.swap.free() == scheduler.swap.slots, "a slot of host memory leaked"
+        assert scheduler.swap.free_slots() == scheduler.swap.slots, "a slot of host memory leaked"
         self.measure.check_the_end(scheduler.overrun_s)

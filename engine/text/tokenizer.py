@@ -52,11 +52,11 @@ class UnknownTemplateArgument(TemplateError):
 class Detokenizer(Protocol):
     """Ids in, text out, for one stream. All `push` results and `finish` joined equal decoding all ids at once."""
 
-    def push(self, ids: Sequence[int]) -> str:
+    def push_ids(self, ids: Sequence[int]) -> str:
         """The new text that later ids cannot change; "" while a character is incomplete."""
         ...
 
-    def finish(self) -> str:
+    def flush_text(self) -> str:
         """What was held back. Call once, after the last push."""
         ...
 
@@ -237,13 +237,13 @@ class _ByteDetokenizer:
         self._skipped = skipped
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, ids: Sequence[int]) -> str:
+    def push_ids(self, ids: Sequence[int]) -> str:
         known, skipped = self._bytes_of, self._skipped
         return self._utf8.decode(
             b"".join([known[id_] if id_ in known else self._bytes(id_) for id_ in ids if id_ not in skipped])
         )
 
-    def finish(self) -> str:
+    def flush_text(self) -> str:
         return self._utf8.decode(b"", final=True)
 
     def _bytes(self, id_: int) -> bytes:
@@ -264,10 +264,10 @@ class _WindowDetokenizer:
         self._context: list[int] = []
         self._held: list[int] = []
 
-    def push(self, ids: Sequence[int]) -> str:
+    def push_ids(self, ids: Sequence[int]) -> str:
         return "".join([self._push(id_) for id_ in ids if id_ not in self._skipped])
 
-    def finish(self) -> str:
+    def flush_text(self) -> str:
         return self._show(self._window())
 
     def _push(self, id_: int) -> str:

@@ -156,7 +156,7 @@ class Callers:
         self._all_changed_at = self._age
         self._changed_at.clear()
 
-    def drop(self, tenant_ids: Collection[str | None]) -> None:
+    def drop_tenants(self, tenant_ids: Collection[str | None]) -> None:
         """Forget the callers of these tenants (None: the operator's keys), and all keys known as unusable, because one
         of them may be usable now."""
         self._known = {digest: one for digest, one in self._known.items() if one.tenant_id not in tenant_ids}

@@ -78,7 +78,7 @@ class Sessions:
                 _end_replaced(connection, replaced, request_id)
             return session
 
-        return cookie, await self._database.keep(begin)
+        return cookie, await self._database.write_in_background(begin)
 
     async def identify(self, cookie: str) -> tuple[Caller, Session]:
         """Raises SessionExpired, Overloaded, DatabaseUnavailable."""
@@ -90,11 +90,13 @@ class Sessions:
         self._callers.note_used(caller)
         if session.seen_at + SEEN_S * SECOND <= now:
             seen = sa.update(sessions).where(sessions.c.id == session.id, sessions.c.seen_at < now)
-            await self._database.keep(lambda c: c.execute(seen.values(seen_at=now)))
+            await self._database.write_in_background(lambda c: c.execute(seen.values(seen_at=now)))
         return caller, session
 
     async def sign_out(self, caller: Caller, session: Session, request_id: str) -> None:
-        await self._database.keep(lambda c: _end(c, caller.key_id, caller.tenant_id, session.id, request_id))
+        await self._database.write_in_background(
+            lambda c: _end(c, caller.key_id, caller.tenant_id, session.id, request_id)
+        )
 
     async def _look_up(self, cookie: str) -> tuple[int, Session | None, Caller | None]:
         if self._looking_up >= LOOK_UPS_MAX:
@@ -147,7 +149,7 @@ class SignIns:
         """Count an attempt at its start, so that simultaneous attempts count too. Raises RateLimited when too many run
         beyond the limit."""
         client = client_of(address)
-        refusal = self._count(client)
+        refusal = self._count_attempt(client)
         if refusal is None:
             yield Attempt(lambda: self._uncount(client), None)
             return
@@ -159,7 +161,7 @@ class SignIns:
         finally:
             self._beyond -= 1
 
-    def _count(self, client: str) -> RateLimited | None:
+    def _count_attempt(self, client: str) -> RateLimited | None:
         now = self._clock()
         since, wrong = self._wrong.get(client, (now, 0))
         if now - since >= WRONG_SIGN_INS_S:

@@ -28,7 +28,7 @@ class WriteLimits:
         self._section = section
         self._pace = ClientPace(TENANT_WRITES_PER_S, TENANT_WRITES_BURST_S)
 
-    async def take(self, caller: Caller) -> None:
+    async def count_write(self, caller: Caller) -> None:
         """Count one write. Raises RateLimited, with the seconds until another write fits."""
         try:
             admission = await self._limiter.admit(self._subjects(caller), 0)
@@ -38,7 +38,7 @@ class WriteLimits:
                 retry_after_s=error.retry_after_s,
             )
             raise refused from None
-        await admission.finish(0)
+        await admission.finish_request(0)
         if caller.tenant_id is not None:  # a database has one writer at a time: all tenants' writes wait in one queue
             await self._pace.wait(caller.tenant_id)
 

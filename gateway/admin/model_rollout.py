@@ -48,12 +48,12 @@ class ModelRollout:
         self._say = say
         self._load_s_max = load_s_max
 
-    async def add(self, wanted: NewModel, keep: Callable[[str, ModelFiles], None]) -> BaseModel:
+    async def add_model(self, wanted: NewModel, keep: Callable[[str, ModelFiles], None]) -> BaseModel:
         """`keep` gets what was read of its files. Raises BillingRefused with the reason, EngineUnavailable,
         DatabaseUnavailable; then nothing was changed."""
         administration = self._administration
         new = await self._database.read(lambda c: administration.check_model(c, wanted))
-        files = await self._load(new)
+        files = await self._load_model(new)
         try:
             made = await self._database.administer(lambda c: administration.add_model(c, wanted))
         except (BillingRefused, ApiError):  # another took the name meanwhile, or the price; or its key was revoked
@@ -66,12 +66,12 @@ class ModelRollout:
         """As `add` raises."""
         administration = self._administration
         model = await self._database.read(lambda c: administration.check_restorable(c, name))
-        files = await self._load(model)
+        files = await self._load_model(model)
         made = await self._database.administer(lambda c: administration.restore_model(c, name))
         keep(made.name, files)
         return made
 
-    async def _load(self, model: BaseModel) -> ModelFiles:
+    async def _load_model(self, model: BaseModel) -> ModelFiles:
         """Raises InvalidValue, EngineUnavailable."""
         self._say(f"{model.name}: its tokenizer and its chat template are read")
         with _reasons(model):

@@ -35,7 +35,7 @@ class ChatShape:
 
     # ---- whole
 
-    def whole(self, answer: Answer) -> bytes:
+    def render_body(self, answer: Answer) -> bytes:
         return self._whole(answer, answer.take_all())
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:

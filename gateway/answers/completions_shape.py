@@ -34,7 +34,7 @@ class CompletionShape:
         self.reports = work.sampling.logprobs >= 0
         self._frames: dict[int, tuple[bytes, bytes]] = {}  # by text: what stands before and after a chunk's text
 
-    def whole(self, answer: Answer) -> bytes:
+    def render_body(self, answer: Answer) -> bytes:
         return self._whole(answer, answer.take_all())
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:

@@ -45,14 +45,14 @@ class MessageShape:
         at = event.index(mark) + len(mark) - 2
         self._before, self._after = event[:at], event[at + 2 :]
 
-    def whole(self, answer: Answer) -> bytes:
+    def render_body(self, answer: Answer) -> bytes:
         assert answer.usage is not None
         [piece] = answer.take_all()
         [text] = answer.texts
         return encode(self._message([TextContent(text=piece.text)], self._usage(answer.usage), text))
 
     def whole_parts(self, answer: Answer) -> Iterator[bytes]:
-        yield self.whole(answer)
+        yield self.render_body(answer)
 
     def piece_parts(self, piece: TextPiece) -> Iterator[bytes]:
         yield self.piece(piece)

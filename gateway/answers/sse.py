@@ -37,7 +37,7 @@ class Shape(Protocol):
     keep_alive: bytes  # an event that says nothing
     reports: bool  # the answer has logprobs: use `whole_parts` and `piece_parts`, as `whole` and `piece` omit them
 
-    def whole(self, answer: Answer) -> bytes:
+    def render_body(self, answer: Answer) -> bytes:
         """The body of an answer that has ended well."""
         ...
 
@@ -108,7 +108,7 @@ class WholeAnswer:
         if answer.body is None and self._shape.reports:
             await self._send_parts(send)
             return
-        body = self._shape.whole(answer) if answer.body is None else answer.body
+        body = self._shape.render_body(answer) if answer.body is None else answer.body
         await _send_json(send, body, [*_told(answer), *self._admission.headers()])
 
     async def _send_parts(self, send: Send) -> None:
@@ -192,7 +192,7 @@ class StreamedAnswer:
             while not answer.left:
                 if not opened and (answer.model is not None or answer.usage is not None):
                     body, opened = shape.opening(), True
-                for piece in answer.take_all() if answer.ended else answer.take():
+                for piece in answer.take_all() if answer.ended else answer.take_pieces():
                     if not piece.drawn:
                         body += shape.piece(piece)
                         continue
@@ -212,7 +212,7 @@ class StreamedAnswer:
                     body = b""
                 if not (answer.has_news() or answer.ended):
                     await (answer.pushed(push) if opened and not shape.reports else answer.changed())
-                    await push.finish()
+                    await push.finish_send()
         finally:
             push.close()
             ticker.stop()
@@ -235,7 +235,7 @@ class _Push:
 
     def __call__(self) -> None:
         try:
-            pieces, say = self._answer.take(), self._shape.piece
+            pieces, say = self._answer.take_pieces(), self._shape.piece
             body = say(pieces[0]) if len(pieces) == 1 else b"".join([say(piece) for piece in pieces])
             if not body:
                 return
@@ -250,7 +250,7 @@ class _Push:
             self._error = error
         self._answer.stop_pushing()
 
-    async def finish(self) -> None:
+    async def finish_send(self) -> None:
         """Complete the send that the last push began. Raises the error of that push."""
         if self._error is not None:
             raise self._error

@@ -42,19 +42,19 @@ class ParsedBody(msgspec.Struct, frozen=True):
 
 def _read_chat(body: bytes, unknown: UnknownFields) -> ParsedBody:
     request = parse_chat(body, unknown)
-    return ParsedBody(request.asked(), request.wants_usage())
+    return ParsedBody(request.to_generation(), request.wants_usage())
 
 
 def _read_completion(body: bytes, unknown: UnknownFields) -> ParsedBody:
     request = parse_completion(body, unknown)
-    return ParsedBody(request.asked(), request.wants_usage())
+    return ParsedBody(request.to_generation(), request.wants_usage())
 
 
 _READERS: Mapping[str, Callable[[bytes, UnknownFields], ParsedBody]] = {
     "chat": _read_chat,
     "completions": _read_completion,
-    "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).asked()),
-    "count": lambda body, unknown: ParsedBody(parse_count(body, unknown).asked()),
+    "messages": lambda body, unknown: ParsedBody(parse_messages(body, unknown).to_generation()),
+    "count": lambda body, unknown: ParsedBody(parse_count(body, unknown).to_generation()),
 }
 
 

@@ -113,7 +113,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
     verbosity: Any = None
     web_search_options: Any = None
 
-    def asked(self) -> GenerationRequest:
+    def to_generation(self) -> GenerationRequest:
         continues = bool(self.continue_final_message)
         opens = not continues if self.add_generation_prompt is None else self.add_generation_prompt
         return GenerationRequest(

@@ -60,7 +60,7 @@ class CompletionRequest(SamplingFields, frozen=True, kw_only=True, forbid_unknow
             raise InvalidRequest(f"'prompt' has {len(prompt)} prompts; the limit is {PROMPTS_MAX}.", param="prompt")
         return cast("list[Prompt]", prompt)
 
-    def asked(self) -> GenerationRequest:
+    def to_generation(self) -> GenerationRequest:
         return GenerationRequest(
             model=self.model,
             prompts=self.prompts(),

@@ -78,7 +78,7 @@ class CountRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         continues = self.messages[-1].role == "assistant"
         return ChatPrompt(messages, add_generation_prompt=not continues, continue_final=continues)
 
-    def asked(self) -> GenerationRequest:
+    def to_generation(self) -> GenerationRequest:
         """For counting tokens only; the values for sampling are placeholders."""
         return GenerationRequest(
             model=self.model,
@@ -112,7 +112,7 @@ class MessagesRequest(CountRequest, frozen=True, kw_only=True, forbid_unknown_fi
     diagnostics: Any = None
     inference_geo: Any = None
 
-    def asked(self) -> GenerationRequest:
+    def to_generation(self) -> GenerationRequest:
         return GenerationRequest(
             model=self.model,
             prompts=[self.prompt()],

@@ -47,7 +47,7 @@ class UnknownFields:
         self.ignore = ignore
         self.ignored: list[str] = []
 
-    def drop(self, path: str) -> None:
+    def ignore_field(self, path: str) -> None:
         """Account for the unknown field at `path`, whose value is not empty. Raises UnknownParameter."""
         if not self.ignore or len(self.ignored) >= IGNORED_MAX:
             raise unknown_parameter(path)
@@ -95,7 +95,7 @@ class StructShape:
                 return
             for name in [name for name in value if name not in fields and name != self.tag_field]:
                 if not is_empty(value.pop(name)):
-                    unknown.drop(f"{path}.{name}" if path else name)
+                    unknown.ignore_field(f"{path}.{name}" if path else name)
             for name, inner in fields.items():
                 if inner is not None and name in value:
                     inner.remove_unknown(value[name], unknown, f"{path}.{name}" if path else name)

@@ -70,7 +70,7 @@ class ServedModels:
         self._following = asyncio.Lock()
         for model in self.active().values():
             files = _read(model.path)
-            self._take(model, files)
+            self._take_files(model, files)
             if isinstance(files, OSError | ValueError) and len(self._faults) == len(self.active()):
                 raise files
         if removed := [model.name for model in self.all if not model.active and model.origin == "config"]:
@@ -95,7 +95,7 @@ class ServedModels:
         self._refused = refused
         self._apply()
 
-    def keep(self, name: str, files: ModelFiles) -> None:
+    def keep_files(self, name: str, files: ModelFiles) -> None:
         """What was read of a model that was added just now."""
         self._files[name] = files
         self._faults.pop(name, None)
@@ -110,17 +110,17 @@ class ServedModels:
         self._faults = {name: fault for name, fault in self._faults.items() if paths.get(name) == fault[0]}
         self._apply()
 
-    async def load(self) -> bool:
+    async def load_files(self) -> bool:
         """Read the files of those that are new, and again of those that could not be read, one after another and not in
         the loop. Whether all could."""
         async with self._following:
             for model in list(self.active().values()):
                 if model.name not in self._files:
-                    self._take(model, await asyncio.to_thread(_read, model.path))
+                    self._take_files(model, await asyncio.to_thread(_read, model.path))
                     self._apply()
         return not self._faults
 
-    def _take(self, model: BaseModel, files: ModelFiles | OSError | ValueError) -> None:
+    def _take_files(self, model: BaseModel, files: ModelFiles | OSError | ValueError) -> None:
         """What came of reading them."""
         if isinstance(files, ModelFiles):
             self._files[model.name] = files

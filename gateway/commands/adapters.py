@@ -69,7 +69,7 @@ def add_command(
             promote=promote,
         )
         administration = console.administration
-        made = write(console, lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep))
+        made = write(console, lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep_content))
     _warn(staged)
     shown = msgspec.to_builtins(AddedAdapterView.of(made))
     show_row(shown if as_json else shown | {"added": made[1].number}, as_json=as_json)

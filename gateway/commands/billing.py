@@ -118,7 +118,7 @@ def invoice_command(console: Console, invoice_id: str, as_json: bool) -> None:
 
     def query(connection: sa.Connection) -> WholeInvoiceView:
         found = invoices.get(connection, invoice_id)
-        return WholeInvoiceView.whole(found, invoices.lines(connection, invoice_id), adapter_names(connection))
+        return WholeInvoiceView.of_lines(found, invoices.lines(connection, invoice_id), adapter_names(connection))
 
     view = read(console, query)
     if as_json:

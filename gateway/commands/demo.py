@@ -123,7 +123,7 @@ def _register(
     administration = console.administration
     return [
         administration.register_adapter(
-            connection, Registration(name=name, tenant_id=tenant, base_model=base.name), one.facts, one.keep
+            connection, Registration(name=name, tenant_id=tenant, base_model=base.name), one.facts, one.keep_content
         )[0]
         for name, one in zip(names, staged, strict=True)
     ]

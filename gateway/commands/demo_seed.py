@@ -86,20 +86,20 @@ class Demo:
         supervisor.check_port(self._config.gateway.host, self._config.gateway.port)
         self._file.unlink(missing_ok=True)
         secrets, served, steps = self._prepare(processes=True)
-        start = steps.begin("the engine and the gateway start")
+        start = steps.begin_start_step("the engine and the gateway start")
 
         def changed(pids: dict[str, int]) -> None:
             self._write_file(secrets, served, pids)
 
         def ready() -> None:
-            start.end(quiet=True)
+            start.end_start_step(quiet=True)
             self._say(f"==> ready, {time.monotonic() - began:.1f} s after the start\n")
             self._say(welcome(self._config.base_url, secrets, served, self._file, self._log_dir))
 
         try:
             asyncio.run(supervisor.Supervisor(specs, self._say, changed).run(ready))
         finally:
-            start.end(quiet=True)
+            start.end_start_step(quiet=True)
             self._file.unlink(missing_ok=True)  # what it says is true only while they run
 
     def seed(self) -> None:
@@ -234,7 +234,7 @@ class Seed:
         if facts.digest in {version.digest for version in had}:
             return
         wanted = Registration(name=name, tenant_id=tenant_id, base_model=example.base, promote=True)
-        self._administration.register_adapter(connection, wanted, facts, example.staged.keep)
+        self._administration.register_adapter(connection, wanted, facts, example.staged.keep_content)
 
     def _multipliers(self) -> dict[str, str]:
         return {tier: factor for tier, factor in MULTIPLIERS.items() if self._config.tier(tier) is not None}

@@ -80,7 +80,7 @@ def add_command(
         context_tokens=context_tokens,
         change=msgspec.convert({name: value for name, value in given.items() if value is not None}, ModelChange),
     )
-    made = _with_engine(console, lambda changes: changes.add(wanted, lambda name, files: None))
+    made = _with_engine(console, lambda changes: changes.add_model(wanted, lambda name, files: None))
     show_row(_shown(made), as_json=as_json)
 
 

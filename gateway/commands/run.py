@@ -161,10 +161,10 @@ def _serve(console: Console, *, fake: bool, workers: int, log_dir: Path | None) 
     if lacking:
         with steps.step(f"the models, once: {size_of(lacking)}"):
             install_models(config, click.echo)
-    start = steps.begin("the engine and the gateway start")
+    start = steps.begin_start_step("the engine and the gateway start")
 
     def ready() -> None:
-        start.end(quiet=True)
+        start.end_start_step(quiet=True)
         if log_dir is not None:
             click.echo(f"The log, a JSON object a line: {log_dir}")
         click.echo(f"Laneway serves at {config.base_url}; Ctrl-C stops it.")
@@ -173,7 +173,7 @@ def _serve(console: Console, *, fake: bool, workers: int, log_dir: Path | None) 
     try:
         asyncio.run(supervisor.Supervisor(kept, click.echo, changed=lambda pids: None).run(on_ready=ready))
     finally:
-        start.end(quiet=True)
+        start.end_start_step(quiet=True)
 
 
 def _install(config: Config) -> None:

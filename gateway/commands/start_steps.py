@@ -25,20 +25,20 @@ class StartProgress:
         self._silence_s_max = silence_s_max
         self._number = 0
 
-    def begin(self, name: str) -> StartStep:
+    def begin_start_step(self, name: str) -> StartStep:
         """Print the next step's number and name; it lasts until `end`."""
         self._number += 1
         return StartStep(self._say, f"==> {self._number}/{self._total} {name}", self._silence_s_max)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        began = self.begin(name)
+        began = self.begin_start_step(name)
         try:
             yield
         except BaseException:
-            began.end(quiet=True)
+            began.end_start_step(quiet=True)
             raise
-        began.end()
+        began.end_start_step()
 
 
 class StartStep:
@@ -53,20 +53,20 @@ class StartStep:
         self._ticker = threading.Thread(target=self._tick, name="step-progress", daemon=True)
         self._ticker.start()
 
-    def end(self, *, quiet: bool = False) -> None:
+    def end_start_step(self, *, quiet: bool = False) -> None:
         """Print what it took, unless `quiet` or already ended."""
         if self._ended.is_set():
             return
         self._ended.set()
         self._ticker.join()
         if not quiet:
-            self._say(f"    done after {self.seconds:.1f} s")
+            self._say(f"    done after {self.elapsed_s:.1f} s")
 
     @property
-    def seconds(self) -> float:
+    def elapsed_s(self) -> float:
         """Since it began."""
         return time.monotonic() - self._began
 
     def _tick(self) -> None:
         while not self._ended.wait(self._silence_s_max):
-            self._say(f"    … {self.seconds:.0f} s")
+            self._say(f"    … {self.elapsed_s:.0f} s")

@@ -79,7 +79,7 @@ class AdapterLoader:
         """Tell the engine of it, once however many ask."""
         task = self._loading.get(digest)
         if task is None:
-            task = self._loading[digest] = asyncio.create_task(self._load(digest, model))
+            task = self._loading[digest] = asyncio.create_task(self._load_adapter(digest, model))
             task.add_done_callback(lambda task: self._ended(digest, task))
         await asyncio.shield(task)
 
@@ -88,7 +88,7 @@ class AdapterLoader:
         if not task.cancelled():
             task.exception()  # retrieved: no caller may be waiting any more, as after the loss of the engine
 
-    def forget(self, digest: str) -> None:
+    def forget_adapter(self, digest: str) -> None:
         """The engine said that it does not know it."""
         self._known.pop(digest, None)
 
@@ -97,13 +97,13 @@ class AdapterLoader:
         for digest in [digest for digest, (base, _) in self._known.items() if base == model]:
             del self._known[digest]
 
-    async def drop(self, digest: str) -> None:
+    async def unload_adapter(self, digest: str) -> None:
         """Return once no request of any gateway runs on it, and the engine forgot it. Raises AdapterFailed,
         EngineUnavailable."""
         self._known.pop(digest, None)
         await self._engine.unload_adapter(digest)
 
-    async def _load(self, digest: str, model: str) -> None:
+    async def _load_adapter(self, digest: str, model: str) -> None:
         if (unloading := self._unloading.get(digest)) is not None:
             await asyncio.wait([unloading])
         if lacking := await self._lacking([digest]):  # resolved here: an engine must not evaluate a tenant's patterns

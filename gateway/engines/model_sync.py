@@ -81,19 +81,19 @@ class ModelLoader:
             info = have.get(name)
             if not model.active:
                 if info is not None:
-                    self._begin(name, self._unload(name))
+                    self._begin_change(name, self._unload(name))
             elif info is None:
                 if name not in self._failed or now >= self._failed[name][2]:
-                    self._begin(name, self._load(model))
+                    self._begin_change(name, self._load_model(model))
             elif self._pinned.get(name, self._known(model, info)) != model.pinned:
-                self._begin(name, self._load(model))
+                self._begin_change(name, self._load_model(model))
         self._dismissed -= there.keys()
         nameless = have.keys() - there.keys() - self._dismissed
         # Whoever cannot read the database does not know what has a row: it counts anew.
         self._nameless = {name: self._nameless.get(name, now) if self._fresh() else now for name in nameless}
         for name, since in self._nameless.items():
             if name not in self._working and self._fresh() and now >= since + NAMELESS_S:
-                self._begin(name, self._dismiss(name))
+                self._begin_change(name, self._dismiss(name))
         self._follow_again(now)
         self._told({name: reason for name, (_, reason, _) in self._failed.items()})
 
@@ -126,7 +126,7 @@ class ModelLoader:
     def _fail(self, model: BaseModel, reason: str) -> None:
         self._failed[model.name] = model, reason, asyncio.get_running_loop().time() + RETRY_S
 
-    def _begin(self, name: str, work: Coroutine[None, None, None]) -> None:
+    def _begin_change(self, name: str, work: Coroutine[None, None, None]) -> None:
         task = self._working[name] = asyncio.create_task(work, name=f"model-{name}")
         task.add_done_callback(lambda task: self._ended(name, task))
 
@@ -140,7 +140,7 @@ class ModelLoader:
         elif not isinstance(error, EngineUnavailable):  # which is told all of it when it is back
             _log.critical("model.follow_failed", exc_info=error, extra={"fields": {"model": name}})
 
-    async def _load(self, model: BaseModel) -> None:
+    async def _load_model(self, model: BaseModel) -> None:
         """Raises EngineUnavailable."""
         try:
             why = await self._engine.load_model(

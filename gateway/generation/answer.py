@@ -61,7 +61,7 @@ class AnswerText:
         self._pieces: list[str] = []
         self._drawn: DrawnIds | None = None
 
-    def add(self, text: str, drawn: DrawnIds | None) -> None:
+    def add_text(self, text: str, drawn: DrawnIds | None) -> None:
         if text:
             self._pieces.append(text)
             if len(self._pieces) > PIECES_MAX:
@@ -72,7 +72,7 @@ class AnswerText:
             else:
                 self._drawn.extend(drawn)
 
-    def take(self, last: bool) -> TextPiece:
+    def take_piece(self, last: bool) -> TextPiece:
         """What came since the last call. `last`: nothing more will come."""
         pieces, drawn = self._pieces, self._drawn
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
@@ -136,10 +136,10 @@ class Answer:
         if self.left or self.cut is not None:
             abort()
 
-    def add(self, index: int, text: str, drawn: DrawnIds | None = None) -> None:
+    def add_text(self, index: int, text: str, drawn: DrawnIds | None = None) -> None:
         """More of one text; "" when tokens came that show nothing yet."""
         self.begun = True
-        self.texts[index].add(text, drawn)
+        self.texts[index].add_text(text, drawn)
         self._changed[index] = None
         if self._push is not None:
             self._push()
@@ -153,32 +153,32 @@ class Answer:
         self.body = b"".join([part async for part in piecewise(self.whole(self))])
         return self.body
 
-    def finish(self, usage: TokenUsage) -> None:
+    def finish_answer(self, usage: TokenUsage) -> None:
         self.usage = usage
-        self._end()
+        self._close_answer()
 
     def fail(self, error: ApiError) -> None:
         self.error = error
-        self._end()
+        self._close_answer()
 
-    def _end(self) -> None:
+    def _close_answer(self) -> None:
         self._abort = self._push = self.whole = None  # breaks reference cycles
         self.ended = True
         self.wake()
 
     # ---- the reader's side
 
-    def take(self) -> list[TextPiece]:
+    def take_pieces(self) -> list[TextPiece]:
         """What came since the last call, of each text that has something new."""
         changed, self._changed = self._changed, {}
         texts, ended = self.texts, self.ended
-        return [texts[index].take(ended) for index in changed]
+        return [texts[index].take_piece(ended) for index in changed]
 
     def take_all(self) -> list[TextPiece]:
         """When no more comes: all that was not taken, of every text."""
         assert self.usage is not None or self.error is not None
         self._changed.clear()
-        return [text.take(True) for text in self.texts]
+        return [text.take_piece(True) for text in self.texts]
 
     def has_news(self) -> bool:
         return bool(self._changed)

@@ -35,7 +35,7 @@ class Coalescer(Generic[Item, Answer]):
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._drain_task: asyncio.Task[None] | None = None
 
-    def ask(self, asked: Item) -> asyncio.Future[Answer]:
+    def submit(self, asked: Item) -> asyncio.Future[Answer]:
         """Whoever cancels its future before its turn is left out. Raises TooManyWaiting."""
         if len(self._waiting) >= self._waiting_max:
             raise TooManyWaiting(f"{self._waiting_max} wait already")

@@ -43,7 +43,7 @@ class ExhaustedBudgets:
         self._clock = clock
         self._known: dict[str, _Memory] = {}
 
-    def note(self, caller: Caller, error: BudgetExceeded) -> None:
+    def note_refusal(self, caller: Caller, error: BudgetExceeded) -> None:
         """Note a refusal by the ledger. Only a budget with nothing left is remembered."""
         if not error.nothing_left:
             return
@@ -53,7 +53,7 @@ class ExhaustedBudgets:
         until = self._clock() + REMEMBER_S
         self._known[caller.key_id] = _Memory(self._revision(), until, error.resets_at, error.message, error.code or "")
 
-    def check(self, caller: Caller) -> None:
+    def check_budget(self, caller: Caller) -> None:
         """Raises BudgetExceeded with the ledger's message while the refusal is remembered."""
         known = self._known.get(caller.key_id)
         if known is None:

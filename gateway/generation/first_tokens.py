@@ -77,13 +77,13 @@ class FirstTokens:
     def observe(self, tier: str, seconds: float, prompt_tokens: int) -> None:
         """From a request's arrival to its first token."""
         target_ms = self._sections[tier].ttft_target_ms(prompt_tokens)
-        self._count(tier, bucket(seconds * 1000), within=seconds * 1000 <= target_ms)
+        self._count_first_token(tier, bucket(seconds * 1000), within=seconds * 1000 <= target_ms)
 
     def refused(self, tier: str) -> None:
         """With a 503, before it had a token."""
-        self._count(tier, REFUSED, within=False)
+        self._count_first_token(tier, REFUSED, within=False)
 
-    def _count(self, tier: str, number: int, *, within: bool) -> None:
+    def _count_first_token(self, tier: str, number: int, *, within: bool) -> None:
         minute = int(self._now_s() // 60) * MINUTE
         count = self._counts.setdefault(minute, {}).setdefault((tier, number), [0, 0])
         count[0] += 1
@@ -124,7 +124,9 @@ class FirstTokens:
         now = int(self._now_s()) * SECOND
         sweep = self._swept_at is None or now - self._swept_at > 3600 * SECOND
         try:
-            await self._database.keep(lambda connection: _write(connection, rows, now if sweep else None))
+            await self._database.write_in_background(
+                lambda connection: _write(connection, rows, now if sweep else None)
+            )
         except DatabaseUnavailable:
             self._changed |= minutes & self._counts.keys()
             raise

@@ -87,14 +87,14 @@ class Generator:
             raise errors.EngineDown("This server is stopping.")
         admission = await self._limiter.admit(caller.subjects, 0)
         try:
-            self._exhausted.check(caller)
+            self._exhausted.check_budget(caller)
         except errors.BudgetExceeded as error:
-            await admission.finish(0)
+            await admission.finish_request(0)
             error.limit_headers = admission.headers()
             raise
         return admission
 
-    async def begin(
+    async def begin_request(
         self,
         caller: Caller,
         asked: GenerationRequest,
@@ -114,12 +114,12 @@ class Generator:
             if len(route.candidates) > 1:  # each may count the prompt again: refuse first what cannot fit
                 await self._limiter.reserve(admission, asked.tokens_min)
             plan, fallbacks = await self._selector.first(caller, asked, route, tier, line)
-            return await self._begin(caller, asked, line, call, plan, fallbacks, tier, admission)
+            return await self._begin_request(caller, asked, line, call, plan, fallbacks, tier, admission)
         except (errors.Unavailable, DatabaseUnavailable):
             self._first_tokens.refused(tier)
             raise
 
-    async def _begin(
+    async def _begin_request(
         self,
         caller: Caller,
         asked: GenerationRequest,
@@ -150,7 +150,7 @@ class Generator:
         )
         if not fallbacks:
             work.answer.model = plan.target.name
-        line.hold()
+        line.retain()
         owner = asyncio.create_task(self._own(work), name=work.request_id)
         self._owners[owner] = work
         owner.add_done_callback(self._owners.pop)
@@ -164,7 +164,7 @@ class Generator:
         self._admitting += 1  # counts for the journal's room as a running request
         try:
             await self._limiter.reserve(admission, tokens)
-            return None if call is None else await call.begin()
+            return None if call is None else await call.begin_call()
         finally:
             self._admitting -= 1
 
@@ -190,16 +190,16 @@ class Generator:
         choices: TextRuns | None = None
         try:
             await self._confirm(work)
-            held = await self._holding.hold(work)
+            held = await self._holding.place_hold(work)
             work.answer.granted = held.max_tokens
-            await self._load(work)
+            await self._load_adapter(work)
             choices = self._choices(work, held)
             with self._metrics.running.labels(work.tier).track_inprogress():
                 outcome = await choices.run()
                 if outcome.ending == ADAPTER_UNKNOWN_ENDING and not outcome.made:
                     # Another gateway had it unloaded meanwhile. Nothing ran: load it again, and ask again, once.
-                    self._forget(work)
-                    await self._load(work)
+                    self._forget_adapter(work)
+                    await self._load_adapter(work)
                     choices = self._choices(work, held)
                     outcome = await choices.run()
                 first = outcome
@@ -212,21 +212,21 @@ class Generator:
         except errors.ApiError as error:
             await end_refused(work.admission, error)
             if isinstance(error, errors.BudgetExceeded):
-                self._exhausted.note(work.caller, error)
+                self._exhausted.note_refusal(work.caller, error)
             if error.status == 429:
                 error.limit_headers = work.admission.headers()
             await self._fail(work, error)
         except asyncio.CancelledError:
             if choices is not None:
-                self._cut_off(work, choices.cut_off())
+                self._cut_off(work, choices.interrupted_outcome())
             raise
         except Exception:  # noqa: BLE001 - the owner is a process edge: counted, logged, and the caller is told
             self._metrics.errors.inc()
             _log.exception("generation.failed", extra={"fields": {"request_id": work.request_id}})
             if choices is not None:
                 choices.stop()
-            await self._holding.void(work, "internal_error")  # unless it had its ending
-            await work.admission.give_back()
+            await self._holding.void_hold(work, "internal_error")  # unless it had its ending
+            await work.admission.refund()
             await self._fail(work, errors.InternalError())
         finally:
             work.line.release()
@@ -254,7 +254,7 @@ class Generator:
                 await self._limiter.reserve(work.admission, plan.tokens_max)
             except errors.RateLimited:
                 return None
-            held = await self._holding.move(work, plan)
+            held = await self._holding.move_hold(work, plan)
             if held is not None:
                 work.plan = plan
                 work.answer.granted = held.max_tokens
@@ -262,10 +262,10 @@ class Generator:
                 return held
         return None
 
-    def _forget(self, work: InFlight) -> None:
+    def _forget_adapter(self, work: InFlight) -> None:
         """The engine does not know its adapter."""
         if work.target.adapter is not None:
-            self._loader.forget(work.target.adapter.digest)
+            self._loader.forget_adapter(work.target.adapter.digest)
 
     def _first_token(self, work: InFlight) -> None:
         record = work.line.record
@@ -283,7 +283,7 @@ class Generator:
         except DatabaseUnavailable:
             raise errors.DatabaseDown("Keys cannot be checked now. Try again in a moment.") from None
 
-    async def _load(self, work: InFlight) -> None:
+    async def _load_adapter(self, work: InFlight) -> None:
         """See that the engine knows the adapter. Raises EngineAway; the hold is voided then."""
         adapter = work.target.adapter
         if adapter is None:
@@ -292,7 +292,7 @@ class Generator:
             await self._loader.ensure(adapter.digest, adapter.base_model)
         except (AdapterFailed, EngineUnavailable, OSError, ValueError) as error:
             _log.warning("submit.failed", extra={"fields": {"request_id": work.request_id, "reason": str(error)}})
-            await self._holding.void(work, "engine_unavailable")
+            await self._holding.void_hold(work, "engine_unavailable")
             raise errors.EngineDown(ENGINE_UNAVAILABLE_MESSAGE) from None
 
     def _submit(self, work: InFlight, choice: TextRun) -> Generation:
@@ -324,23 +324,23 @@ class Generator:
         usage = TokenUsage(outcome.prompt, outcome.cached, outcome.billed)
         if outcome.made:
             if work.first is not None and outcome.error is None:
-                await work.first.keep(await work.answer.spell(usage))
-            await self._holding.settle(work, outcome)
-            choices.recorded()
+                await work.first.keep_answer(await work.answer.spell(usage))
+            await self._holding.settle_hold(work, outcome)
+            choices.confirm_recorded()
         else:
-            await self._holding.void(work, outcome.ending)
+            await self._holding.void_hold(work, outcome.ending)
             if outcome.refused and outcome.error is not None:
                 if outcome.ending == ADAPTER_UNKNOWN_ENDING:
-                    self._forget(work)
+                    self._forget_adapter(work)
                 raise outcome.error
         discarded = outcome.made - outcome.billed
         record.ending = outcome.ending
         record.cached_tokens, record.shared_tokens = outcome.cached, outcome.shared
         record.completion_tokens, record.discarded_tokens = outcome.billed, discarded
         if outcome.made or outcome.error is None:
-            await work.admission.finish(work.prompt_tokens + outcome.made)
+            await work.admission.finish_request(work.prompt_tokens + outcome.made)
         else:  # it came to nothing, and not by its caller: it takes nothing
-            await work.admission.give_back()
+            await work.admission.refund()
         metrics.endings.labels(work.tier, outcome.ending).inc()
         metrics.tokens.labels(work.tier, "prompt").inc(outcome.prompt)
         metrics.tokens.labels(work.tier, "cached").inc(outcome.cached)
@@ -351,7 +351,7 @@ class Generator:
         if outcome.error is not None:
             await self._fail(work, outcome.error)
         else:
-            work.answer.finish(usage)
+            work.answer.finish_answer(usage)
 
     def _cut_off(self, work: InFlight, outcome: Outcome) -> None:
         """The process ends and waits no longer: what was made counts all the same. A request that had its ending keeps
@@ -359,14 +359,14 @@ class Generator:
         record = work.line.record
         record.ending, record.completion_tokens = outcome.ending, outcome.billed
         if outcome.made:
-            self._holding.keep(work, outcome)
+            self._holding.journal_settlement(work, outcome)
 
     async def _fail(self, work: InFlight, error: errors.ApiError) -> None:
         work.line.record.code = error.code
         if error.status == errors.Unavailable.status and work.line.record.ttft_s is None:
             self._first_tokens.refused(work.tier)
         if work.first is not None:
-            await work.first.forget()
+            await work.first.forget_call()
         work.answer.fail(error)
 
     # ---- ends that come from elsewhere
@@ -381,7 +381,7 @@ class Generator:
         callers = ((work.request_id, work.caller) for work in self._owners.values())
         return {one: TenantName(caller.tenant_id or "", caller.tenant_slug or "") for one, caller in callers}
 
-    def end(self, key_ids: Container[str]) -> None:
+    def end_requests_of(self, key_ids: Container[str]) -> None:
         """End the requests of these keys: they are billed for what their callers have got."""
         for work in list(self._owners.values()):
             if work.caller.key_id in key_ids:
@@ -389,9 +389,9 @@ class Generator:
 
     def unrecordable(self) -> str | None:
         """Why usage of one request more could not be recorded for sure; None: it could."""
-        return self._holding.refuses(len(self._owners) + self._admitting)
+        return self._holding.why_unrecordable(len(self._owners) + self._admitting)
 
-    def running(self) -> int:
+    def requests_running(self) -> int:
         return len(self._owners)
 
     def begin_stop(self) -> None:

@@ -43,15 +43,15 @@ class RequestHolds:
         self._settler = settler
         self._metrics = metrics
 
-    def refuses(self, requests: int) -> str | None:
+    def why_unrecordable(self, requests: int) -> str | None:
         """Why the usage of so many requests could not be recorded for sure; None: it could."""
         return self._settler.refuses(requests)
 
-    def keep(self, work: InFlight, outcome: Outcome) -> None:
+    def journal_settlement(self, work: InFlight, outcome: Outcome) -> None:
         """Settle it at the next start: this process ends, and waits for nothing."""
-        self._settler.keep(_settlement(work, outcome))
+        self._settler.journal_settlement(_settlement(work, outcome))
 
-    async def hold(self, work: InFlight) -> Held:
+    async def place_hold(self, work: InFlight) -> Held:
         """Committed before the engine hears of the request. Raises BudgetExceeded, ModelNotPriced, LedgerAway."""
         started = time.perf_counter()
         work.before_hold_s = work.line.age_s()
@@ -71,17 +71,17 @@ class RequestHolds:
             )
         return answer
 
-    async def move(self, work: InFlight, plan: RequestPlan) -> Held | None:
+    async def move_hold(self, work: InFlight, plan: RequestPlan) -> Held | None:
         """None: it is refused, and the hold is as it was. Raises LedgerAway; the hold is voided then."""
         try:
             async with Patience(HOLD_WAIT_S):
                 answer = await self._ledger.move(_hold_request(work, plan))
         except (LedgerUnavailable, TimeoutError, HoldEnded, HoldUnknown):
-            await self.void(work, "ledger_unavailable")
+            await self.void_hold(work, "ledger_unavailable")
             raise errors.DatabaseDown("Budgets cannot be checked now. Try again in a moment.") from None
         return None if isinstance(answer, HoldRefused) else answer
 
-    async def settle(self, work: InFlight, outcome: Outcome) -> None:
+    async def settle_hold(self, work: InFlight, outcome: Outcome) -> None:
         """Raises LedgerAway when neither the database nor the journal took it; the log has the settlement then."""
         settlement = _settlement(work, outcome)
         started = time.perf_counter()
@@ -101,7 +101,7 @@ class RequestHolds:
             fields = {"request_id": work.request_id, "outcome": ended.outcome}
             _log.error("settlement.too_late", extra={"fields": fields})
 
-    async def void(self, work: InFlight, reason: str) -> None:
+    async def void_hold(self, work: InFlight, reason: str) -> None:
         """Raises nothing: who waits for the answer is told how it ended, come what may."""
         work.line.record.ending = reason
         try:

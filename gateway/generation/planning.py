@@ -108,7 +108,7 @@ class RequestPlanner:
         check_ids(asked.rules, asked.sampling, info.vocab_size)
         known, encoding = {} if known is None else known, (model.encoding, info.vocab_size)
         if encoding not in known:
-            known[encoding] = await self._count(caller, model, info, asked)
+            known[encoding] = await self._count_prompts(caller, model, info, asked)
         prompts = known[encoding]
         return RequestPlan(
             target=target,
@@ -123,10 +123,10 @@ class RequestPlanner:
     async def count(self, caller: Caller, target: ModelTarget, asked: GenerationRequest) -> int:
         """The tokens of one prompt. Raises ApiError."""
         model, info = self._served(target)
-        [counted] = await self._count(caller, model, info, asked, least=0)
+        [counted] = await self._count_prompts(caller, model, info, asked, least=0)
         return len(counted.ids)
 
-    async def _count(
+    async def _count_prompts(
         self,
         caller: Caller,
         model: ServedModel,
@@ -141,7 +141,7 @@ class RequestPlanner:
             model.tokenizer, model.encoding, window, asked.prompts, tenant=_tenant(caller), echo=asked.echo
         )
 
-    def check(self, target: ModelTarget) -> None:
+    def check_served(self, target: ModelTarget) -> None:
         """Raises ModelUnavailable, EngineAway."""
         self._served(target)
 

@@ -156,14 +156,14 @@ class IdempotentCall:
         self._replays = replays
         self._asked = asked
 
-    async def look(self) -> Replayed | None:
+    async def look_up(self) -> Replayed | None:
         """None: it has not come before. Writes nothing. Raises IdempotencyInFlight, IdempotencyMismatch, AnswerNotKept,
         AnswerUnreadable, Overloaded, and DatabaseUnavailable."""
-        return await self._replays.look(self._asked)
+        return await self._replays.look_up(self._asked)
 
-    async def begin(self) -> FirstCall | Replayed:
+    async def begin_call(self) -> FirstCall | Replayed:
         """Raises as `look`."""
-        return await self._replays.begin(self._asked)
+        return await self._replays.begin_call(self._asked)
 
 
 class FirstCall:
@@ -177,16 +177,16 @@ class FirstCall:
         self._asked = asked
         self._kept = False
 
-    async def keep(self, answer: bytes) -> None:
+    async def keep_answer(self, answer: bytes) -> None:
         """Whether it is replayed is now its hold's matter: when that is not settled, the call may run again."""
         self._kept = True
-        await self._replays.keep(self._asked, answer)
+        await self._replays.keep_answer(self._asked, answer)
 
-    async def forget(self) -> None:
+    async def forget_call(self) -> None:
         """After `keep` nothing happens."""
         if not self._kept:
             self._kept = True
-            await self._replays.forget(self._asked.request_id)
+            await self._replays.forget_call(self._asked.request_id)
 
 
 class Replays:
@@ -214,7 +214,7 @@ class Replays:
         fingerprint = hashlib.sha256(route.encode() + b"\n" + body).hexdigest()
         return IdempotentCall(self, IdempotencyKey(tenant_id or "", key_id, name, fingerprint, request_id))
 
-    async def look(self, asked: IdempotencyKey) -> Replayed | None:
+    async def look_up(self, asked: IdempotencyKey) -> Replayed | None:
         """As `IdempotentCall.look`."""
         answered = await _within(BEGIN_S_MAX, _ask(self._looks, asked))
         return None if answered is None else await self._answer(asked, answered)
@@ -229,7 +229,7 @@ class Replays:
             return True
         return False
 
-    async def begin(self, asked: IdempotencyKey) -> FirstCall | Replayed:
+    async def begin_call(self, asked: IdempotencyKey) -> FirstCall | Replayed:
         """As `IdempotentCall.begin`."""
         while True:
             answered = await self._begun(asked)
@@ -245,7 +245,7 @@ class Replays:
             return await _within(BEGIN_S_MAX, begun)
         except (DatabaseUnavailable, asyncio.CancelledError):
             begun.cancel()
-            forgetting = asyncio.create_task(self.forget(asked.request_id))
+            forgetting = asyncio.create_task(self.forget_call(asked.request_id))
             self._forgetting.add(forgetting)
             forgetting.add_done_callback(self._forgetting.discard)
             raise
@@ -261,7 +261,7 @@ class Replays:
             _log.error("replay.unreadable", extra={"fields": {"request_id": request_id, "reason": str(error)}})
             raise errors.AnswerUnreadable() from None
 
-    async def keep(self, asked: IdempotencyKey, answer: bytes) -> None:
+    async def keep_answer(self, asked: IdempotencyKey, answer: bytes) -> None:
         """As `FirstCall.keep`. When it fails, the call is in flight until its hold has ended."""
         fits = len(answer) <= ANSWER_BYTES_MAX and self._keeping_bytes + len(answer) <= KEEPING_BYTES_MAX
         sealed = None
@@ -271,14 +271,14 @@ class Replays:
                 sealed = await _beside_the_loop(self._sealing.seal, answer, asked.owner)
             finally:
                 self._keeping_bytes -= len(answer)
-        await self._end(_Ending(asked.request_id, sealed))
+        await self._end_call(_Ending(asked.request_id, sealed))
 
-    async def forget(self, request_id: str) -> None:
+    async def forget_call(self, request_id: str) -> None:
         """As `FirstCall.forget`. When it fails, it is done later."""
-        if not await self._end(_Ending(request_id, forget=True)) and len(self._forget_later) < FORGET_LATER_MAX:
+        if not await self._end_call(_Ending(request_id, forget=True)) and len(self._forget_later) < FORGET_LATER_MAX:
             self._forget_later.add(request_id)
 
-    async def _end(self, ending: _Ending) -> bool:
+    async def _end_call(self, ending: _Ending) -> bool:
         """False: not, or not yet; what waits for the database is written when it answers."""
         size = len(ending.answer or b"")
 
@@ -406,7 +406,7 @@ def remove_expired(connection: sa.Connection) -> int:
 def _ask(grouping: Coalescer[A, T], asked: A) -> asyncio.Future[T]:
     """Raises Overloaded."""
     try:
-        return grouping.ask(asked)
+        return grouping.submit(asked)
     except TooManyWaiting:
         raise errors.Overloaded(f"Too many calls with an {HEADER} wait. Try again in a moment.") from None
 

@@ -41,7 +41,7 @@ class Selector:
     def counting(self, caller: Caller, name: str) -> ModelTarget:
         """Whose tokenizer counts for this name. Raises ModelNotFound, ModelUnavailable, EngineAway."""
         target = self._router.route(caller, name, "").candidates[0]
-        self.planner.check(target)
+        self.planner.check_served(target)
         return target
 
     async def first(

@@ -22,7 +22,7 @@ class StopScanner:
     def stopped(self) -> bool:
         return self.matched is not None
 
-    def push(self, text: str) -> str:
+    def push_text(self, text: str) -> str:
         """Add a piece; return what may be shown of it all. Sets `matched` when a stop is complete: then what is
         returned is the last of the text, and nothing may be pushed any more."""
         assert not self.stopped, "the text has ended"
@@ -38,7 +38,7 @@ class StopScanner:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
-    def finish(self) -> str:
+    def flush_text(self) -> str:
         """The text is over without a stop: what was held back."""
         held, self._held = self._held, ""
         return held

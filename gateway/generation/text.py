@@ -22,7 +22,7 @@ class DrawnIds:
         self._ids = array("I")
         self._values = array("d")
 
-    def add(self, offset: int, logprobs: Logprobs) -> None:
+    def add_id(self, offset: int, logprobs: Logprobs) -> None:
         """Add an id. `logprobs`: the id's own first, then the likeliest ids."""
         self._offsets.append(offset)
         self._ids.extend([id_ for id_, _ in logprobs])
@@ -72,22 +72,22 @@ class TextOfIds:
         """The stop sequence that ended the text."""
         return self._scanner.matched
 
-    def push(self, ids: list[int], logprobs: Sequence[Logprobs] = ()) -> str:
+    def push_ids(self, ids: list[int], logprobs: Sequence[Logprobs] = ()) -> str:
         """The new text that may be shown. Ids after a stop are not counted and show nothing. `logprobs`: of each id, or
         of none; `take_drawn` gives them back for those that counted."""
         if self._bulk and not logprobs:
             self.tokens += len(ids)
-            return self._detokenizer.push(ids if ids[-1] not in self._stop_ids else ids[:-1])
+            return self._detokenizer.push_ids(ids if ids[-1] not in self._stop_ids else ids[:-1])
         shown = ""
         for at, id_ in enumerate(ids):
             if self._scanner.stopped:
                 break
             self.tokens += 1
             if logprobs:
-                self._drawn.add(self._chars, logprobs[at])
-            text = "" if id_ in self._stop_ids else self._detokenizer.push([id_])
+                self._drawn.add_id(self._chars, logprobs[at])
+            text = "" if id_ in self._stop_ids else self._detokenizer.push_ids([id_])
             self._chars += len(text)
-            shown += text if self.tokens <= self._min_tokens else self._scanner.push(text)
+            shown += text if self.tokens <= self._min_tokens else self._scanner.push_text(text)
         return shown
 
     def take_drawn(self) -> DrawnIds:
@@ -95,9 +95,9 @@ class TextOfIds:
         drawn, self._drawn = self._drawn, DrawnIds()
         return drawn
 
-    def finish(self) -> str:
+    def flush_text(self) -> str:
         """No more ids come: what was held back."""
         if self._scanner.stopped:
             return ""
-        shown = self._scanner.push(self._detokenizer.finish())
-        return shown if self._scanner.stopped else shown + self._scanner.finish()
+        shown = self._scanner.push_text(self._detokenizer.flush_text())
+        return shown if self._scanner.stopped else shown + self._scanner.flush_text()

@@ -121,17 +121,17 @@ class TextRuns:
             if choice.generation is not None:
                 choice.generation.abort()
 
-    def cut_off(self) -> Outcome:
+    def interrupted_outcome(self) -> Outcome:
         """What there is until now, when the process ends and waits no longer. `run` must have been cancelled."""
         self.stop()
         for choice in self.all:
             if choice.end is None:
-                choice.end = self._cut_short(choice, _token_usage(choice))
+                choice.end = self._early_ending(choice, _token_usage(choice))
                 if choice.end.error is not None and self._failure is None:
                     self._failure = choice.end
         return self._sum_up()
 
-    def recorded(self) -> None:
+    def confirm_recorded(self) -> None:
         """What was made is in the books."""
         for choice in self.all:
             if choice.generation is not None and choice.end is not None and choice.end.made:
@@ -146,7 +146,7 @@ class TextRuns:
     async def _follow(self, choice: TextRun) -> None:
         """Pass the tokens of one text on until it ends."""
         try:
-            end = await self._made(choice)
+            end = await self._run_text(choice)
         except (EngineUnavailable, frames.ProtocolError) as error:
             _log.warning("submit.failed", extra={"fields": self._fields(reason=str(error))})
             end = TextEnding("engine_unavailable", None, errors.EngineDown(ENGINE_UNAVAILABLE_MESSAGE), refused=True)
@@ -158,59 +158,59 @@ class TextRuns:
             self.stop()
         choice.started.set()
 
-    async def _made(self, choice: TextRun) -> TextEnding:
+    async def _run_text(self, choice: TextRun) -> TextEnding:
         """Raises EngineUnavailable, ProtocolError."""
         if self._stopped:
-            return self._cut_short(choice, NO_USAGE)
+            return self._early_ending(choice, NO_USAGE)
         generation = choice.generation = self._submit(choice)
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        generation.listen(lambda: self._news(choice, generation, over))
+        generation.listen(lambda: self._on_ids(choice, generation, over))
         await over
         event = generation.ending
         assert event is not None, "a generation ends with its ending"
         if isinstance(event, frames.Refused):
             return self._refused(event)
-        if rest := choice.text.finish():
-            self._work.answer.add(choice.index, rest)
-        return self._judge(choice, event)
+        if rest := choice.text.flush_text():
+            self._work.answer.add_text(choice.index, rest)
+        return self._ending_of(choice, event)
 
-    def _news(self, choice: TextRun, generation: Generation, over: asyncio.Future[None]) -> None:
+    def _on_ids(self, choice: TextRun, generation: Generation, over: asyncio.Future[None]) -> None:
         """Something came, with no task switch between the engine's socket and the answer. `over` ends the waiting."""
         if over.done():
             return
         try:
-            if ids := generation.take():
-                self._take(choice, generation, ids)
+            if ids := generation.take_ids():
+                self._take_ids(choice, generation, ids)
         except Exception as error:  # noqa: BLE001 - raised again in the owner, which waits for `over`
             over.set_exception(error)
             return
         if generation.ending is not None:
             over.set_result(None)
 
-    def _take(self, choice: TextRun, generation: Generation, ids: list[int]) -> None:
+    def _take_ids(self, choice: TextRun, generation: Generation, ids: list[int]) -> None:
         """Ids into text, and the text to whoever reads."""
         work, text = self._work, choice.text
         if not choice.started.is_set():
-            self._begin(choice)
+            self._submit_text(choice)
         if text.stopped:
             return
         if work.sampling.logprobs >= 0:
-            work.answer.add(choice.index, text.push(ids, generation.take_logprobs()), text.take_drawn())
+            work.answer.add_text(choice.index, text.push_ids(ids, generation.take_logprobs()), text.take_drawn())
         else:
-            work.answer.add(choice.index, text.push(ids))
+            work.answer.add_text(choice.index, text.push_ids(ids))
         if text.stopped:
             generation.abort()
 
-    def _begin(self, choice: TextRun) -> None:
+    def _submit_text(self, choice: TextRun) -> None:
         work = self._work
         choice.started.set()
         self._first_token(work)
         if work.echo:
             prompt, skip = work.prompts[choice.prompt], work.rules.skip_special_tokens
             text = prompt.text or work.model.tokenizer.decode(prompt.ids, skip_special_tokens=skip)
-            work.answer.add(choice.index, text)
+            work.answer.add_text(choice.index, text)
 
-    def _judge(self, choice: TextRun, event: frames.Finished | EngineLost) -> TextEnding:
+    def _ending_of(self, choice: TextRun, event: frames.Finished | EngineLost) -> TextEnding:
         usage = _token_usage(choice)
         reason = event.reason if isinstance(event, frames.Finished) else "lost"
         made = max(usage.completion_tokens, choice.text.tokens)
@@ -219,7 +219,7 @@ class TextRuns:
         if reason == "stop" or reason == "length":
             return TextEnding(reason, reason, None, made, usage)
         if (self._stopped and reason == "aborted") or self._work.answer.left or self._stopping():
-            return self._cut_short(choice, usage)
+            return self._early_ending(choice, usage)
         fields = self._fields(reason=reason, message=event.message)
         if reason == "error":
             _log.error("generation.engine_failed", extra={"fields": fields})
@@ -228,7 +228,7 @@ class TextRuns:
         error = errors.EngineDown("The engine was lost while it answered. Try again in a moment.")
         return TextEnding("engine_lost", None, error, made, usage)
 
-    def _cut_short(self, choice: TextRun, usage: frames.EngineUsage) -> TextEnding:
+    def _early_ending(self, choice: TextRun, usage: frames.EngineUsage) -> TextEnding:
         """Stopped by us: because another text failed, the caller left, the answer is cut, or the process ends."""
         made = max(usage.completion_tokens, choice.text.tokens)
         if self._failure is not None:

@@ -72,7 +72,7 @@ class Workers:
         texts = await asyncio.gather(*(self._ask(number) for number in numbers))
         return merge_metrics(dict(zip(numbers, texts, strict=True)))
 
-    async def silent(self) -> list[int]:
+    async def silent_workers(self) -> list[int]:
         """Which of the workers do not answer now."""
         others = [number for number in range(self._place.workers) if number != self._place.number]
         answers = await asyncio.gather(*(ask_worker(socket_path(self._data_dir, number), PULSE) for number in others))

@@ -66,7 +66,7 @@ class Front:
             await send(message)
 
         try:
-            await self._pace.turn()
+            await self._pace.wait_turn()
             await self._answer(scope, receive, send_named, line)
         finally:
             del scope[SERVER_SEND]  # type: ignore[misc]  # the server's exchange has the scope: a cycle for the collector

@@ -61,7 +61,7 @@ class Form:
                     _check_rate(came, time.monotonic() - began - idle_s)
                 await on_bytes(len(body))
                 if body:
-                    await self._take(parser, body)
+                    await self._feed_parser(parser, body)
                 if not more:
                     parser.close()
                     return self._whole()
@@ -71,16 +71,16 @@ class Form:
             if self._file is not None:
                 self._file.close()
 
-    async def _take(self, parser: PushMultipartParser, body: bytes) -> None:
+    async def _feed_parser(self, parser: PushMultipartParser, body: bytes) -> None:
         for event in parser.parse(body):
             if isinstance(event, MultipartSegment):
-                await asyncio.to_thread(self._begin, event)
+                await asyncio.to_thread(self._begin_part, event)
             elif event:
                 await self._data(bytes(event))
             else:
-                await self._end()
+                await self._end_part()
 
-    def _begin(self, segment: MultipartSegment) -> None:
+    def _begin_part(self, segment: MultipartSegment) -> None:
         self._parts += 1
         if self._parts > PARTS_MAX:
             raise errors.InvalidRequest(f"The form has more than {PARTS_MAX} parts.")
@@ -124,9 +124,9 @@ class Form:
             raise errors.InvalidRequest(f"{self._name!r} is over {FIELD_BYTES_MAX} bytes.", param=self._name)
         self._text.append(data)
 
-    async def _end(self) -> None:
+    async def _end_part(self) -> None:
         if self._file is not None:
-            await self._file.finish()
+            await self._file.finish_file()
             self._file = None
         elif self._text is not None:
             self._fields.setdefault(self._name, []).append(b"".join(self._text))
@@ -159,7 +159,7 @@ class _File:
         if self._waiting_bytes >= BLOCK_BYTES:
             await asyncio.to_thread(self._flush)
 
-    async def finish(self) -> None:
+    async def finish_file(self) -> None:
         await asyncio.to_thread(self._flush)
         self.close()
 

@@ -82,19 +82,19 @@ class JobRunner:
     def __init__(self) -> None:
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}  # by directory, with its encoding
 
-    def load(self, directory: str, encoding: str) -> Tokenizer:
+    def load_tokenizer(self, directory: str, encoding: str) -> Tokenizer:
         """Raises OSError or ValueError."""
         known = self._tokenizers.get(directory)
         if known is None or known[0] != encoding:
             known = self._tokenizers[directory] = encoding, Tokenizer.load(Path(directory))
         return known[1]
 
-    def do(self, job: Job) -> Reply:
+    def run_job(self, job: Job) -> Reply:
         """Raises OSError or ValueError for a tokenizer that cannot be loaded."""
         try:
             if isinstance(job, ReadJob):
                 return ReadResult(_read(job))
-            tokenizer = self.load(job.directory, job.encoding)
+            tokenizer = self.load_tokenizer(job.directory, job.encoding)
             prompts = job.prompts
             if isinstance(prompts, LargeBody):
                 read = read_request(prompts.kind, prompts.body, ignore_unknown=prompts.ignore_unknown).asked.prompts

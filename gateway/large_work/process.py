@@ -41,7 +41,7 @@ def main() -> None:
     for argument in sys.argv[2:]:
         directory, _, encoding = argument.rpartition("=")
         with contextlib.suppress(OSError, ValueError):  # a job that needs this tokenizer reports the error
-            worker.load(directory, encoding)
+            worker.load_tokenizer(directory, encoding)
     gc.collect()
     gc.freeze()  # else the collector would write to, and so copy, shared pages
     while True:
@@ -64,7 +64,7 @@ def _serve(connection: socket.socket, worker: JobRunner) -> None:
         signal.alarm(ALARM_S)
         reply: Reply | str
         try:
-            reply = worker.do(_decode(frame))
+            reply = worker.run_job(_decode(frame))
         except (OSError, ValueError, MemoryError, RecursionError) as error:
             reply = f"{type(error).__name__}: {error}"
         _send(connection, reply)

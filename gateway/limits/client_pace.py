@@ -41,10 +41,10 @@ class ClientPace:
         due = max(self._due.get(client, 0.0), now - self._burst_s) + self._interval_s
         self._due[client] = due = min(due, now + DELAY_S_MAX)
         if len(self._due) > CLIENTS_MAX:
-            self._forget(now)
+            self._forget_clients(now)
         return max(0.0, due - now)
 
-    def _forget(self, now: float) -> None:
+    def _forget_clients(self, now: float) -> None:
         """Drop the clients whose burst is whole again; without such clients, all of them."""
         self._due = {client: due for client, due in self._due.items() if due > now - self._burst_s}
         if len(self._due) > CLIENTS_MAX:

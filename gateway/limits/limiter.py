@@ -65,13 +65,13 @@ class Admission:
         self.shared_requests = 1 if shared else 0
         self.shared_tokens = tokens if shared else 0
 
-    async def finish(self, tokens_used: int) -> None:
+    async def finish_request(self, tokens_used: int) -> None:
         """Free the place and give back the tokens that were reserved and not used."""
-        await self._end(requests=0, tokens=max(0, self.tokens - tokens_used))
+        await self._end_once(requests=0, tokens=max(0, self.tokens - tokens_used))
 
-    async def give_back(self) -> None:
+    async def refund(self) -> None:
         """Free the place and give back the request and all tokens."""
-        await self._end(requests=1, tokens=self.tokens)
+        await self._end_once(requests=1, tokens=self.tokens)
 
     def reserved(self, more: int, shown: LimitState, *, shared: bool) -> None:
         """Called by the limiter: `more` tokens were taken, in Redis if `shared`."""
@@ -80,10 +80,10 @@ class Admission:
         if shared:
             self.shared, self.shared_tokens = True, self.shared_tokens + more
 
-    async def _end(self, requests: int, tokens: int) -> None:
+    async def _end_once(self, requests: int, tokens: int) -> None:
         if self._open:
             self._open = False
-            self._shown = await self._limiter.end(self, requests, tokens)
+            self._shown = await self._limiter.end_admission(self, requests, tokens)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """As things stood when it was admitted, or, after its end, then."""
@@ -95,9 +95,9 @@ async def end_refused(admission: Admission, error: BaseException) -> None:
     could otherwise be repeated without limit. An error of this service (5xx) takes nothing."""
     ours = isinstance(error, ApiError) and error.status >= 500
     if ours or isinstance(error, DatabaseUnavailable):
-        await admission.give_back()
+        await admission.refund()
     else:
-        await admission.finish(0)
+        await admission.finish_request(0)
 
 
 @dataclass(slots=True, frozen=True)
@@ -142,7 +142,7 @@ class Limiter:
         """Take one request, `tokens` tokens (prompt and the most it may make) and one place, of every subject, or
         nothing. Raises RateLimited."""
         place = f"{self._process}:{next(self._numbers)}"
-        shown, shared = await self._take(subjects, tokens, place, requests=1)
+        shown, shared = await self._take_slot(subjects, tokens, place, requests=1)
         admission = self._open[place] = Admission(self, subjects, place, tokens, shown, shared=shared)
         return admission
 
@@ -151,10 +151,10 @@ class Limiter:
         then."""
         more = tokens - admission.tokens
         if more > 0:
-            shown, shared = await self._take(admission.subjects, more, admission.place, requests=0)
+            shown, shared = await self._take_slot(admission.subjects, more, admission.place, requests=0)
             admission.reserved(more, shown, shared=shared)
 
-    async def _take(
+    async def _take_slot(
         self, subjects: Sequence[Subject], tokens: int, place: str, requests: int
     ) -> tuple[LimitState, bool]:
         """The state of the limits afterwards, and whether Redis counted the request. Raises RateLimited."""
@@ -169,7 +169,7 @@ class Limiter:
             raise rates.refusal(limited, decision.taken, tokens, requests)
         return (limited, decision.taken), shared
 
-    async def end(self, admission: Admission, requests: int, tokens: int) -> LimitState:
+    async def end_admission(self, admission: Admission, requests: int, tokens: int) -> LimitState:
         """How things stand then."""
         subjects, place, shared = admission.subjects, admission.place, self._shared
         unanswered = self._unanswered.pop(place, None)
@@ -179,7 +179,7 @@ class Limiter:
         self._open.pop(place, None)
         alone = shared is None or shared.away
         limited = self._parts(subjects) if alone else subjects
-        shown = limited, self._rates.end(self._now(), limited, place, requests=requests, tokens=tokens)
+        shown = limited, self._rates.release_slot(self._now(), limited, place, requests=requests, tokens=tokens)
         if shared is None:
             return shown
         # Give back no more than Redis counted. The place is ended in any case: Redis may have it from a renewal.
@@ -198,7 +198,7 @@ class Limiter:
     def _give_back(self, shared: SharedRates, place: str, owed: _UnreportedUse) -> asyncio.Future[Decision]:
         """A question that breaks off may have been heard, or not: asked again, it changes nothing in Redis unless the
         place is still there."""
-        asked = shared.end(owed.subjects, place, requests=owed.requests, tokens=owed.tokens)
+        asked = shared.release_slot(owed.subjects, place, requests=owed.requests, tokens=owed.tokens)
 
         def over(done: asyncio.Future[Decision]) -> None:
             if not done.cancelled() and done.exception() is not None:
@@ -226,7 +226,7 @@ class Limiter:
         """Know how many gateways there are, and whether Redis is there, before the first request."""
         if self._shared is not None:
             await self._probe(self._shared)
-        await self.look()
+        await self.refresh()
 
     async def _probe(self, shared: SharedRates) -> None:
         at = await shared.probe()
@@ -238,12 +238,12 @@ class Limiter:
     async def run(self) -> None:
         """Keep the places of whoever runs, count the gateways, and look for Redis while it is away; until cancelled."""
         while True:
-            await self.look()
+            await self.refresh()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._forgot.wait()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Once."""
         if self._count_gateways is not None:
             with contextlib.suppress(DatabaseUnavailable):  # it stays what it was; nobody is admitted meanwhile
@@ -291,7 +291,8 @@ class Limiter:
             raise
         self._ahead_us = decision.at - self._clock()
         if any(
-            one.running < self._rates.running(subject) for one, subject in zip(decision.taken, subjects, strict=True)
+            one.running < self._rates.slots_taken(subject)
+            for one, subject in zip(decision.taken, subjects, strict=True)
         ):
             self._forgot.set()
         return decision

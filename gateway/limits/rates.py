@@ -111,7 +111,9 @@ class Rates:
                 one.places[place] = now + self._lease_us
         return Decision(allowed, now, [one.taken() for one in known])
 
-    def end(self, now: int, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int) -> list[SubjectUse]:
+    def release_slot(
+        self, now: int, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int
+    ) -> list[SubjectUse]:
         """Free a place, and give back so much, where the place is still there."""
         known = [self._flowed(subject, now) for subject in subjects]
         for one in known:
@@ -130,7 +132,7 @@ class Rates:
         known = self._known.get(subject.id)
         return (0.0, 0.0, 0) if known is None else (known.requests, known.tokens, known.at)
 
-    def running(self, subject: Subject) -> int:
+    def slots_taken(self, subject: Subject) -> int:
         known = self._known.get(subject.id)
         return 0 if known is None else len(known.places)
 
@@ -143,7 +145,7 @@ class Rates:
     def _flowed(self, subject: Subject, now: int) -> _SubjectState:
         known = self._known.pop(subject.id, None)
         if known is None:
-            self._forget()
+            self._forget_subject()
             known = _SubjectState(at=now)
         self._known[subject.id] = known
         known.flow(subject.allowance, now)
@@ -151,7 +153,7 @@ class Rates:
             del known.places[place]
         return known
 
-    def _forget(self) -> None:
+    def _forget_subject(self) -> None:
         """Make room for one."""
         if len(self._known) >= self._subjects_max:
             idle = next((id_ for id_, known in self._known.items() if not known.places), None)

@@ -138,7 +138,9 @@ class SharedRates:
         """As `Rates.admit`. `own`: what this gateway itself has taken, of which Redis may have lost the account."""
         return self._ask("admit", subjects, place, tokens, requests, own)
 
-    def end(self, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int) -> asyncio.Future[Decision]:
+    def release_slot(
+        self, subjects: Sequence[Subject], place: str, *, requests: int, tokens: int
+    ) -> asyncio.Future[Decision]:
         """As `Rates.end`; also of a place that was asked for and of which no answer came."""
         return self._ask("end", subjects, place, tokens, requests, None)
 

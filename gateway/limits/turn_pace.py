@@ -19,7 +19,7 @@ class RequestPace:
         self._at_once = self._left = at_once
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         """Wait for a place; returns at once while fewer than `at_once` requests began in this turn."""
         if self.try_turn():
             return
@@ -31,10 +31,10 @@ class RequestPace:
         """Take a place in this turn; False if there is none."""
         if not self._left or self._waiting:
             return False
-        self._take()
+        self._take_place()
         return True
 
-    def _take(self) -> None:
+    def _take_place(self) -> None:
         if self._left == self._at_once:  # the first of this turn
             asyncio.get_running_loop().call_soon(self._next)
         self._left -= 1
@@ -45,5 +45,5 @@ class RequestPace:
         while self._left and self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():  # else it was cancelled
-                self._take()
+                self._take_place()
                 waiter.set_result(None)

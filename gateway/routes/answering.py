@@ -69,11 +69,11 @@ async def _answer(
     line.record.ignored = read.ignored
     asked = read.asked
     call = _call(services, request, caller, body, streams=asked.stream)
-    begun: InFlight | Replayed | None = None if call is None else await call.look()
+    begun: InFlight | Replayed | None = None if call is None else await call.look_up()
     if begun is None:
-        begun = await services.generator.begin(caller, asked, line, admission, call)
+        begun = await services.generator.begin_request(caller, asked, line, admission, call)
     if isinstance(begun, Replayed):
-        await admission.give_back()
+        await admission.refund()
         line.record.replay_of = begun.request_id
         return ReplayedAnswer(begun.body)
     work = begun
@@ -95,7 +95,7 @@ async def _replay(services: Services, request: Request[Any, Any, Any], caller: C
         return None
     body = await read_body(request, services.config.gateway.body_bytes_max)
     call = _call(services, request, caller, body, streams=False)
-    replayed = None if call is None else await call.look()
+    replayed = None if call is None else await call.look_up()
     if replayed is None:
         return None
     line_of(request).record.replay_of = replayed.request_id

@@ -67,7 +67,7 @@ async def admit_operator(services: Services, request: Request[Any, Any, Any], op
     if opt.get("everyones") and caller.tenant_id is not None:
         raise errors.InsufficientRole(f"The role {caller.role} lacks this: it is about all tenants.")
     if access == "write":
-        await services.write_limits.take(caller)
+        await services.write_limits.count_write(caller)
     return Actor(caller.key_id, line_of(request).record.request_id, caller.role, caller.tenant_id)
 
 

@@ -35,7 +35,7 @@ async def count_tokens(request: Request[Any, Any, Any], services: Services) -> T
         read = await services.generator.read(caller, "count", body)
         line_of(request).record.ignored = read.ignored
         counted = await services.generator.count(caller, read.asked)
-    await admission.finish(0)
+    await admission.finish_request(0)
     return TokenCount(counted)
 
 

@@ -52,12 +52,14 @@ class Bookkeeper:
     async def run_once(self) -> None:
         """Raises DatabaseUnavailable."""
         limit = FOLD_SQLITE_MAX if self._database.is_sqlite else rollups.FOLD_MAX
-        while (await self._database.keep(lambda connection: rollups.fold_usage(connection, limit=limit))).more:
+        while (
+            await self._database.write_in_background(lambda connection: rollups.fold_usage(connection, limit=limit))
+        ).more:
             pass
         if await self._database.report(self._due):
             await self._note_engine()
             result = await self._database.report(reconcile.reconcile_minute)
-            await self._database.keep(lambda connection: reconcile.record(connection, result))
+            await self._database.write_in_background(lambda connection: reconcile.record(connection, result))
             _tell(result)
         standing = await self._database.report(reconcile.open_findings)
         self._metrics.imbalances.set(standing.imbalances)
@@ -86,7 +88,9 @@ class Bookkeeper:
             lost_tokens=report.tokens_lost,
             idle=not report.running and not any(report.waiting.values()),
         )
-        await self._database.keep(lambda connection: engine_books.record_count(connection, before, engine, after))
+        await self._database.write_in_background(
+            lambda connection: engine_books.record_count(connection, before, engine, after)
+        )
 
 
 def _tell(result: Reconciliation) -> None:

@@ -103,7 +103,7 @@ class Exporter:
             f"The file lies on the host {job.host!r}, and this is {self._host!r}: ask a gateway there. {again}"
         )
 
-    async def drop(self, export_id: str) -> None:
+    async def delete_files(self, export_id: str) -> None:
         """Its files, if they are here."""
         await asyncio.to_thread(shutil.rmtree, self.folder(export_id), ignore_errors=True)
 
@@ -111,7 +111,7 @@ class Exporter:
         """Until cancelled."""
         while True:
             try:
-                while await self.turn():
+                while await self.export_next():
                     pass
                 self._away = ""
             except (DatabaseUnavailable, OSError) as error:
@@ -120,7 +120,7 @@ class Exporter:
                 self._away = str(error)
             await asyncio.sleep(self._poll_s)
 
-    async def turn(self) -> bool:
+    async def export_next(self) -> bool:
         """Work off the oldest export, if it is free. Raises DatabaseUnavailable, OSError."""
         if not await self._database.read(jobs.has_waiting):
             return False
@@ -137,7 +137,7 @@ class Exporter:
             await asyncio.to_thread(label, self._database, job.spec, self._provider)
             status, words = await self._process(job, folder)
         except asyncio.CancelledError:
-            await self.drop(job.id)
+            await self.delete_files(job.id)
             await self._database.write(lambda c: jobs.release_claim(c, job.id, self._gateway_id))
             raise
         except BillingRefused as error:
@@ -149,7 +149,7 @@ class Exporter:
             _log.info("export.done", extra={"fields": fields})
             return
         _log.warning("export.ended", extra={"fields": fields})
-        await self.drop(job.id)
+        await self.delete_files(job.id)
         if status != EXIT_STOPPED:
             again = status < 0 or status == EXIT_AGAIN  # killed, or without its database
             reason = words or f"the process ended with {status}"
@@ -208,7 +208,7 @@ class Exporter:
         if gone:
             await self._database.write(lambda c: jobs.remove(c, gone))
         for export_id in set(there) - kept:
-            await self.drop(export_id)
+            await self.delete_files(export_id)
 
 
 def _make_empty(folder: Path) -> None:

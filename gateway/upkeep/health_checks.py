@@ -192,7 +192,7 @@ class HealthChecks:
         return "ok", f"{live} renew their leases"
 
     async def _workers(self) -> Finding:
-        silent = await self._siblings.silent()
+        silent = await self._siblings.silent_workers()
         workers = self._place.workers
         if silent:
             which = ", ".join(map(str, silent))

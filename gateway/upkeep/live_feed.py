@@ -61,7 +61,7 @@ class Watcher:
         self._event = event
         self._news.set()
 
-    def end(self) -> None:
+    def end_watch(self) -> None:
         self._ended = True
         self._news.set()
 
@@ -100,7 +100,7 @@ class LiveFeed:
             raise Overloaded(f"{KEY_WATCHERS_MAX} of this key watch the engine here already, which is the limit.")
         watcher = Watcher(self._left)
         if self._closed:
-            watcher.end()
+            watcher.end_watch()
             return watcher
         self._watchers[watcher] = key_id
         if self._task is None:
@@ -114,9 +114,9 @@ class LiveFeed:
         """Nobody is told any more: all streams end."""
         self._closed = True
         for watcher in list(self._watchers):
-            watcher.end()
+            watcher.end_watch()
 
-    async def look(self, age_s_max: float = PERIOD_S) -> Snapshot:
+    async def latest_snapshot(self, age_s_max: float = PERIOD_S) -> Snapshot:
         """A snapshot of at most that age, shared by all who ask meanwhile. Raises EngineUnavailable."""
         if self._engine.ready and self._shot is not None and time.monotonic() - self._shot[0] < age_s_max:
             return self._shot[1]
@@ -146,7 +146,7 @@ class LiveFeed:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("live.failed", exc_info=error)
             for watcher in list(self._watchers):
-                watcher.end()
+                watcher.end_watch()
             self._watchers.clear()
         elif self._watchers and not self._closed:  # one came while it was being cancelled
             self._task = asyncio.create_task(self._run(), name="live")
@@ -159,7 +159,7 @@ class LiveFeed:
         while True:
             event: bytes | None = None
             try:
-                snapshot = await self.look(age_s_max=0.0)
+                snapshot = await self.latest_snapshot(age_s_max=0.0)
             except EngineUnavailable as error:
                 if away != str(error):
                     away = str(error)

@@ -74,7 +74,7 @@ class RevisionWatch:
                 return False
             self._wanted.set()
             await self._looked.wait()
-            await self._pace.turn()  # else all waiting requests would begin in one turn, and make it stale again
+            await self._pace.wait_turn()  # else all waiting requests would begin in one turn, and make it stale again
         return True
 
     def now_s(self) -> float:
@@ -106,7 +106,7 @@ class RevisionWatch:
     async def _look(self) -> None:
         """Poll once. Without an answer for LOOK_S the row counts as unreadable until the answer arrives: a second read
         beside a hanging one would only occupy another reader thread."""
-        look = asyncio.create_task(self.poll(), name="revision-look")
+        look = asyncio.create_task(self.poll_revision(), name="revision-look")
         try:
             for _ in range(LOOK_STEPS):
                 done, _pending = await asyncio.wait([look], timeout=LOOK_S / LOOK_STEPS)
@@ -131,7 +131,7 @@ class RevisionWatch:
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
 
-    async def poll(self) -> None:
+    async def poll_revision(self) -> None:
         """Read the revision once: what was committed before is known here when it returns. Raises
         DatabaseUnavailable."""
         async with self._polling:

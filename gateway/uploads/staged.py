@@ -42,11 +42,11 @@ class StagedAdapter:
         self._store = store
         self._incoming = incoming
 
-    def keep(self) -> None:
+    def keep_content(self) -> None:
         """Make it part of the store; where the content is there already, nothing changes. In the transaction that gives
         it a row: a sweep of the store, which has the same lock, then finds it either in use or not there."""
         if not self._store.has(self.facts.digest):
-            self._store.keep(self._incoming, self.facts.digest)
+            self._store.keep_content(self._incoming, self.facts.digest)
 
     def close(self) -> None:
         self._incoming.close()
@@ -104,9 +104,9 @@ def stage_directory(
 ) -> StagedAdapter:
     """Copy the adapter in the directory `source` and check the copy, in this process. `on_bytes` hears of each byte
     when it is copied and when it is checked. Raises AdapterRefused, OSError, ValueError; then nothing is left."""
-    incoming = store.begin()
+    incoming = store.begin_incoming()
     try:
-        incoming.copy(source, on_bytes)
+        incoming.copy_files(source, on_bytes)
         shape = base_shape(base.path)
         checked = check_adapter(incoming.path, shape, rank_max=base.rank_max, dtype=base.dtype, on_bytes=on_bytes)
         write_resolved_modules(incoming.path, checked.spec)

@@ -54,7 +54,7 @@ class Sweeper:
     async def _delete(self, digest: str) -> None:
         try:
             async with asyncio.timeout(DROP_S_MAX):
-                await self._loader.drop(digest)
+                await self._loader.unload_adapter(digest)
         except (AdapterFailed, EngineUnavailable, TimeoutError):
             return  # it is in use, or there is nobody to ask
 
@@ -63,7 +63,7 @@ class Sweeper:
             revision.lock(connection)
             if digest in live_digests(connection):
                 return False
-            self._store.remove(digest)
+            self._store.remove_content(digest)
             return True
 
         if await self._database.write(remove):

@@ -71,11 +71,11 @@ class UploadSpace:
         self._came = 0
         self._settled = 0  # bytes received when the reserve was last resized
 
-    async def take(self) -> None:
+    async def reserve_space(self) -> None:
         """Reserve the space, before the first byte. Raises DiskFull."""
         await asyncio.to_thread(self._resize)
 
-    async def note(self, count: int) -> None:
+    async def count_bytes(self, count: int) -> None:
         """Call before writing `count` bytes: shrinks the reserve, or extends it. Raises DiskFull."""
         self._came += count
         if self._came > self._promised:
@@ -123,7 +123,7 @@ class ReceivedUpload:
         """What it is checked against (`staging.base_for`). Raises NotFound."""
         return await asyncio.to_thread(base_for, config, models, name, self._incoming.path)
 
-    async def check(self, base: AdapterBase) -> StagedAdapter:
+    async def check_adapter(self, base: AdapterBase) -> StagedAdapter:
         """Check it in a separate process. Raises AdapterRefused with the reason, AccessEnded, OSError."""
         self._running.view.state = "checking"
         slab = self._incoming.path / slab_name(base.dtype)
@@ -131,7 +131,7 @@ class ReceivedUpload:
         releasing = asyncio.create_task(self._space.release_for(slab), name="upload-space")
         try:
             async with self._running.bounded(None):
-                facts = await self._uploads.check(self._incoming, base)
+                facts = await self._uploads.check_incoming(self._incoming, base)
         finally:
             releasing.cancel()
             await asyncio.gather(releasing, return_exceptions=True)
@@ -180,7 +180,7 @@ class Uploads:
         self._slab_share = config.slab_item_bytes / ITEM_BYTES_MIN
         self._running: dict[str, _RunningUpload] = {}
 
-    def running(self) -> list[UploadView]:
+    def list_running(self) -> list[UploadView]:
         """Oldest first."""
         return [running.view for running in self._running.values()]
 
@@ -188,7 +188,7 @@ class Uploads:
         """Keys of the running uploads."""
         return {running.view.key_id for running in self._running.values()}
 
-    def end(self, key_ids: Container[str]) -> None:
+    def end_uploads_of(self, key_ids: Container[str]) -> None:
         """Abort the uploads of these keys."""
         for running in self._running.values():
             if running.view.key_id in key_ids:
@@ -212,15 +212,15 @@ class Uploads:
         running = self._running[view.id] = _RunningUpload(view)
         incoming: IncomingAdapter | None = None
         try:
-            incoming = await asyncio.to_thread(self.store.begin)
+            incoming = await asyncio.to_thread(self.store.begin_incoming)
             space = UploadSpace(DiskReserve(incoming.path, self._free_min_bytes), view.bytes_total, self._slab_share)
-            await space.take()
+            await space.reserve_space()
             limits = {CONFIG_FILE: FILES[CONFIG_FILE], WEIGHTS_FILE: bytes_max}
 
             async def note(count: int) -> None:
                 view.bytes_received += count
                 self._metrics.upload_bytes.inc(count)
-                await space.note(count)
+                await space.count_bytes(count)
 
             async with running.bounded(self._settings.upload_s_max):
                 form = Form(incoming.path, limits, FIELDS)
@@ -238,7 +238,7 @@ class Uploads:
 
     def _check_places(self, by: Actor) -> None:
         """Raises RateLimited when the tenant has no free place, Overloaded when all places are taken."""
-        tenants = [view.tenant_id for view in self.running() if view.tenant_id is not None]
+        tenants = [view.tenant_id for view in self.list_running() if view.tenant_id is not None]
         if by.tenant_id is not None and tenants.count(by.tenant_id) >= self._settings.uploads_per_tenant_max:
             raise errors.RateLimited(
                 f"{self._settings.uploads_per_tenant_max} uploads of this tenant are running, which is the limit "
@@ -263,7 +263,7 @@ class Uploads:
             raise errors.RequestTooLarge(f"The upload is over the limit of {limit} bytes, {why}.", param=WEIGHTS_FILE)
         return limit
 
-    async def check(self, incoming: IncomingAdapter, base: AdapterBase) -> Facts:
+    async def check_incoming(self, incoming: IncomingAdapter, base: AdapterBase) -> Facts:
         """Ask a process that does nothing else. Raises AdapterRefused."""
         arguments = ["check", str(incoming.path), "--model", str(base.path), "--name", base.name]
         arguments += ["--rank-max", str(base.rank_max), "--dtype", base.dtype, *(["--slab"] if base.slabs else [])]

@@ -93,7 +93,7 @@ class WholeInvoiceView(InvoiceView, frozen=True, kw_only=True):
     lines: list[LineView]
 
     @classmethod
-    def whole(cls, invoice: Invoice, lines: Sequence[InvoiceLine], names: dict[str, str]) -> WholeInvoiceView:
+    def of_lines(cls, invoice: Invoice, lines: Sequence[InvoiceLine], names: dict[str, str]) -> WholeInvoiceView:
         shown = [LineView.of(line, names) for line in lines]
         return cls(**msgspec.structs.asdict(InvoiceView.of(invoice)), lines=shown)
 

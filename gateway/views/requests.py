@@ -104,7 +104,7 @@ class WholeRequestView(RequestView, frozen=True, kw_only=True):
     corrections: list[CorrectionView]
 
     @classmethod
-    def whole(cls, found: WholeRequest) -> WholeRequestView:
+    def of_request(cls, found: WholeRequest) -> WholeRequestView:
         return cls(
             **msgspec.structs.asdict(RequestView.of(found.request)),
             hold=HoldView.of(found.hold),

@@ -89,4 +89,4 @@ async def test_a_stop_with_something_in_the_journal(
     with sqlite3.connect(str(services.database.sqlite_path)) as connection:
         found = connection.execute(str(sa.select(sa.func.count()).select_from(leases))).fetchone()
     assert found == (0 if back else 1,)
-    await services.leases.release()
+    await services.leases.release_lease()

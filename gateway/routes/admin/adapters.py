@@ -55,9 +55,9 @@ class AdapterController(Controller):
             wanted, base = _registration(upload.fields), await _base(services, by, upload)
             wanted = msgspec.structs.replace(wanted, base_model=base.name)
             await services.database.read(lambda c: _check_tenants(c, wanted, by))  # before the work, not after it
-            staged = await upload.check(base)
+            staged = await upload.check_adapter(base)
             made = await services.database.administer(
-                lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep)
+                lambda c: administration.register_adapter(c, wanted, staged.facts, staged.keep_content)
             )
         return AddedAdapterView.of(made)
 
@@ -65,12 +65,12 @@ class AdapterController(Controller):
     async def check_adapter(self, request: Request[Any, Any, Any], services: Services, by: Actor) -> Facts:
         """Everything that an upload does to check an adapter, and nothing of it stays."""
         async with services.uploads.receive(request, by) as upload:
-            return (await upload.check(await _base(services, by, upload))).facts
+            return (await upload.check_adapter(await _base(services, by, upload))).facts
 
     @get("/uploads", opt={"route": "/v1/admin/adapters/uploads", "everyones": True})
     async def list_uploads(self, services: Services) -> list[UploadView]:
         """Uploads that this gateway process receives or checks now, oldest first, each with its tenant and key."""
-        return services.uploads.running()
+        return services.uploads.list_running()
 
     @get("/", opt={"route": "/v1/admin/adapters"})
     async def list_adapters(

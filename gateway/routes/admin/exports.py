@@ -81,7 +81,7 @@ class ExportController(Controller):
         """Cancel it, or give up its file when it is done."""
         job = await services.database.administer(lambda c: administration.end_export(c, export_id))
         if job.state == "removed":  # on another host its next export sees to it
-            await services.exporter.drop(job.id)
+            await services.exporter.delete_files(job.id)
 
     @get("/{export_id:str}/file", opt={"route": "/v1/admin/exports/{export_id}/file"}, status_code=200)
     async def download(self, services: Services, by: Actor, export_id: str) -> File:

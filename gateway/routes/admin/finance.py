@@ -106,7 +106,9 @@ async def list_periods(
 @post("/periods/close", opt={"route": "/v1/admin/periods/close", "area": "billing"}, status_code=200)
 async def close_period(services: Services, finance: Finance, data: PeriodClosing) -> InvoiceView:
     """Close a month for ever and make its invoice. What comes later is in the next."""
-    made = await services.database.keep(lambda c: finance.close_period(c, tenant=data.tenant, month=data.month))
+    made = await services.database.write_in_background(
+        lambda c: finance.close_period(c, tenant=data.tenant, month=data.month)
+    )
     return InvoiceView.of(made)
 
 
@@ -137,7 +139,7 @@ async def get_invoice(services: Services, by: Actor, invoice_id: str) -> WholeIn
         found = invoices.get(connection, invoice_id)
         if not by.sees(found.tenant_id):
             raise RowNotFound(f"there is no invoice {invoice_id!r}")
-        return WholeInvoiceView.whole(found, invoices.lines(connection, invoice_id), adapter_names(connection))
+        return WholeInvoiceView.of_lines(found, invoices.lines(connection, invoice_id), adapter_names(connection))
 
     return await services.database.read(query)
 
@@ -156,7 +158,7 @@ async def make_correction(services: Services, finance: Finance, data: NewCorrect
         assert meter is not None
         assert tokens is not None
         request_id = data.request_id
-        made = await services.database.keep(
+        made = await services.database.write_in_background(
             lambda c: finance.make_request_correction(
                 c, request_id=request_id, meter=meter, tokens=tokens, reason=data.reason
             )
@@ -170,7 +172,7 @@ async def make_correction(services: Services, finance: Finance, data: NewCorrect
     if data.tokens is not None:
         raise InvalidValue("a correction of tokens names the request_id that it is of", "tokens")
     names = {name: getattr(data, name) for name in (*others[2:], "meter")}
-    made = await services.database.keep(
+    made = await services.database.write_in_background(
         lambda c: finance.make_correction(c, tenant=tenant, picos=picos, reason=data.reason, **names)
     )
     return CorrectionView.of(made)
@@ -240,7 +242,7 @@ async def reconcile_now(services: Services, month: Month = None) -> Reconciliati
         )
 
     result = await services.database.report(prove)
-    return ReconciliationView.of(await services.database.keep(lambda c: reconcile.record(c, result)))
+    return ReconciliationView.of(await services.database.write_in_background(lambda c: reconcile.record(c, result)))
 
 
 def _place(after: str | None) -> tuple[int, str] | None:

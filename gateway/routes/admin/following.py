@@ -41,4 +41,4 @@ def reload_after_writes(services: Services) -> Middleware:
 async def reload_now(services: Services) -> None:
     """Apply here what was written. When the database goes away just then, it holds later."""
     with contextlib.suppress(DatabaseUnavailable):
-        await services.watch.poll()
+        await services.watch.poll_revision()

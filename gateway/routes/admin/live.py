@@ -73,10 +73,10 @@ class LiveStream:
                     break
             except ApiError:
                 break
-        watcher.end()
+        watcher.end_watch()
 
 
 async def _until_left(receive: Receive, watcher: Watcher) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    watcher.end()
+    watcher.end_watch()

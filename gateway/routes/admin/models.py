@@ -90,7 +90,7 @@ class ModelController(Controller):
             change=ModelChange(**given),
         )
         try:
-            made = await _changes(services, administration).add(wanted, services.models.keep)
+            made = await _changes(services, administration).add_model(wanted, services.models.keep_files)
         except EngineUnavailable as error:
             _engine_unavailable(error)
         return await _shown(services, made)
@@ -130,7 +130,7 @@ class ModelController(Controller):
         if not slash or last != "restore":
             raise errors.NotFound(f"There is nothing at {model!r}.")
         try:
-            after = await _changes(services, administration).restore(name, services.models.keep)
+            after = await _changes(services, administration).restore(name, services.models.keep_files)
         except EngineUnavailable as error:
             _engine_unavailable(error)
         return await _shown(services, after)
@@ -147,7 +147,7 @@ def _changes(services: Services, administration: Administration) -> ModelRollout
 async def _look(services: Services) -> tuple[Snapshot | None, str | None]:
     """Or why there is none."""
     try:
-        return await services.live.look(), None
+        return await services.live.latest_snapshot(), None
     except EngineUnavailable as error:
         return None, str(error)
 

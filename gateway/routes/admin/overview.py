@@ -54,7 +54,7 @@ async def _of_tiers(services: Services) -> list[Attention]:
     found = tier_attention.missed_targets(tiers, windows[tier_attention.WINDOW_S][1])
     if services.engine.ready and not services.engine.stuck:
         with contextlib.suppress(EngineUnavailable, TimeoutError):  # an engine that is away is told as such
-            snapshot = await asyncio.wait_for(services.live.look(), LOOK_S_MAX)
+            snapshot = await asyncio.wait_for(services.live.latest_snapshot(), LOOK_S_MAX)
             found = [*tier_attention.stuck_queues(tiers, snapshot), *found]
     return found
 

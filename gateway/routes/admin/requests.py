@@ -83,7 +83,7 @@ async def get_request(services: Services, by: Actor, request_id: str) -> WholeRe
         found = history.get(connection, request_id)
         if not by.sees(found.request.tenant_id):
             raise RowNotFound(f"there is no request {request_id!r}")
-        return WholeRequestView.whole(found)
+        return WholeRequestView.of_request(found)
 
     return await services.database.read(query)
 

@@ -104,7 +104,7 @@ class SessionController(Controller):
 async def _take_write(services: Services, caller: Caller, attempt: Attempt) -> None:
     """A sign-in counts as a write of its key. A refusal here does not count as a wrong key. Raises RateLimited."""
     try:
-        await services.write_limits.take(caller)
+        await services.write_limits.count_write(caller)
     except RateLimited:
         attempt.succeeded()
         raise

@@ -41,12 +41,12 @@ def new_pool(adapters_max: int = 3) -> tuple[TilePool, AdapterRows, dict[str, Mo
     pool = TilePool(arena, torch.float32, {"base": BASE}, rows)
     hosts = {digest: module_weights(ranks, seed) for seed, (digest, ranks) in enumerate(ADAPTERS.items())}
     for digest, host in hosts.items():
-        pool.add(digest, "base", pack(host, BASE))
+        pool.add_host_adapter(digest, "base", pack(host, BASE))
     return pool, rows, hosts, arena
 
 
 def place(pool: TilePool, digest: str, free: list[int]) -> None:
-    pool.place(digest, [free.pop() for _ in range(pool.pages_needed(digest))])
+    pool.place_adapter(digest, [free.pop() for _ in range(pool.pages_needed(digest))])
 
 
 def check_row(rows: AdapterRows, digest: str, host: Modules) -> None:
@@ -73,9 +73,9 @@ def test_rows_follow_places_and_removals() -> None:
         digest = dice.choice(list(ADAPTERS))
         if digest in books.placed:
             books.remove(digest)
-        elif rows.free:
+        elif rows.free_rows:
             books.place(digest)
-        assert rows.free == 3 - len(books.placed)
+        assert rows.free_rows == 3 - len(books.placed)
         assert len({rows.find(placed)[0] for placed in books.placed}) == len(books.placed)
         for placed in books.placed:
             check_row(rows, placed, hosts[placed])
@@ -89,12 +89,12 @@ def test_a_full_table_refuses_and_changes_nothing() -> None:
     before = arena.clone()
     needed = pool.pages_needed("one")
     with pytest.raises(ValueError, match="1 adapters are in the arena"):
-        pool.place("one", free[:needed])
+        pool.place_adapter("one", free[:needed])
     assert torch.equal(arena, before)
     assert pool.resident() == ["all"]
     assert pool.pages_needed("one") == needed
     pool.check_integrity()
-    pool.remove("all")
+    pool.evict_adapter("all")
     place(pool, "one", free)
     assert rows.find("one") == (0, 1)
 
@@ -112,8 +112,8 @@ def test_integrity_finds_a_wrong_row() -> None:
 def test_a_rank_that_no_row_can_hold_is_refused() -> None:
     pool, _, _, _ = new_pool()
     with pytest.raises(AdapterRefused, match=f"rank {RANK_MAX + 16}: this engine serves ranks up to {RANK_MAX}"):
-        pool.add("wide", "base", host_adapter({"q_proj": RANK_MAX + 16}))
-    assert not pool.known("wide", "base")
+        pool.add_host_adapter("wide", "base", host_adapter({"q_proj": RANK_MAX + 16}))
+    assert not pool.is_known("wide", "base")
 
 
 def test_a_model_deeper_than_the_table_is_refused() -> None:

@@ -36,9 +36,9 @@ class Served:
             source = directory / f"adapter{seed}"
             self.theirs[name] = peft_adapter(source, seed=seed, **config)
             digest = self.digests[name] = store.add_directory(source, BASE).digest
-            self.pool.load(digest, "base", store.path(digest))
+            self.pool.register_adapter(digest, "base", store.path(digest))
             needed = self.pool.pages_needed(digest)
-            self.pool.place(digest, list(range(pages, pages + needed)))
+            self.pool.place_adapter(digest, list(range(pages, pages + needed)))
             pages += needed
         self.pool.check_integrity()
 

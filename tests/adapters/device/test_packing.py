@@ -42,9 +42,9 @@ def test_adapters_take_little_more_than_their_bytes(ranks: tuple[int, ...], coun
     pages = used = 0
     for index in range(count):
         rank = ranks[index % len(ranks)]
-        pool.add(str(index), "m", hosts[rank])
+        pool.add_host_adapter(str(index), "m", hosts[rank])
         needed = pool.pages_needed(str(index))
-        pool.place(str(index), list(range(pages, pages + needed)))
+        pool.place_adapter(str(index), list(range(pages, pages + needed)))
         pages += needed
         used += hosts[rank].layout.bytes
     assert used <= pages * PAGE_BYTES <= limit * used

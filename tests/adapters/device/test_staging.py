@@ -38,7 +38,7 @@ def test_slabs_keep_the_books(actions: list[tuple[str, int]], sizes: list[int], 
     for action, number in actions:
         key = str(number)
         if action == "take" and key not in slabs:
-            gone = slabs.take(key, sizes[number], lambda other: int(other) not in stays)
+            gone = slabs.allocate_slab(key, sizes[number], lambda other: int(other) not in stays)
             if gone is None:
                 assert sum(sizes[int(other)] for other in order if int(other) in stays) + sizes[number] > 0
                 assert slabs.names() == order
@@ -48,7 +48,7 @@ def test_slabs_keep_the_books(actions: list[tuple[str, int]], sizes: list[int], 
             order = [other for other in order if other not in gone] + [key]
             slabs.view(key).fill_(number)
         elif action == "give" and key in slabs:
-            slabs.give(key)
+            slabs.free_slab(key)
             order.remove(key)
         elif action == "touch" and key in slabs:
             slabs.touch(key)
@@ -77,7 +77,7 @@ def wait_for(pool: TilePool, done: Callable[[], bool]) -> list[PoolMove]:
     moved, deadline = list[PoolMove](), time.monotonic() + 30
     while not done():
         assert time.monotonic() < deadline
-        moved += pool.poll()
+        moved += pool.poll_adapters()
         time.sleep(0.001)
     return moved
 
@@ -101,7 +101,7 @@ def new_pool(directory: Path, count: int, *, host_bytes: int, **how: object) -> 
     host = HostMemory(torch.zeros(host_bytes, dtype=torch.uint8), gate)  # type: ignore[arg-type]
     pool = TilePool(arena, torch.float32, {"base": BASE}, host=host, **how)  # type: ignore[arg-type]
     for digest, path in sources(directory, count).items():
-        pool.load(digest, "base", path)
+        pool.register_adapter(digest, "base", path)
     return pool
 
 
@@ -111,18 +111,18 @@ SLAB = 3 * 512
 def test_host_memory_keeps_the_last_used_and_what_is_waited_for(tmp_path: Path) -> None:
     pool = new_pool(tmp_path, 5, host_bytes=3 * SLAB)
     for digest in ("a0", "a1", "a2"):
-        assert pool.where(digest) == "disk"
+        assert pool.adapter_location(digest) == "disk"
         pool.bring(digest)
-        assert pool.where(digest) == "host"
-    pool.want("a0")  # waited for, and used last
-    assert pool.want("a3")
-    wait_for(pool, lambda: pool.where("a3") == "host")
+        assert pool.adapter_location(digest) == "host"
+    pool.request_load("a0")  # waited for, and used last
+    assert pool.request_load("a3")
+    wait_for(pool, lambda: pool.adapter_location("a3") == "host")
     assert pool.host.held() == ["a2", "a0", "a3"]
-    pool.pin("a2", True)
-    assert not pool.want("a4"), "all are waited for, or pinned"
-    pool.poll()
-    assert not pool.ready("a4")
-    wait_for(pool, lambda: pool.where("a4") == "host")
+    pool.pin_adapter("a2", True)
+    assert not pool.request_load("a4"), "all are waited for, or pinned"
+    pool.poll_adapters()
+    assert not pool.is_adapter_ready("a4")
+    wait_for(pool, lambda: pool.adapter_location("a4") == "host")
     assert pool.host.held() == ["a2", "a3", "a4"], "for the first of a queue one goes that is waited for"
     assert pool.evictions() == 2
 
@@ -131,16 +131,16 @@ def test_so_many_files_are_read_at_once_and_one_that_nobody_wants_gives_its_plac
     gate = Gate()
     pool = new_pool(tmp_path, READS_MAX + 2, host_bytes=20 * SLAB, read=gate)
     digests = [f"a{index}" for index in range(READS_MAX + 2)]
-    assert [pool.want(digest) for digest in digests] == [True] * READS_MAX + [False] * 2
-    assert len(pool.poll()) == 0
-    pool.drop("a1")
+    assert [pool.request_load(digest) for digest in digests] == [True] * READS_MAX + [False] * 2
+    assert len(pool.poll_adapters()) == 0
+    pool.cancel_load("a1")
     gate.open.set()
     moved = wait_for(pool, lambda: not any(pool.host.is_reading(digest) for digest in digests))
     assert sorted(move.digest for move in moved) == ["a0", "a2", "a3"]
-    assert pool.where("a1") == "disk"
+    assert pool.adapter_location("a1") == "disk"
     assert len(gate.begun) == READS_MAX
-    assert pool.want("a5")
-    wait_for(pool, lambda: pool.where("a5") == "host")
+    assert pool.request_load("a5")
+    wait_for(pool, lambda: pool.adapter_location("a5") == "host")
     pool.check_integrity()
 
 
@@ -170,7 +170,7 @@ class HandLane:
     copies: list[tuple[torch.Tensor, torch.Tensor, HandMark]] = field(default_factory=list)
     work: list[HandMark] = field(default_factory=list)
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> HandMark:
+    def begin_copy(self, target: torch.Tensor, source: torch.Tensor) -> HandMark:
         self.copies.append((target, source, HandMark()))
         return self.copies[-1][2]
 
@@ -201,7 +201,7 @@ def staged_pool(directory: Path, count: int, *, places: int, host: int) -> tuple
 
 
 def place(pool: TilePool, digest: str, free: list[int]) -> None:
-    pool.place(digest, [free.pop() for _ in range(pool.pages_needed(digest))])
+    pool.place_adapter(digest, [free.pop() for _ in range(pool.pages_needed(digest))])
 
 
 def test_a_copy_is_waited_for_by_nobody_and_its_memory_is_used_again_only_behind_its_reader(tmp_path: Path) -> None:
@@ -209,21 +209,21 @@ def test_a_copy_is_waited_for_by_nobody_and_its_memory_is_used_again_only_behind
     free = list(range(64))
     for digest in ("a0", "a1"):
         pool.bring(digest)
-    assert not pool.ready("a0")
+    assert not pool.is_adapter_ready("a0")
     assert len(lane.copies) == 1
-    assert not pool.ready("a1"), "the one place is being copied to"
+    assert not pool.is_adapter_ready("a1"), "the one place is being copied to"
     lane.finish_copy()
-    assert [move.source for move in pool.poll()] == ["host"]
-    assert pool.ready("a0")
-    assert not pool.want("a1", urgent=True), "it was promised to a0"
+    assert [move.source for move in pool.poll_adapters()] == ["host"]
+    assert pool.is_adapter_ready("a0")
+    assert not pool.request_load("a1", urgent=True), "it was promised to a0"
     place(pool, "a0", free)
-    pool.poll()
-    assert not pool.want("a1", urgent=True), "a0's tiles may still be read from there"
+    pool.poll_adapters()
+    assert not pool.request_load("a1", urgent=True), "a0's tiles may still be read from there"
     lane.finish_work()
-    pool.poll()
-    assert pool.want("a1", urgent=True)
+    pool.poll_adapters()
+    assert pool.request_load("a1", urgent=True)
     lane.finish_copy()
-    pool.poll()
+    pool.poll_adapters()
     place(pool, "a1", free)
     pool.check_integrity()
 
@@ -231,26 +231,26 @@ def test_a_copy_is_waited_for_by_nobody_and_its_memory_is_used_again_only_behind
 def test_behind_a_step_in_flight_a_copy_hides(tmp_path: Path) -> None:
     pool, lane = staged_pool(tmp_path, 2, places=2, host=2)
     pool.bring("a0")
-    assert not pool.ready("a0", hidden=False)
+    assert not pool.is_adapter_ready("a0", hidden=False)
     assert len(lane.copies) == 1
-    assert pool.ready("a0", hidden=True)
+    assert pool.is_adapter_ready("a0", hidden=True)
     place(pool, "a0", list(range(64)))
     assert not lane.copies, "the device waited for the copy"
-    assert [move.digest for move in pool.poll()] == ["a0"]
+    assert [move.digest for move in pool.poll_adapters()] == ["a0"]
     pool.check_integrity()
 
 
 def test_host_memory_stays_while_a_copy_reads_it(tmp_path: Path) -> None:
     pool, lane = staged_pool(tmp_path, 2, places=2, host=1)
     pool.bring("a0")
-    pool.want("a0")
-    pool.drop("a0")  # nobody wants it; the copy goes on all the same
-    assert not pool.want("a1", urgent=True)
+    pool.request_load("a0")
+    pool.cancel_load("a0")  # nobody wants it; the copy goes on all the same
+    assert not pool.request_load("a1", urgent=True)
     lane.finish_copy()
-    pool.poll()
-    pool.poll()
-    assert pool.want("a1", urgent=True)
-    wait_for(pool, lambda: pool.where("a1") == "host")
+    pool.poll_adapters()
+    pool.poll_adapters()
+    assert pool.request_load("a1", urgent=True)
+    wait_for(pool, lambda: pool.adapter_location("a1") == "host")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -262,16 +262,20 @@ def test_whatever_comes_and_goes_tiles_hold_what_they_should(tmp_path: Path, see
     expected = {}
     for digest in [f"a{index}" for index in range(8)]:
         expected[digest] = pool.bring(digest).clone()
-        pool.host.forget(digest)
+        pool.host.forget_adapter(digest)
     placed = 0
     for _ in range(400):
         digest = f"a{dice.randrange(8)}"
         action = dice.choice(["want", "drop", "place", "place", "remove", "copy", "work", "poll"])
         if action == "want":
-            pool.want(digest, urgent=dice.random() < 0.5)
+            pool.request_load(digest, urgent=dice.random() < 0.5)
         elif action == "drop":
-            pool.drop(digest)
-        elif action == "place" and digest not in books.placed and pool.ready(digest, hidden=dice.random() < 0.3):
+            pool.cancel_load(digest)
+        elif (
+            action == "place"
+            and digest not in books.placed
+            and pool.is_adapter_ready(digest, hidden=dice.random() < 0.3)
+        ):
             books.place(digest)
             placed += 1
         elif action == "remove" and digest in books.placed:
@@ -282,7 +286,7 @@ def test_whatever_comes_and_goes_tiles_hold_what_they_should(tmp_path: Path, see
             lane.finish_work()
         elif action == "poll":
             time.sleep(0.0005)
-            assert not any(move.error for move in pool.poll())
+            assert not any(move.error for move in pool.poll_adapters())
         books.check()
         for resident in books.placed:
             layout, start = pool._known[resident].layout, 0

@@ -36,7 +36,7 @@ RANKS = st.dictionaries(st.sampled_from(MODULES), st.integers(1, 40), min_size=1
 def test_packing_keeps_the_books(adapters: list[dict[str, int]], steps: list[tuple[str, int]], seed: int) -> None:
     pool, arena = new_pool()
     for index, ranks in enumerate(adapters):
-        pool.add(str(index), "base", host_adapter(ranks, index))
+        pool.add_host_adapter(str(index), "base", host_adapter(ranks, index))
     books = Books(pool, arena, random.Random(seed))
     for action, index in steps:
         getattr(books, action)(str(index % len(adapters)))
@@ -50,8 +50,8 @@ def test_packing_keeps_the_books(adapters: list[dict[str, int]], steps: list[tup
 def test_tiles_hold_the_weights_at_their_places() -> None:
     pool, arena = new_pool()
     modules = module_weights({"q_proj": 37, "down_proj": 5})
-    pool.add("a", "base", pack(modules, BASE))
-    pool.place("a", list(range(10, 10 + pool.pages_needed("a"))))
+    pool.add_host_adapter("a", "base", pack(modules, BASE))
+    pool.place_adapter("a", list(range(10, 10 + pool.pages_needed("a"))))
     places, cuts = pool._resident["a"].places, pool._known["a"].layout.cuts
     assert {cut.rank for cut in cuts if cut.module == "q_proj"} == {TILE_RANK, 5}
     for cut, (page, offset) in zip(cuts, places, strict=True):
@@ -66,15 +66,15 @@ def test_tiles_hold_the_weights_at_their_places() -> None:
 
 def test_placing_and_removing_are_idempotent() -> None:
     pool, _ = new_pool()
-    pool.add("a", "base", host_adapter({"q_proj": 4}))
+    pool.add_host_adapter("a", "base", host_adapter({"q_proj": 4}))
     needed = pool.pages_needed("a")
-    pool.place("a", list(range(needed)))
-    pool.place("a", [])
+    pool.place_adapter("a", list(range(needed)))
+    pool.place_adapter("a", [])
     assert pool.resident() == ["a"]
-    assert sorted(pool.remove("a")) == list(range(needed))
-    assert pool.remove("a") == []
-    assert pool.remove("never heard of") == []
-    assert pool.known("a", "base")
+    assert sorted(pool.evict_adapter("a")) == list(range(needed))
+    assert pool.evict_adapter("a") == []
+    assert pool.evict_adapter("never heard of") == []
+    assert pool.is_known("a", "base")
     assert pool.pages_needed("a") == needed
 
 
@@ -82,42 +82,42 @@ def test_a_second_adapter_uses_what_the_first_left_free() -> None:
     pool, _ = new_pool()
     small = {"k_proj": 1}
     for digest in "ab":
-        pool.add(digest, "base", host_adapter(small, ord(digest)))
+        pool.add_host_adapter(digest, "base", host_adapter(small, ord(digest)))
     assert pool.pages_needed("a") == 1
-    pool.place("a", [3])
+    pool.place_adapter("a", [3])
     assert pool.pages_needed("b") == 0
-    pool.place("b", [])
-    assert pool.remove("a") == []  # the page is b's too
-    assert pool.remove("b") == [3]
+    pool.place_adapter("b", [])
+    assert pool.evict_adapter("a") == []  # the page is b's too
+    assert pool.evict_adapter("b") == [3]
 
 
 def test_the_wrong_number_of_pages_is_our_mistake() -> None:
     pool, _ = new_pool()
-    pool.add("a", "base", host_adapter({"q_proj": 4}))
+    pool.add_host_adapter("a", "base", host_adapter({"q_proj": 4}))
     needed = pool.pages_needed("a")
     for pages in ([], list(range(needed + 1))):
         with pytest.raises(AssertionError):
-            pool.place("a", pages)
-    pool.add("b", "base", host_adapter({"up_proj": 16}))
-    pool.place("a", list(range(needed)))
+            pool.place_adapter("a", pages)
+    pool.add_host_adapter("b", "base", host_adapter({"up_proj": 16}))
+    pool.place_adapter("a", list(range(needed)))
     with pytest.raises(AssertionError):  # a page it has already
-        pool.place("b", list(range(pool.pages_needed("b"))))
+        pool.place_adapter("b", list(range(pool.pages_needed("b"))))
     pool.check_integrity()
 
 
 def test_a_tile_larger_than_a_page_is_refused_when_loaded() -> None:
     pool, _ = new_pool(page_bytes=4_096)
-    pool.add("fits", "base", host_adapter({"up_proj": 16}))
+    pool.add_host_adapter("fits", "base", host_adapter({"up_proj": 16}))
     pool, _ = new_pool(page_bytes=4_032)
     with pytest.raises(AdapterRefused, match=r"up_proj.*16 rank rows takes 4096 bytes, an arena page has 4032"):
-        pool.add("does not", "base", host_adapter({"up_proj": 16}))
-    assert not pool.known("does not", "base")
+        pool.add_host_adapter("does not", "base", host_adapter({"up_proj": 16}))
+    assert not pool.is_known("does not", "base")
 
 
 def test_integrity_check_sees_damage() -> None:
     pool, arena = new_pool()
-    pool.add("a", "base", host_adapter({"q_proj": 4}))
-    pool.place("a", list(range(pool.pages_needed("a"))))
+    pool.add_host_adapter("a", "base", host_adapter({"q_proj": 4}))
+    pool.place_adapter("a", list(range(pool.pages_needed("a"))))
     arena[0, 17] ^= 1
     with pytest.raises(AssertionError, match="differs from host memory"):
         pool.check_integrity()
@@ -135,66 +135,66 @@ def test_integrity_check_sees_damage() -> None:
 def test_loading_and_unloading(tmp_path: Path) -> None:
     pool, _ = new_pool()
     path = loadable(write_adapter(tmp_path))
-    assert not pool.known("a", "base")
-    pool.load("a", "base", path)
-    pool.load("a", "base", tmp_path / "not read again")
-    assert pool.known("a", "base")
-    assert not pool.known("a", "twin")
-    pool.load("a", "twin", path)
-    assert pool.known("a", "twin")
-    pool.place("a", list(range(pool.pages_needed("a"))))
+    assert not pool.is_known("a", "base")
+    pool.register_adapter("a", "base", path)
+    pool.register_adapter("a", "base", tmp_path / "not read again")
+    assert pool.is_known("a", "base")
+    assert not pool.is_known("a", "twin")
+    pool.register_adapter("a", "twin", path)
+    assert pool.is_known("a", "twin")
+    pool.place_adapter("a", list(range(pool.pages_needed("a"))))
     with pytest.raises(AssertionError):
         pool.unload("a")
-    pool.remove("a")
+    pool.evict_adapter("a")
     pool.unload("a")
     pool.unload("a")
-    assert not pool.known("a", "base")
+    assert not pool.is_known("a", "base")
 
 
 def test_one_adapter_for_models_of_other_sizes_is_refused(tmp_path: Path) -> None:
     """It fits both, but its outputs would lie elsewhere in the stacked q/k/v of the second."""
     pool, _ = new_pool()
     path = loadable(write_adapter(tmp_path, weights=lora_tensors(modules=("v_proj",))))
-    pool.load("a", "base", path)
+    pool.register_adapter("a", "base", path)
     with pytest.raises(AdapterRefused, match="a serves base, whose modules have other sizes than wide's"):
-        pool.load("a", "wide", path)
-    assert not pool.known("a", "wide")
+        pool.register_adapter("a", "wide", path)
+    assert not pool.is_known("a", "wide")
 
 
 def test_bases_come_and_go_with_their_adapters(tmp_path: Path) -> None:
     pool, _ = new_pool()
     directory = loadable(write_adapter(tmp_path, weights=lora_tensors(modules=("v_proj",))))
     with pytest.raises(AdapterRefused, match="model 'late' is not served here"):
-        pool.load("a", "late", directory)
+        pool.register_adapter("a", "late", directory)
     pool.add_base("late", BASE)
     for model in ("late", "base"):
-        pool.load("a", model, directory)
-    pool.load("b", "late", directory)
-    pool.place("a", list(range(pool.pages_needed("a"))))
+        pool.register_adapter("a", model, directory)
+    pool.register_adapter("b", "late", directory)
+    pool.place_adapter("a", list(range(pool.pages_needed("a"))))
     pool.remove_base("late")
-    assert [pool.known("a", model) for model in ("late", "base")] == [False, True], "it serves another"
+    assert [pool.is_known("a", model) for model in ("late", "base")] == [False, True], "it serves another"
     assert pool.resident() == ["a"]
-    assert pool.whereabouts(9)[1] == 1, "the other one went with its model"
+    assert pool.adapter_locations(9)[1] == 1, "the other one went with its model"
     with pytest.raises(AdapterRefused, match="not served here"):
-        pool.load("b", "late", directory)
+        pool.register_adapter("b", "late", directory)
     pool.add_base("late", BASE)
-    assert not pool.known("b", "late")
-    pool.load("b", "late", directory)
+    assert not pool.is_known("b", "late")
+    pool.register_adapter("b", "late", directory)
     pool.check_integrity()
 
 
 def test_bad_adapters_are_refused_when_loaded(tmp_path: Path) -> None:
     pool, _ = new_pool()
     with pytest.raises(AdapterRefused, match="model 'other' is not served"):
-        pool.load("a", "other", loadable(write_adapter(tmp_path / "good")))
+        pool.register_adapter("a", "other", loadable(write_adapter(tmp_path / "good")))
     with pytest.raises(AdapterRefused, match="missing; the gateway makes it"):
-        pool.load("a", "base", write_adapter(tmp_path / "unresolved"))
+        pool.register_adapter("a", "base", write_adapter(tmp_path / "unresolved"))
     wide = BaseShape(3, {**BASE.modules, "q_proj": ModuleShape(99, 40)})
     with pytest.raises(AdapterRefused, match=r"lora_A\.weight: shape"):
-        pool.load("a", "base", loadable(write_adapter(tmp_path / "wide", weights=lora_tensors(base=wide))))
+        pool.register_adapter("a", "base", loadable(write_adapter(tmp_path / "wide", weights=lora_tensors(base=wide))))
     with pytest.raises(AdapterRefused, match="missing"):
-        pool.load("a", "base", tmp_path / "nowhere")
-    assert not pool.known("a", "base")
+        pool.register_adapter("a", "base", tmp_path / "nowhere")
+    assert not pool.is_known("a", "base")
 
 
 # ---- how much room it takes ------------------------------------------------------------------------------------
@@ -214,8 +214,8 @@ def test_adapters_of_a_large_model_waste_little(ranks: tuple[int, ...]) -> None:
         ranks_of = dict.fromkeys(llama.modules, ranks[index % len(ranks)])
         host = host_adapter(ranks_of, base=llama, dtype=torch.bfloat16, device="meta")
         wanted += host.layout.bytes
-        pool.add(str(index), "llama", host)
+        pool.add_host_adapter(str(index), "llama", host)
         needed = pool.pages_needed(str(index))
-        pool.place(str(index), list(range(pages, pages + needed)))
+        pool.place_adapter(str(index), list(range(pages, pages + needed)))
         pages += needed
     assert pages * 2 * 1024**2 <= 1.05 * wanted

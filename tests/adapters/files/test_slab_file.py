@@ -221,7 +221,7 @@ def test_a_store_makes_those_that_lack(store: AdapterStore, tmp_path: Path) -> N
     assert sorted(path.name for path in store.path(digest).iterdir()) == sorted(
         (CONFIG, WEIGHTS, RESOLVED_FILE, "slab-1.float32")
     )
-    store.remove(digest)
+    store.remove_content(digest)
     assert not store.lacks_slab(digest, "float32"), "nothing is here"
     assert [path.name for path in (tmp_path / "store").rglob("*")] == [".incoming"], "it went with its adapter"
 

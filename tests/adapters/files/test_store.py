@@ -97,8 +97,8 @@ def test_the_digest_never_changes(store: AdapterStore, tmp_path: Path) -> None:
 
 def test_removing_is_idempotent(store: AdapterStore, tmp_path: Path) -> None:
     digest = digest_of(store, write_adapter(tmp_path / "source"))
-    store.remove(digest)
-    store.remove(digest)
+    store.remove_content(digest)
+    store.remove_content(digest)
     assert not store.path(digest).exists()
     assert everything_in(tmp_path / "store") == []
     assert digest_of(store, write_adapter(tmp_path / "source")) == digest
@@ -111,7 +111,7 @@ def test_only_digests_are_paths(store: AdapterStore, digest: str) -> None:
     with pytest.raises(ValueError, match="not an adapter digest"):
         store.path(digest)
     with pytest.raises(ValueError, match="not an adapter digest"):
-        store.remove(digest)
+        store.remove_content(digest)
 
 
 # ---- what is refused leaves nothing ----------------------------------------------------------------------------
@@ -181,8 +181,11 @@ def test_a_file_that_is_too_large_is_not_copied_first(store: AdapterStore, tmp_p
     size = 5 * 1024**3
     os.truncate(source / WEIGHTS, size)
     copied: list[int] = []
-    with store.begin() as incoming, pytest.raises(AdapterRefused, match=f"{size} bytes, more than {4 * 1024**3}"):
-        incoming.copy(source, copied.append)
+    with (
+        store.begin_incoming() as incoming,
+        pytest.raises(AdapterRefused, match=f"{size} bytes, more than {4 * 1024**3}"),
+    ):
+        incoming.copy_files(source, copied.append)
     assert sum(copied) == (source / CONFIG).stat().st_size
 
 
@@ -193,7 +196,7 @@ DIES_HALFWAY = """
 import os, signal, sys
 from pathlib import Path
 from adapters.files.store import AdapterStore
-incoming = AdapterStore(Path(sys.argv[1])).begin()
+incoming = AdapterStore(Path(sys.argv[1])).begin_incoming()
 (incoming.path / "adapter_config.json").write_text("{")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -203,7 +206,7 @@ def test_a_killed_import_is_invisible_and_swept(store: AdapterStore, tmp_path: P
     subprocess.run([sys.executable, "-c", DIES_HALFWAY, str(tmp_path / "store")], cwd=REPO, check=False)
     assert everything_in(tmp_path / "store")
     assert store.digests() == set()
-    with store.begin() as alive:
+    with store.begin_incoming() as alive:
         assert store.sweep() == 1
         assert alive.path.is_dir(), "of a process that lives"
         assert store.sweep() == 0
@@ -241,7 +244,7 @@ def test_two_imports_at_once_make_one(store: AdapterStore, tmp_path: Path) -> No
 def test_a_sweep_between_making_and_locking_takes_nothing_away(
     store: AdapterStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.begin().close()
+    store.begin_incoming().close()
     made: list[Path] = []
     mkdir = Path.mkdir
 
@@ -253,7 +256,7 @@ def test_a_sweep_between_making_and_locking_takes_nothing_away(
                 assert AdapterStore(tmp_path / "store").sweep() == 1
 
     monkeypatch.setattr(Path, "mkdir", swept_at_once)
-    with store.begin() as incoming:
+    with store.begin_incoming() as incoming:
         assert incoming.path == made[1]
         assert incoming.path.is_dir()
 

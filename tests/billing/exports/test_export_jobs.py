@@ -123,7 +123,7 @@ async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, ask
     made = run(books, tmp_path / "by hand", asked)
     worker = exporter(books, tmp_path / "exports", bytes_max=made.size_bytes + made.size_bytes // 2)
     first = create(books, asked)
-    assert await worker.turn()
+    assert await worker.export_next()
     done = get(books, first)
     assert (done.state, done.sha256, done.rows, done.read_rows) == ("done", made.sha256, made.rows, done.all_rows)
     path = worker.folder(first.id) / made.file
@@ -132,12 +132,12 @@ async def test_a_gateway_makes_the_file_and_keeps_to_its_bound(books: Books, ask
     assert sorted(os.listdir(path.parent)) == [made.file, f"{made.file}.manifest.json"]
     (tmp_path / "exports" / "exp_of_nobody").mkdir()
     second = create(books, asked)
-    assert await worker.turn()
+    assert await worker.export_next()
     assert (get(books, first).state, get(books, second).state) == ("removed", "done")
     assert os.listdir(tmp_path / "exports") == [second.id]
     books.database.write_sync(lambda c: jobs.cancel(c, second.id))
     assert get(books, second).state == "removed"
-    assert not await worker.turn()
+    assert not await worker.export_next()
 
 
 async def test_hosts_that_share_a_folder_have_each_others_files(
@@ -154,7 +154,7 @@ async def test_hosts_that_share_a_folder_have_each_others_files(
             left = theirs.folder(made[1].id).with_name("exp_unfinished")
             left.mkdir()
             (left / ".focus.csv.part").write_bytes(b"x")
-        assert await worker.turn()
+        assert await worker.export_next()
         file = get(books, made[-1]).file
         assert file is not None
         for reader in (ours, theirs):
@@ -166,7 +166,7 @@ async def test_hosts_that_share_a_folder_have_each_others_files(
 async def test_a_file_that_is_not_here_is_refused_by_its_host(books: Books, asked: ExportSpec, tmp_path: Path) -> None:
     ours, theirs = exporter(books, tmp_path / "ours"), exporter(books, tmp_path / "theirs", host="there")
     job = create(books, asked)
-    assert await theirs.turn()
+    assert await theirs.export_next()
     with pytest.raises(ExportFileElsewhere, match=r"on the host 'there'.*this is 'here'.*made again.*same bytes"):
         ours.path(get(books, job), "")
     shutil.rmtree(theirs.folder(job.id))
@@ -180,7 +180,7 @@ async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked
     def proved() -> list[equalities.Imbalance]:
         return books.database.read_sync(lambda c: reconcile.reconcile_month(c, "2031-01").imbalances)
 
-    assert await exporter(books, tmp_path).turn()
+    assert await exporter(books, tmp_path).export_next()
     [(export_id, invoice_id, picos)] = books.database.read_sync(lambda c: c.execute(sa.select(files)).all())
     assert export_id == job.id
     assert proved() == []
@@ -190,7 +190,7 @@ async def test_what_an_export_came_to_is_held_to_its_invoice(books: Books, asked
 
 async def test_what_can_never_be_done_fails_at_once(books: Books, asked: ExportSpec, tmp_path: Path) -> None:
     job = create(books, asked)
-    assert await exporter(books, tmp_path / "exports", bytes_max=1000).turn()
+    assert await exporter(books, tmp_path / "exports", bytes_max=1000).export_next()
     failed = get(books, job)
     assert (failed.state, failed.attempts) == ("failed", 1)
     assert failed.error == "the file would be larger than 1000 bytes"
@@ -227,7 +227,7 @@ def children() -> list[int]:
 
 @contextlib.asynccontextmanager
 async def turning(worker: Exporter) -> AsyncIterator[asyncio.Task[bool]]:
-    task = asyncio.create_task(worker.turn())
+    task = asyncio.create_task(worker.export_next())
     try:
         yield task
     finally:
@@ -258,7 +258,7 @@ async def test_a_killed_job_is_begun_again_and_gives_the_same_bytes(
         waits = get(books, job)
         assert (waits.state, waits.attempts, waits.gateway_id) == ("queued", 1, None)
         assert os.listdir(tmp_path / "exports") == []
-    assert await worker.turn()
+    assert await worker.export_next()
     done = get(books, job)
     assert (done.state, done.attempts, done.sha256, done.error) == ("done", 2, made.sha256, None)
 

@@ -86,7 +86,7 @@ async def test_renewed_in_the_background_by_the_databases_clock(books: Books) ->
     renewing.cancel()
     assert last is not None
     assert first < last <= books.database.read_sync(clock.database_now) + SECOND
-    await lease.release()
+    await lease.release_lease()
 
 
 async def test_holds_of_a_dead_gateway_expire_and_others_stay(books: Books, time: Time) -> None:

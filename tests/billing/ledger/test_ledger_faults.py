@@ -343,4 +343,4 @@ async def test_kill_minus_nine_of_the_only_gateway(sqlite_books: Books) -> None:
     assert len(await Auditor(books.database, "gw_new").run_once()) == 3
     assert books.state(budget) == (0, 0)
     books.assert_sound()
-    await leases.release()
+    await leases.release_lease()

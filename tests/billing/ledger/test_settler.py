@@ -83,9 +83,9 @@ async def test_away_and_back(postgres_books: Books, tmp_path: Path) -> None:
         assert {answer.outcome for answer in ended} == {"journaled"}
         assert settler.journaled == 40
         with pytest.raises(LedgerUnavailable):
-            await settler.turn()
+            await settler.settle_journals()
         proxy.restore()
-        await settler.turn()
+        await settler.settle_journals()
         assert (settler.bytes_used, settler.replayed) == (0, 40)
         after = books.request()
         await ledger.hold(after)
@@ -105,7 +105,7 @@ async def test_one_whose_answer_was_lost_counts_once(postgres_books: Books, tmp_
         assert (await settler.settle(settlement(request, 7))).outcome == "journaled"
         proxy.cut()
         proxy.restore()
-        await settler.turn()
+        await settler.settle_journals()
     assert states(books) == {request.request_id: ("settled", 10 * 100 + 7 * 400, 0)}
     assert books.state(budget) == (17, 0)
     books.assert_sound()
@@ -214,7 +214,7 @@ async def test_a_living_gateway_beside_it_settles_it_too(postgres_books: Books, 
     budget = books.budget(1_000)
     async with gateway(books.url, tmp_path, "gw_beside") as (_, settler):
         await killed_gateway(books, tmp_path)
-        await settler.turn()
+        await settler.settle_journals()
         assert books.state(budget) == (45, 100)
     books.assert_sound(open_holds=1)
 
@@ -273,7 +273,7 @@ async def test_an_ending_that_can_never_be_settled_is_no_obstacle(
         journal = settler._journal
         assert journal is not None
         journal.append([settlement("req_of_another_world", 3), settlement(request, 7)])
-        await settler.turn()
+        await settler.settle_journals()
         assert settler.bytes_used == 0
     assert "ending.lost" in caplog.text
     [row] = [json.loads(line) for line in (tmp_path / REJECTED).read_text().splitlines()]
@@ -296,9 +296,9 @@ async def test_a_database_that_refuses_to_write_is_away(postgres_books: Books, t
             assert (await settler.void(other.request_id, "refused")).outcome == "journaled"
             used = settler.bytes_used
             with pytest.raises(LedgerUnavailable):
-                await settler.turn()
+                await settler.settle_journals()
             assert (settler.bytes_used, settler.replayed) == (used, 0)
-        await settler.turn()
+        await settler.settle_journals()
         assert settler.bytes_used == 0
     assert not (tmp_path / REJECTED).exists()
     assert books.state(budget) == (17, 0)
@@ -320,9 +320,9 @@ async def test_whatever_else_goes_wrong_an_ending_is_kept(
             patched.setattr(LedgerTransaction, "run", broken)
             assert (await settler.settle(settlement(request, 7))).outcome == "journaled"
             with pytest.raises(LedgerUnavailable, match="a mistake"):
-                await settler.turn()
+                await settler.settle_journals()
             assert settler.bytes_used > 0
-        await settler.turn()
+        await settler.settle_journals()
     assert states(books)[request.request_id][0] == "settled"
     books.assert_sound()
 
@@ -349,7 +349,7 @@ async def test_no_new_work_when_the_journal_might_not_hold_it(postgres_books: Bo
             running -= 1
         assert settler.refuses(0) is None, "records are smaller than their share"
         proxy.restore()
-        await settler.turn()
+        await settler.settle_journals()
     books.assert_sound()
 
 
@@ -402,16 +402,16 @@ async def test_after_its_journal_failed_a_gateway_still_settles(
             with pytest.raises(LedgerUnavailable, match="Input/output error"):
                 await settler.settle(settlement(during, 7))
         with pytest.raises(LedgerUnavailable):
-            await settler.turn()
+            await settler.settle_journals()
         proxy.restore()
         assert (await settler.settle(settlement(after, 7))).outcome == "settled"
-        await settler.turn()
-        await settler.turn()
+        await settler.settle_journals()
+        await settler.settle_journals()
         assert settler.replayed == 1
         assert {states(books)[request.request_id][0] for request in (before, after)} == {"settled"}
         assert states(books)[during.request_id][0] == "held"
         assert settler.refuses(0) is not None
-        await settler.finish()
+        await settler.settle_own_journal()
     assert [path.stem for path in paths(tmp_path)] == ["gw_1"], "the next start looks at it"
 
 
@@ -428,8 +428,8 @@ async def test_a_record_that_cannot_be_read_ends_the_trust_in_the_journal(books:
         os.pwrite(journal._descriptor, b"X", whole + 20)
         async with asyncio.timeout(10):
             with pytest.raises(JournalFailed, match="cannot be read"):
-                await settler.turn()
-            await settler.turn()
+                await settler.settle_journals()
+            await settler.settle_journals()
         assert "cannot be read" in (settler.refuses(0) or "")
         assert states(books)[one.request_id][0] == "settled"
         assert (await settler.settle(settlement(third, 7))).outcome == "settled"
@@ -451,7 +451,7 @@ async def test_whoever_waits_for_a_journal_that_breaks_is_told(
                 await settler.settle(settlement(request, 7))
         assert "journal.broken" in caplog.text
         assert (await settler.settle(settlement(request, 7))).outcome == "journaled"
-        await settler.turn()
+        await settler.settle_journals()
     books.assert_sound()
 
 

@@ -80,7 +80,7 @@ class Demo:
             for s in live:
                 count = min(chunk, s.token_count() - s.computed)
                 chunks.append(Chunk(s, s.computed, count, s.computed + count == s.token_count()))
-            result = self.runner.begin(Step(1, "smol", chunks)).result()
+            result = self.runner.begin_step(Step(1, "smol", chunks)).result()
             assert not result.errors
             for index, own in enumerate(chunks):
                 own.sequence.computed += own.count
@@ -105,7 +105,7 @@ def demo(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
         stored = store.add_directory(oracle.EXAMPLES / name, shape)
         runner.load_adapter(stored.digest, "smol", str(stored.path))
         count = runner.adapters.pages_needed(stored.digest)
-        runner.adapters.place(stored.digest, free[:count])
+        runner.adapters.place_adapter(stored.digest, free[:count])
         free, digests[name] = free[count:], stored.digest
     return Demo(runner, digests, free)
 

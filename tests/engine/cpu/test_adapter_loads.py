@@ -299,7 +299,7 @@ def test_a_pinned_one_is_read_and_placed_by_an_idle_engine(tiny: Path, many: dic
     finally:
         inbox.put(Stop("done"))
         loop.join(30)
-    assert not engine.scheduler.residency.brings
+    assert not engine.scheduler.residency.has_background_loads
     engine.scheduler.check_integrity()
     assert [pool.where(digest) for digest in pinned] == ["device"] * 3
 
@@ -314,9 +314,9 @@ def test_one_that_cannot_be_read_keeps_no_other_pinned_one_waiting(
     for digest in ("s" * 64, good):
         assert engine.scheduler.pin_adapter(digest, True) == ""
     deadline = time.monotonic() + 30
-    while engine.scheduler.residency.brings:
+    while engine.scheduler.residency.has_background_loads:
         assert time.monotonic() < deadline
-        engine.scheduler.take_in()
+        engine.scheduler.take_loaded()
         time.sleep(0.001)
     assert engine.runner.adapters.resident() == [good]
     assert engine.scheduler.residency.counts().failures == 1

@@ -65,8 +65,8 @@ def until(done: Callable[[], Any], timeout_s: float = 30.0) -> Any:
 
 
 def come(weights: CpuWeights, name: str) -> Any:
-    weights.begin(name)
-    (move,) = until(lambda: list(weights.poll()))
+    weights.begin_load(name)
+    (move,) = until(lambda: list(weights.poll_weights()))
     assert move.model == name
     return move
 
@@ -90,7 +90,7 @@ def test_what_a_model_takes_is_told_by_its_shape(family: str, dtype: str, tmp_pa
     packed = [tensor for tensor in found if tensor.is_mkldnn]
     plain = [tensor for tensor in found if not tensor.is_mkldnn]
     copied = sum(tensor.nbytes for tensor in plain if tensor.dim() == 2) - found[0].nbytes if packed else 0
-    assert runner.weights.bytes("m") == sum(tensor.nbytes for tensor in plain) + copied
+    assert runner.weights.weights_bytes("m") == sum(tensor.nbytes for tensor in plain) + copied
     assert bool(packed) == (dtype == "float32" and torch.backends.mkl.is_available())
 
 
@@ -106,42 +106,42 @@ def test_the_memory_of_what_is_dropped_goes_back_to_the_system(tmp_path: Path) -
     )  # fmt: skip
     runner = build({"m": directory}, room=1)
     weights = runner.weights
-    size = weights.bytes("m")
+    size = weights.weights_bytes("m")
     assert size > 60_000_000
     with_it = rss()
     seen = [weakref.ref(tensor) for tensor in tensors(weights.decoder("m")) if tensor is not None]
-    weights.drop("m")
-    assert weights.where("m") == "disk"
-    until(lambda: not list(weights.poll()) and not weights.reclaims)
-    assert weights.free() == weights.bytes_max
+    weights.evict_weights("m")
+    assert weights.weights_location("m") == "disk"
+    until(lambda: not list(weights.poll_weights()) and not weights.is_reclaiming)
+    assert weights.free_bytes() == weights.bytes_max
     assert not any(tensor() is not None for tensor in seen)
     assert with_it - rss() > 0.9 * size
     without = rss()
     move = come(weights, "m")
     assert (move.source, move.error) == ("disk", "")
-    assert weights.where("m") == "device"
+    assert weights.weights_location("m") == "device"
     assert rss() - without == pytest.approx(size, rel=0.2)
-    assert weights.free() == 0
+    assert weights.free_bytes() == 0
 
 
 def test_loads_are_predicted_by_those_before(tiny: dict[str, Path]) -> None:
     weights = build(tiny, room=1).weights
-    assert [weights.where(name) for name in tiny] == ["device", "disk"], "in the order of the configuration"
-    first = weights.seconds("two")
+    assert [weights.weights_location(name) for name in tiny] == ["device", "disk"], "in the order of the configuration"
+    first = weights.load_seconds("two")
     weights._loads.clear()
-    assert weights.seconds("two") == pytest.approx(
+    assert weights.load_seconds("two") == pytest.approx(
         sum(path.stat().st_size for path in tiny["two"].glob("*.safetensors")) / FIRST_BYTES_PER_S
     )
     weights._loads.append((1000, 2.0))
-    slow = weights.seconds("two")
+    slow = weights.load_seconds("two")
     assert slow > 1.0 > first
-    weights.drop("one")
-    until(lambda: weights.free() >= weights.bytes("two"))
-    weights.begin("two")
-    assert slow - 1.0 < weights.seconds("two") <= slow, "what is left"
-    (move,) = until(lambda: list(weights.poll()))
-    assert weights.seconds("two") == 0.0
-    assert weights.seconds("one") < slow, "that was one of those by which it is told"
+    weights.evict_weights("one")
+    until(lambda: weights.free_bytes() >= weights.weights_bytes("two"))
+    weights.begin_load("two")
+    assert slow - 1.0 < weights.load_seconds("two") <= slow, "what is left"
+    (move,) = until(lambda: list(weights.poll_weights()))
+    assert weights.load_seconds("two") == 0.0
+    assert weights.load_seconds("one") < slow, "that was one of those by which it is told"
     assert move.seconds > 0
 
 
@@ -149,22 +149,22 @@ def test_what_nobody_waits_for_any_more_does_not_come(tiny: dict[str, Path]) -> 
     """Be it in the queue, half read, or there and not yet taken in."""
     weights = build(tiny, room=2).weights
     for delay_s in (0.0, 0.001, 0.003, 0.2):
-        weights.drop("one")
-        until(lambda: weights.free() >= weights.bytes("one"))
-        weights.begin("one")
+        weights.evict_weights("one")
+        until(lambda: weights.free_bytes() >= weights.weights_bytes("one"))
+        weights.begin_load("one")
         time.sleep(delay_s)
-        weights.drop("one")
-        assert weights.where("one") == "disk"
-        free = weights.bytes_max - weights.bytes("two")
-        until(lambda: (not list(weights.poll())) and weights.free() == free)  # noqa: B023
+        weights.evict_weights("one")
+        assert weights.weights_location("one") == "disk"
+        free = weights.bytes_max - weights.weights_bytes("two")
+        until(lambda: (not list(weights.poll_weights())) and weights.free_bytes() == free)  # noqa: B023
         assert come(weights, "one").error == ""
         weights.check_integrity()
     # Dropped and begun again at once: the first is not taken for the second.
-    weights.drop("one")
-    until(lambda: weights.free() >= weights.bytes("one"))
-    weights.begin("one")
-    weights.drop("one")
-    until(lambda: weights.free() >= weights.bytes("one"))
+    weights.evict_weights("one")
+    until(lambda: weights.free_bytes() >= weights.weights_bytes("one"))
+    weights.begin_load("one")
+    weights.evict_weights("one")
+    until(lambda: weights.free_bytes() >= weights.weights_bytes("one"))
     assert come(weights, "one").error == ""
 
 
@@ -172,13 +172,13 @@ def test_files_that_are_others_than_those_that_were_checked_do_not_come(tiny: di
     directory = shutil.copytree(tiny["two"], tmp_path / "two")
     runner = build({"one": tiny["one"], "two": directory}, room=1)
     weights = runner.weights
-    weights.drop("one")
-    until(lambda: weights.free() >= weights.bytes("two"))
+    weights.evict_weights("one")
+    until(lambda: weights.free_bytes() >= weights.weights_bytes("two"))
     save_file({"x": torch.zeros(3)}, directory / "model.safetensors")
     move = come(weights, "two")
     assert move.error == f"{directory}: its files are not those that were checked"
-    assert weights.where("two") == "disk"
-    assert weights.free() == weights.bytes_max
+    assert weights.weights_location("two") == "disk"
+    assert weights.free_bytes() == weights.bytes_max
     shutil.rmtree(directory)
     assert "no *.safetensors" in come(weights, "two").error
     weights.check_integrity()
@@ -199,7 +199,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 ) -> None:
     """It once was mapped: the first of these ended the process."""
     directory = shutil.copytree(tiny["one"], tmp_path / "one")
-    model = CpuModel.check(ModelConfig(name="one", path=str(directory)), torch.float32)
+    model = CpuModel.from_config(ModelConfig(name="one", path=str(directory)), torch.float32)
     arena = torch.zeros(4, 1 << 16, dtype=torch.uint8)
     asked = 0
 
@@ -211,7 +211,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
         return False
 
     with pytest.raises((OSError, ModelRefused), match=why):
-        model.load(arena, stopped)
+        model.build_decoder(arena, stopped)
 
 
 def test_pinned_models_are_there_first(tiny: dict[str, Path]) -> None:
@@ -219,9 +219,9 @@ def test_pinned_models_are_there_first(tiny: dict[str, Path]) -> None:
     models = tuple(ModelConfig(name=name, path=str(path), pinned=name == "two") for name, path in tiny.items())
     config = EngineConfig(models=models, arena_bytes=ARENA_BYTES, threads=1, weights_bytes=size)
     weights = build_runner(config).weights
-    assert [weights.where(name) for name in tiny] == ["disk", "device"]
+    assert [weights.weights_location(name) for name in tiny] == ["disk", "device"]
     endless = build(tiny).weights
-    assert [endless.where(name) for name in tiny] == ["device", "device"]
+    assert [endless.weights_location(name) for name in tiny] == ["device", "device"]
     assert endless.bytes_max is None
 
 
@@ -320,12 +320,12 @@ class Engine:
             step = self.scheduler.schedule()
             assert not self.scheduler.take_failed()
             if step is None:
-                assert self.scheduler.awaits
+                assert self.scheduler.has_blocked_requests
                 time.sleep(0.0005)
                 continue
             self.steps.append(step.model)
             began = time.monotonic()
-            outcome = self.scheduler.complete(step, self.runner.begin(step).result(), time.monotonic() - began)
+            outcome = self.scheduler.complete(step, self.runner.begin_step(step).result(), time.monotonic() - began)
             assert all(ended.reason == "length" for ended in outcome.ended)
         self.check()
 
@@ -365,4 +365,4 @@ def test_two_families_in_one_engine_say_what_transformers_says(tiny: dict[str, P
     assert turns >= 2
     if room == 1:
         assert sum(hosted.loads for hosted in engine.scheduler.hosting.models.values()) >= 1
-        assert runner.weights.where("one") != runner.weights.where("two")
+        assert runner.weights.weights_location("one") != runner.weights.weights_location("two")

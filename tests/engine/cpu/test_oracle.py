@@ -105,7 +105,7 @@ def run(demo: Demo, sequences: list[Sequence], **limits: Any) -> tuple[Scheduler
     """All of them through a scheduler of its own, until none is left. `pages` limits the arena."""
     runner = demo.runner
     for digest in runner.adapters.resident():
-        runner.adapters.remove(digest)
+        runner.adapters.evict_adapter(digest)
     arena = Arena(limits.pop("pages", runner.pages), runner.page_bytes)
     info = runner.models[MODEL]
     models = {MODEL: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)}
@@ -118,7 +118,7 @@ def run(demo: Demo, sequences: list[Sequence], **limits: Any) -> tuple[Scheduler
         if step is None:  # an adapter comes
             time.sleep(0.0002)
             continue
-        for ended in scheduler.complete(step, runner.begin(step).result(), 0.01).ended:
+        for ended in scheduler.complete(step, runner.begin_step(step).result(), 0.01).ended:
             assert ended.reason in ("stop", "length"), ended.message
         steps.append(step)
     assert not scheduler.has_work()
@@ -151,7 +151,7 @@ def test_each_alone(demo: Demo) -> None:
     for name in NAMES[1:]:
         digest = demo.digests[name]
         count = runner.adapters.pages_needed(digest)
-        runner.adapters.place(digest, free[:count])
+        runner.adapters.place_adapter(digest, free[:count])
         free = free[count:]
     for name, prompt in demo.cases():
         if ALONE_TOKENS <= 2 and name not in (oracle.BASE, NAMES[1 + prompt % len(NAMES[1:])]):
@@ -161,7 +161,7 @@ def test_each_alone(demo: Demo) -> None:
         expected = demo.expected[name][prompt][:ALONE_TOKENS]
         while len(sequence.output_ids) < len(expected):
             start, stop = sequence.computed, sequence.token_count()
-            result = runner.begin(Step(1, MODEL, [Chunk(sequence, start, stop - start, True)])).result()
+            result = runner.begin_step(Step(1, MODEL, [Chunk(sequence, start, stop - start, True)])).result()
             assert result.ids[0] is not None
             sequence.output_ids.append(result.ids[0])
             sequence.computed = stop

@@ -85,7 +85,7 @@ class Books:
         for sequence, count in counts:
             stop = sequence.computed + count
             chunks.append(Chunk(sequence, sequence.computed, count, stop == sequence.token_count()))
-        result = self.runner.begin(Step(self.steps, counts[0][0].model, chunks)).result()
+        result = self.runner.begin_step(Step(self.steps, counts[0][0].model, chunks)).result()
         assert len(result.ids) == len(chunks)
         for index, chunk in enumerate(chunks):
             drawn = result.ids[index]
@@ -169,7 +169,7 @@ def test_penalties_and_logprobs_survive_the_scheduler_s_preemption(runner: Torch
         found: dict[int, list[Logprobs]] = {handle: [] for handle in handles}
         said: dict[int, list[int]] = {handle: [] for handle in handles}
         while (step := scheduler.schedule()) is not None:
-            outcome = scheduler.complete(step, runner.begin(step).result(), 0.01)
+            outcome = scheduler.complete(step, runner.begin_step(step).result(), 0.01)
             for sequence, token in outcome.tokens:
                 said[sequence.handle].append(token)
                 found[sequence.handle].append(outcome.logprobs[sequence])
@@ -217,9 +217,9 @@ def install(runner: TorchRunner, books: Books, path: Path) -> str:
     """Load an adapter, and place it in the arena as the scheduler would."""
     digest = path.name.rjust(64, "0")
     runner.load_adapter(digest, "tiny", str(path))
-    assert runner.adapters.known(digest, "tiny")
+    assert runner.adapters.is_known(digest, "tiny")
     count = runner.adapters.pages_needed(digest)
-    runner.adapters.place(digest, books.free[:count])
+    runner.adapters.place_adapter(digest, books.free[:count])
     books.free = books.free[count:]
     return digest
 
@@ -248,15 +248,15 @@ def test_an_adapter_that_does_not_fit_is_refused(runner: TorchRunner, adapters: 
         runner.load_adapter("0" * 64, "other", str(adapters[0]))
     with pytest.raises((AdapterRefused, OSError)):
         runner.load_adapter("0" * 64, "tiny", str(tmp_path))
-    assert not runner.adapters.known("0" * 64, "tiny")
+    assert not runner.adapters.is_known("0" * 64, "tiny")
 
 
 def test_an_adapter_unloaded_is_unknown(runner: TorchRunner, adapters: list[Path]) -> None:
     books = Books(runner)
     digest = install(runner, books, adapters[0])
-    assert runner.adapters.remove(digest)
+    assert runner.adapters.evict_adapter(digest)
     runner.unload_adapter(digest)
-    assert not runner.adapters.known(digest, "tiny")
+    assert not runner.adapters.is_known(digest, "tiny")
 
 
 # ---- faults

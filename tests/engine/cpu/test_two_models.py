@@ -73,7 +73,7 @@ class Engine:
         """All through a scheduler of its own; what they said is compared. `pages` limits the arena."""
         runner = self.runner
         for digest in runner.adapters.resident():
-            runner.adapters.remove(digest)
+            runner.adapters.evict_adapter(digest)
         arena = Arena(limits.pop("pages", runner.pages), runner.page_bytes)
         models = {
             name: ModelLimits(info.context_tokens, info.tokens_per_page, info.digest, info.vocab_size)
@@ -89,7 +89,7 @@ class Engine:
             if step is None:  # an adapter comes
                 time.sleep(0.0002)
                 continue
-            for ended in scheduler.complete(step, runner.begin(step).result(), 0.01).ended:
+            for ended in scheduler.complete(step, runner.begin_step(step).result(), 0.01).ended:
                 assert ended.reason in ("stop", "length"), ended.message
             steps.append(step)
             arena.check_integrity()

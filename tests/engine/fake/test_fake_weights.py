@@ -35,69 +35,69 @@ def new(room: int | None, host: int = 0, names: list[str] = NAMES, **fake: Any) 
 
 def test_from_disk_once_and_then_from_host_memory() -> None:
     weights, clock = new(room=1, host=2)
-    assert (weights.where("a"), weights.seconds("a"), weights.free()) == ("disk", 0.11, MIB)
-    weights.begin("a")
-    assert (weights.where("a"), weights.free()) == ("disk", 0)
+    assert (weights.weights_location("a"), weights.load_seconds("a"), weights.free_bytes()) == ("disk", 0.11, MIB)
+    weights.begin_load("a")
+    assert (weights.weights_location("a"), weights.free_bytes()) == ("disk", 0)
     clock.now += 0.05
-    assert round(weights.seconds("a"), 6) == 0.06
-    assert list(weights.poll()) == []
+    assert round(weights.load_seconds("a"), 6) == 0.06
+    assert list(weights.poll_weights()) == []
     clock.now += 0.0601
-    (move,) = weights.poll()
+    (move,) = weights.poll_weights()
     assert (move.model, move.source, round(move.seconds, 6), move.error) == ("a", "disk", 0.11, "")
-    assert (weights.where("a"), weights.seconds("a")) == ("device", 0.0)
-    weights.drop("a")
-    assert (weights.where("a"), weights.seconds("a"), weights.free()) == ("host", 0.01, MIB)
-    weights.begin("a")
+    assert (weights.weights_location("a"), weights.load_seconds("a")) == ("device", 0.0)
+    weights.evict_weights("a")
+    assert (weights.weights_location("a"), weights.load_seconds("a"), weights.free_bytes()) == ("host", 0.01, MIB)
+    weights.begin_load("a")
     clock.now += 0.0101
-    assert next(iter(weights.poll())).source == "host"
+    assert next(iter(weights.poll_weights())).source == "host"
 
 
 def test_one_after_another_and_what_is_dropped_on_its_way_does_not_come() -> None:
     weights, clock = new(room=2)
-    weights.begin("a")
-    weights.begin("b")
-    assert round(weights.seconds("b"), 6) == 0.22
-    assert round(weights.seconds("c"), 6) == 0.33
-    weights.drop("a")
-    assert weights.free() == MIB
+    weights.begin_load("a")
+    weights.begin_load("b")
+    assert round(weights.load_seconds("b"), 6) == 0.22
+    assert round(weights.load_seconds("c"), 6) == 0.33
+    weights.evict_weights("a")
+    assert weights.free_bytes() == MIB
     clock.now += 0.2201
-    assert [move.model for move in weights.poll()] == ["b"]
-    assert weights.where("a") == "disk"
+    assert [move.model for move in weights.poll_weights()] == ["b"]
+    assert weights.weights_location("a") == "disk"
 
 
 def test_host_memory_keeps_who_was_used_last() -> None:
     weights, clock = new(room=1, host=2)
     for name in "abc":
-        weights.begin(name)
+        weights.begin_load(name)
         clock.now += 1
-        assert list(weights.poll())
-        weights.drop(name)
-    assert [weights.where(name) for name in NAMES] == ["disk", "host", "host", "disk"]
-    weights.prefetch("d")
-    assert weights.where("d") == "disk"
-    assert round(weights.seconds("d"), 6) == 0.11, "it is read already"
+        assert list(weights.poll_weights())
+        weights.evict_weights(name)
+    assert [weights.weights_location(name) for name in NAMES] == ["disk", "host", "host", "disk"]
+    weights.prefetch_weights("d")
+    assert weights.weights_location("d") == "disk"
+    assert round(weights.load_seconds("d"), 6) == 0.11, "it is read already"
     clock.now += 0.1001
-    assert list(weights.poll()) == []
-    assert [weights.where(name) for name in NAMES] == ["disk", "disk", "host", "host"]
+    assert list(weights.poll_weights()) == []
+    assert [weights.weights_location(name) for name in NAMES] == ["disk", "disk", "host", "host"]
     weights.check_integrity()
 
 
 def test_without_host_memory_nothing_is_prefetched() -> None:
     weights, clock = new(room=1)
-    weights.prefetch("a")
+    weights.prefetch_weights("a")
     clock.now += 1
-    assert (list(weights.poll()), weights.where("a")) == ([], "disk")
+    assert (list(weights.poll_weights()), weights.weights_location("a")) == ([], "disk")
 
 
 def test_a_model_that_is_made_to_fail_never_comes() -> None:
     weights, clock = new(room=1, names=["bad-one", "good"], faults=FakeFaults(weights_error_model="bad"))
     weights.put("bad-one")
-    assert weights.where("bad-one") == "disk"
-    weights.begin("bad-one")
+    assert weights.weights_location("bad-one") == "disk"
+    weights.begin_load("bad-one")
     clock.now += 1
-    (move,) = weights.poll()
+    (move,) = weights.poll_weights()
     assert move.error == "its weights were made to fail"
-    assert (weights.where("bad-one"), weights.free()) == ("disk", MIB)
+    assert (weights.weights_location("bad-one"), weights.free_bytes()) == ("disk", MIB)
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,26 +112,26 @@ def test_whatever_is_asked_the_books_are_right(host: int, asked: list[tuple[str,
     for what, name in asked:
         clock.now += pause_s
         if what == "begin":
-            if name in coming or weights.where(name) == "device" or weights.free() < MIB:
+            if name in coming or weights.weights_location(name) == "device" or weights.free_bytes() < MIB:
                 continue
-            coming[name] = clock.now + weights.seconds(name)
-            weights.begin(name)
+            coming[name] = clock.now + weights.load_seconds(name)
+            weights.begin_load(name)
         elif what == "drop":
-            weights.drop(name)
+            weights.evict_weights(name)
             coming.pop(name, None)
-            assert weights.where(name) != "device"
+            assert weights.weights_location(name) != "device"
         elif what == "prefetch":
-            weights.prefetch(name)
+            weights.prefetch_weights(name)
         else:
-            came = {move.model for move in weights.poll()}
+            came = {move.model for move in weights.poll_weights()}
             # Within what sums of such seconds lose.
             assert {own for own, due in coming.items() if due < clock.now - 1e-9} <= came, "when it was said"
             assert came <= {own for own, due in coming.items() if due <= clock.now + 1e-9}, "and not before"
             for own in came:
                 del coming[own]
         weights.check_integrity()
-        assert all(weights.where(own) != "device" for own in coming)
-        assert sum(weights.where(own) == "host" for own in NAMES) <= host
+        assert all(weights.weights_location(own) != "device" for own in coming)
+        assert sum(weights.weights_location(own) == "host" for own in NAMES) <= host
 
 
 def fake(names: list[str], **changes: Any) -> FakeRunner:
@@ -141,8 +141,8 @@ def fake(names: list[str], **changes: Any) -> FakeRunner:
 
 def test_at_the_start_pinned_models_are_there_and_then_the_first() -> None:
     runner = fake(["a", "b", "pinned", "c"], weights_bytes=2 * MIB, fake=FakeConfig(weights_bytes=MIB))
-    assert [name for name in runner.models if runner.weights.where(name) == "device"] == ["a", "pinned"]
+    assert [name for name in runner.models if runner.weights.weights_location(name) == "device"] == ["a", "pinned"]
     assert {info.weights_bytes for info in runner.models.values()} == {MIB}
     endless = fake(["a", "b", "c"])
-    assert {endless.weights.where(name) for name in endless.models} == {"device"}
+    assert {endless.weights.weights_location(name) for name in endless.models} == {"device"}
     assert endless.weights.bytes_max is None

@@ -336,7 +336,7 @@ def test_none_without_bytes_and_none_of_what_is_forgotten() -> None:
     graphs = graphs_of(Recorder(), 1000)
     for own in (kind(1), kind(2), kind(1, model=1)):
         runs(graphs, own)
-    graphs.forget(0)
+    graphs.forget_graphs(0)
     assert not graphs._leaving, "what is needed next may need their memory"
     assert len(graphs) == 1
     assert graphs.bytes == 100

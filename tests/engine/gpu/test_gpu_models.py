@@ -94,7 +94,7 @@ class Asked:
             start = len(sequence.prompt_ids) + made - 1 if made else 0
             chunks.append(Chunk(sequence, start, 1 if made else len(sequence.prompt_ids), True))
         step = Step(0, self.model, chunks)
-        pending = self.runner.begin(step)
+        pending = self.runner.begin_step(step)
         for sequence in self.sequences:
             sequence.output_ids.append(PENDING_ID)
         return step, pending
@@ -128,7 +128,7 @@ def until(runner: GpuRunner, condition: Any) -> list[tuple[str, str]]:
     moved, stop = [], time.monotonic() + 20
     while not condition():
         assert time.monotonic() < stop, "it never came"
-        for move in runner.weights.poll():
+        for move in runner.weights.poll_weights():
             assert not move.error, move.error
             moved.append((move.model, move.source))
         time.sleep(0.001)
@@ -138,14 +138,14 @@ def until(runner: GpuRunner, condition: Any) -> list[tuple[str, str]]:
 def bring(runner: GpuRunner, name: str) -> list[tuple[str, str]]:
     """In place of all others."""
     weights = runner.weights
-    if weights.where(name) == "device":
+    if weights.weights_location(name) == "device":
         return []
     for other in list(runner.models):
         if other != name:
-            weights.drop(other)
-    moved = until(runner, lambda: weights.free() >= weights.bytes(name))
-    weights.begin(name)
-    return moved + until(runner, lambda: weights.where(name) == "device")
+            weights.evict_weights(other)
+    moved = until(runner, lambda: weights.free_bytes() >= weights.weights_bytes(name))
+    weights.begin_load(name)
+    return moved + until(runner, lambda: weights.weights_location(name) == "device")
 
 
 def worst(directory: Path, asked: list[Asked]) -> float:
@@ -162,11 +162,11 @@ def test_who_was_away_says_what_the_oracle_says(
     runner = build(directories, weights_host_bytes=host_bytes, graph_bytes=graph_bytes)
     weights, graphs = runner.weights, runner._common.graphs
     assert isinstance(weights.room, ChunkedSpace)
-    assert weights.bytes("one") + weights.bytes("two") > 20 * MIB
-    assert weights.bytes("two") > 2 * MIB, "of several chunks"
-    assert weights.where("one") == "device"
+    assert weights.weights_bytes("one") + weights.weights_bytes("two") > 20 * MIB
+    assert weights.weights_bytes("two") > 2 * MIB, "of several chunks"
+    assert weights.weights_location("one") == "device"
     until(runner, lambda: not weights._busy)
-    assert weights.where("two") == ("host" if host_bytes else "disk")
+    assert weights.weights_location("two") == ("host" if host_bytes else "disk")
     addresses = {name: known.slab.data_ptr() for name, known in weights._known.items()}
     asked: dict[str, list[Asked]] = {"one": [], "two": []}
     captures = []
@@ -225,7 +225,7 @@ def test_the_scheduler_brings_whoever_is_asked_for(directories: dict[str, Path])
             )  # fmt: skip
             assert scheduler.submit(asked[name][-1]) is None
         while len(flights) <= runner.steps_ahead and (step := scheduler.schedule()) is not None:
-            flights.append((step, runner.begin(step)))
+            flights.append((step, runner.begin_step(step)))
         if not flights:
             time.sleep(0.0005)
             continue
@@ -255,22 +255,22 @@ def test_bytes_of_a_dropped_model_are_its_own_until_its_steps_are_done(directori
         take(*flight)
     torch.cuda._sleep(400_000_000)  # a fifth of a second, before the step
     flight = asked.begin()
-    weights.drop("one")
-    free = weights.free()
-    assert free < weights.bytes("two")
+    weights.evict_weights("one")
+    free = weights.free_bytes()
+    assert free < weights.weights_bytes("two")
     time.sleep(0.02)
-    list(weights.poll())
-    assert weights.free() == free, "the step in flight still reads"
-    until(runner, lambda: weights.free() >= weights.bytes("two"))
-    weights.begin("two")
+    list(weights.poll_weights())
+    assert weights.free_bytes() == free, "the step in flight still reads"
+    until(runner, lambda: weights.free_bytes() >= weights.weights_bytes("two"))
+    weights.begin_load("two")
     take(*flight)
-    until(runner, lambda: weights.where("two") == "device")
+    until(runner, lambda: weights.weights_location("two") == "device")
     assert [s.output_ids for s in asked.sequences] == [s.output_ids[:5] for s in expected.sequences]
     # And dropped on its way, for the other.
-    weights.drop("two")
-    until(runner, lambda: weights.free() >= weights.bytes("two"))
-    weights.begin("two")
-    weights.drop("two")
+    weights.evict_weights("two")
+    until(runner, lambda: weights.free_bytes() >= weights.weights_bytes("two"))
+    weights.begin_load("two")
+    weights.evict_weights("two")
     assert bring(runner, "one") == [("one", "host")]
     while asked.left():
         take(*asked.begin())
@@ -298,14 +298,14 @@ def test_a_model_is_added_beside_the_steps_and_forgotten(directories: dict[str, 
             assert [s.output_ids for s in meanwhile.sequences] == [s.output_ids for s in before.sequences]
         thread.join()
         print(f"\nadded beside {steps} steps, the longest {1000 * longest:.1f} ms")
-        assert runner.weights.where("two") == "disk"
-        runner.weights.begin("two")
-        until(runner, lambda: runner.weights.where("two") == "device")
+        assert runner.weights.weights_location("two") == "disk"
+        runner.weights.begin_load("two")
+        until(runner, lambda: runner.weights.weights_location("two") == "device")
         asked = Asked(runner, "two", runner.pages // 2, seed=turn)
         talk(asked)
         talk(Asked(runner, "one", 0), Asked(runner, "two", runner.pages // 2))
         assert worst(directories["two"], [asked]) <= NEAR_TIE
-        runner.weights.drop("two")
+        runner.weights.evict_weights("two")
         runner.unload_model("two")
         assert list(runner.models) == ["one"]
         until(runner, lambda: not runner.weights._busy)

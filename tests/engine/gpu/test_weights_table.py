@@ -48,13 +48,13 @@ class Pages:
         os.ftruncate(self._file, self._end)
         return self._end - size
 
-    def release(self, handle: int) -> None:
+    def release_chunk(self, handle: int) -> None:
         self.created -= 1
 
-    def reserve(self, size: int) -> int:
+    def reserve_addresses(self, size: int) -> int:
         return self._map(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
 
-    def free(self, address: int, size: int) -> None:
+    def free_addresses(self, address: int, size: int) -> None:
         assert self._libc.munmap(address, size) == 0
 
     def map(self, address: int, size: int, handle: int) -> None:
@@ -111,7 +111,7 @@ class Device:
     def enter(self) -> None:
         pass
 
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> Point:
+    def begin_copy(self, target: torch.Tensor, source: torch.Tensor) -> Point:
         assert self.may_copy.wait(30)
         target.copy_(source)
         return Point(True)
@@ -144,7 +144,7 @@ class Table:
     def add(self, name: str, directory: Path) -> None:
         source = FileSource(directory, load_config(directory), torch.bfloat16)
         self.files[name] = directory / "model.safetensors"
-        self.slabs[name] = self.weights.add(name, source)
+        self.slabs[name] = self.weights.register_model(name, source)
         self.expected[name] = torch.zeros(source.layout.bytes, dtype=torch.uint8)
         source.fill(0, self.expected[name])
         self._padding = source
@@ -163,40 +163,40 @@ class Table:
         stop = time.monotonic() + 30
         while not condition():
             assert time.monotonic() < stop, "it never came"
-            moved += [(came.model, came.source, came.error) for came in self.weights.poll()]
+            moved += [(came.model, came.source, came.error) for came in self.weights.poll_weights()]
             time.sleep(0.0005)
         return moved
 
     def bring(self, name: str) -> list[tuple[str, str, str]]:
-        self.weights.begin(name)
-        return self.until(lambda: self.weights.where(name) == "device")
+        self.weights.begin_load(name)
+        return self.until(lambda: self.weights.weights_location(name) == "device")
 
 
 def test_two_models_take_turns_in_the_room_of_one(tmp_path: Path) -> None:
     table = Table(tmp_path, budget=50, host=100)
     weights = table.weights
-    size = weights.bytes("m3")
+    size = weights.weights_bytes("m3")
     assert size > weights.bytes_max - size  # type: ignore[operator]
-    assert weights.seconds("m3") > 0
+    assert weights.load_seconds("m3") > 0
     assert table.bring("m3") == [("m3", "disk", "")]
     assert table.right("m3")
-    assert weights.seconds("m3") == 0
-    assert weights.free() == weights.bytes_max - size  # type: ignore[operator]
+    assert weights.load_seconds("m3") == 0
+    assert weights.free_bytes() == weights.bytes_max - size  # type: ignore[operator]
     addresses = {name: slab.data_ptr() for name, slab in table.slabs.items()}
     mapped = 0
     for turn in range(3):
         for name, other in (("m2", "m3"), ("m3", "m2")):
-            weights.drop(other)
-            table.until(lambda: weights.free() == weights.bytes_max)
+            weights.evict_weights(other)
+            table.until(lambda: weights.free_bytes() == weights.bytes_max)
             source = "disk" if turn == 0 and name == "m2" else "host"
-            assert weights.where(name) == source
+            assert weights.weights_location(name) == source
             assert table.bring(name) == [(name, source, "")]
             assert table.right(name)
             weights.check_integrity()
             mapped = table.pages.maps if turn == 0 else mapped
     assert {name: table.weights._known[name].slab.data_ptr() for name in addresses} == addresses
     assert table.pages.maps == mapped, "who comes back into what it had needs no mapping"
-    assert weights.where("m2") == "host"
+    assert weights.weights_location("m2") == "host"
 
 
 def test_a_model_that_does_not_fit_host_memory_comes_from_its_files_each_time(tmp_path: Path) -> None:
@@ -204,9 +204,9 @@ def test_a_model_that_does_not_fit_host_memory_comes_from_its_files_each_time(tm
     for _ in range(2):
         assert table.bring("m2") == [("m2", "disk", "")]
         assert table.right("m2")
-        table.weights.drop("m2")
-        table.until(lambda: table.weights.free() == table.weights.bytes_max)
-        assert table.weights.where("m2") == "disk"
+        table.weights.evict_weights("m2")
+        table.until(lambda: table.weights.free_bytes() == table.weights.bytes_max)
+        assert table.weights.weights_location("m2") == "disk"
         for slab in table.slabs.values():
             slab.fill_(0xAA)
 
@@ -216,17 +216,17 @@ def test_what_a_step_in_flight_reads_is_nobodys_until_it_is_done(tmp_path: Path)
     weights = table.weights
     table.bring("m3")
     table.device.steps_done = False
-    free = weights.free()
-    weights.drop("m3")
-    assert list(weights.poll()) == []
-    assert weights.where("m3") == "host"
-    assert weights.free() == free
-    assert weights.reclaims
+    free = weights.free_bytes()
+    weights.evict_weights("m3")
+    assert list(weights.poll_weights()) == []
+    assert weights.weights_location("m3") == "host"
+    assert weights.free_bytes() == free
+    assert weights.is_reclaiming
     assert table.right("m3")
     table.device.steps[-1].reach()
-    list(weights.poll())
-    assert weights.free() == weights.bytes_max
-    assert not weights.reclaims
+    list(weights.poll_weights())
+    assert weights.free_bytes() == weights.bytes_max
+    assert not weights.is_reclaiming
 
 
 def test_a_model_that_comes_back_while_its_steps_are_in_flight_waits_for_them(tmp_path: Path) -> None:
@@ -234,15 +234,15 @@ def test_a_model_that_comes_back_while_its_steps_are_in_flight_waits_for_them(tm
     weights = table.weights
     table.bring("m1")
     table.device.steps_done = False
-    weights.drop("m1")
-    weights.begin("m1")
+    weights.evict_weights("m1")
+    weights.begin_load("m1")
     table.slabs["m1"].fill_(7)
     for _ in range(20):
-        assert list(weights.poll()) == []
+        assert list(weights.poll_weights()) == []
         time.sleep(0.001)
     assert torch.all(table.slabs["m1"] == 7), "a step still reads there"
     table.device.steps[-1].reach()
-    assert table.until(lambda: weights.where("m1") == "device") == [("m1", "host", "")]
+    assert table.until(lambda: weights.weights_location("m1") == "device") == [("m1", "host", "")]
     assert table.right("m1")
     table.room.check_mapped(weights._known["m1"].lease)  # type: ignore[arg-type]
     weights.check_integrity()
@@ -252,11 +252,11 @@ def test_a_drop_on_the_way_ends_it_and_the_next_comes_whole(tmp_path: Path) -> N
     table = Table(tmp_path, budget=50, host=100)
     weights = table.weights
     table.device.may_copy.clear()
-    weights.begin("m3")
-    weights.drop("m3")
-    assert weights.free() < weights.bytes("m2"), "a copy of it is still under way"
+    weights.begin_load("m3")
+    weights.evict_weights("m3")
+    assert weights.free_bytes() < weights.weights_bytes("m2"), "a copy of it is still under way"
     table.device.may_copy.set()
-    assert table.until(lambda: weights.free() == weights.bytes_max) == []
+    assert table.until(lambda: weights.free_bytes() == weights.bytes_max) == []
     assert table.bring("m2")[-1][0] == "m2"
     assert table.right("m2")
     weights.check_integrity()
@@ -266,16 +266,16 @@ def test_what_waits_is_read_into_host_memory_and_gives_way_to_what_comes(tmp_pat
     table = Table(tmp_path, budget=50, host=100)
     weights = table.weights
     table.bring("m3")
-    weights.prefetch("m2")
-    weights.prefetch("m2")
-    assert table.until(lambda: weights.where("m2") == "host") == []
-    weights.prefetch("m1")
-    weights.drop("m3")
-    table.until(lambda: weights.free() == weights.bytes_max)
+    weights.prefetch_weights("m2")
+    weights.prefetch_weights("m2")
+    assert table.until(lambda: weights.weights_location("m2") == "host") == []
+    weights.prefetch_weights("m1")
+    weights.evict_weights("m3")
+    table.until(lambda: weights.free_bytes() == weights.bytes_max)
     assert table.bring("m1")[-1][0] == "m1"
     assert table.right("m1")
-    weights.drop("m1")
-    table.until(lambda: weights.free() == weights.bytes_max)
+    weights.evict_weights("m1")
+    table.until(lambda: weights.free_bytes() == weights.bytes_max)
     assert table.bring("m2") == [("m2", "host", "")]
     assert table.right("m2")
     weights.check_integrity()
@@ -292,27 +292,27 @@ def test_host_memory_keeps_the_most_recently_used_and_what_waits(tmp_path: Path)
     table.bring("m3")
     assert weights.host.evictions == 2
     assert weights.host.names() == [weights._known["m3"].key]
-    weights.drop("m3")
+    weights.evict_weights("m3")
     table.until(lambda: not weights._busy)
-    weights.prefetch("m3")  # here already: it only says that somebody waits
-    weights.drop("m2")
-    weights.prefetch("m2")
+    weights.prefetch_weights("m3")  # here already: it only says that somebody waits
+    weights.evict_weights("m2")
+    weights.prefetch_weights("m2")
     table.until(lambda: not weights._busy)
-    assert weights.where("m3") == "host"
-    assert weights.where("m2") == "disk", "it took the place of one that is waited for"
+    assert weights.weights_location("m3") == "host"
+    assert weights.weights_location("m2") == "disk", "it took the place of one that is waited for"
 
 
 def test_files_that_went_fail_alone_and_leave_nothing_behind(tmp_path: Path) -> None:
     table = Table(tmp_path, budget=100, host=100)
     weights = table.weights
     table.files["m2"].unlink()
-    weights.begin("m2")
-    weights.begin("m1")
-    moved = table.until(lambda: weights.where("m1") == "device" and not weights._busy)
+    weights.begin_load("m2")
+    weights.begin_load("m1")
+    moved = table.until(lambda: weights.weights_location("m1") == "device" and not weights._busy)
     (failed,) = [move for move in moved if move[0] == "m2"]
     assert "model.safetensors" in failed[2]
-    assert weights.where("m2") == "disk"
-    assert weights.free() == weights.bytes_max - weights.bytes("m1")  # type: ignore[operator]
+    assert weights.weights_location("m2") == "disk"
+    assert weights.free_bytes() == weights.bytes_max - weights.weights_bytes("m1")  # type: ignore[operator]
     assert weights.host.names() == [weights._known["m1"].key]
     weights.check_integrity()
 
@@ -321,18 +321,18 @@ def test_a_mapping_that_fails_half_way_is_made_whole_by_the_next_load() -> None:
     pages = Pages()
     room = ChunkedSpace(pages, 8 * PAGE, PAGE, threading.Lock())
     for name, count in (("a", 3), ("b", 3)):
-        room.add(name, count * PAGE)
-    slab = room.add("c", 4 * PAGE)
+        room.add_slab(name, count * PAGE)
+    slab = room.add_slab("c", 4 * PAGE)
     assert pages.mapped == 10
-    first, lease = room.take("a"), room.take("c")
+    first, lease = room.allocate_weights("a"), room.allocate_weights("c")
     assert lease.chunks[2:] == (3, 4), "in place of 0 and 1, which are of the other"
     pages.maps_left = 0
     with pytest.raises(DriverError):
         room.prepare(lease)
-    room.give(first)
-    room.give(lease)
-    room.take("b")
-    lease = room.take("c")
+    room.free_weights(first)
+    room.free_weights(lease)
+    room.allocate_weights("b")
+    lease = room.allocate_weights("c")
     assert lease.chunks[2:] == (0, 1), "as before: the first of them is mapped no more, the second still is"
     with pytest.raises(DriverError):
         room.prepare(lease)
@@ -343,8 +343,8 @@ def test_a_mapping_that_fails_half_way_is_made_whole_by_the_next_load() -> None:
     room.check_integrity()
     slab.fill_(7)
     assert slab.sum() == 7 * 4 * PAGE
-    room.give(lease)
-    room.remove("c")
+    room.free_weights(lease)
+    room.remove_slab("c")
     assert pages.mapped == 6
 
 
@@ -353,11 +353,11 @@ def test_a_model_whose_slab_cannot_be_mapped_leaves_nothing_behind() -> None:
     room = ChunkedSpace(pages, 8 * PAGE, PAGE, threading.Lock())
     pages.maps_left = 2
     with pytest.raises(DriverError):
-        room.add("a", 4 * PAGE)
+        room.add_slab("a", 4 * PAGE)
     assert pages.mapped == 0
     pages.maps_left = None
-    room.add("a", 4 * PAGE)
-    room.prepare(room.take("a"))
+    room.add_slab("a", 4 * PAGE)
+    room.prepare(room.allocate_weights("a"))
     room.check_integrity()
 
 
@@ -366,11 +366,11 @@ def test_a_forgotten_model_s_addresses_and_bytes_are_anothers(tmp_path: Path) ->
     weights = table.weights
     table.bring("m2")
     before = table.pages.mapped
-    weights.prefetch("m1")
-    weights.remove("m1")
-    weights.drop("m2")
-    weights.remove("m2")
-    table.until(lambda: not weights.reclaims)
+    weights.prefetch_weights("m1")
+    weights.forget_weights("m1")
+    weights.evict_weights("m2")
+    weights.forget_weights("m2")
+    table.until(lambda: not weights.is_reclaiming)
     table.until(lambda: not weights._busy and not table.pages.mapped)
     assert before
     assert weights.host.names() == []
@@ -383,12 +383,12 @@ def test_a_forgotten_model_s_addresses_and_bytes_are_anothers(tmp_path: Path) ->
 def test_one_that_nobody_heard_of_goes_beside_a_loop_that_looks_who_is_busy(tmp_path: Path) -> None:
     table = Table(tmp_path, budget=50, host=100, layers=(1, 2))
     weights = table.weights
-    weights.begin("m2")
+    weights.begin_load("m2")
     busy = iter(weights._busy.values())  # as the loop goes through them
-    weights.remove("m1")
+    weights.forget_weights("m1")
     assert [known.name for known in busy] == ["m2"]
     assert list(weights._busy) == [weights._known["m2"].key]
-    table.until(lambda: weights.where("m2") == "device")
+    table.until(lambda: weights.weights_location("m2") == "device")
     assert table.right("m2")
 
 
@@ -433,20 +433,20 @@ def test_whatever_is_asked_for_what_is_on_the_device_is_right(tmp_path: Path) ->
         name = dice.choice(names)
         known = weights._known[name]
         action = dice.random()
-        if action < 0.4 and known.lease is None and weights.bytes(name) <= weights.free():
-            weights.begin(name)
+        if action < 0.4 and known.lease is None and weights.weights_bytes(name) <= weights.free_bytes():
+            weights.begin_load(name)
         elif action < 0.5 or (known.lease is not None and known.coming is None and action < 0.8):
-            weights.drop(name)
+            weights.evict_weights(name)
         elif action < 0.6:
-            weights.prefetch(name)
+            weights.prefetch_weights(name)
         if dice.random() < 0.5:
             for step in device.steps:
                 step.reach()
-        moved = list(weights.poll())
+        moved = list(weights.poll_weights())
         assert not any(move.error for move in moved)
         came += len(moved)
         if turn % 10 == 0:
-            assert all(table.right(own) for own in names if weights.where(own) == "device")
+            assert all(table.right(own) for own in names if weights.weights_location(own) == "device")
             weights.check_integrity()
         time.sleep(0.0005)
     for step in device.steps:

@@ -22,7 +22,7 @@ def test_pages_are_handed_out_once_and_come_back() -> None:
     arena = Arena(4, 64)
     first, second = arena.allocate(3, "a"), arena.allocate(1, "b")
     assert len({*first, *second}) == 4
-    assert arena.available() == arena.free() == 0
+    assert arena.available() == arena.free_pages() == 0
     assert (arena.held("a"), arena.held("b"), arena.held("nobody")) == (3, 1, 0)
     arena.release(first, "a")
     assert arena.available() == 3
@@ -34,7 +34,7 @@ def test_a_cached_page_is_shared_and_then_idle() -> None:
     cache = PrefixCache(arena)
     page = cached_page(arena, cache, 1)
     assert arena.available() == 3
-    assert arena.free() == 2
+    assert arena.free_pages() == 2
     arena.retain([page], "a")
     arena.retain([page], "a")
     arena.retain([page], "b")

@@ -78,7 +78,7 @@ def test_an_equal_page_stays_private() -> None:
     second = house.put(ids(0, 1), chain())
     assert second != first
     assert house.find(ids(0, 1), chain()) == first
-    assert house.arena.free() == 15, "the second was freed, not kept"
+    assert house.arena.free_pages() == 15, "the second was freed, not kept"
 
 
 def test_eviction_takes_the_least_recently_used_and_a_chain_from_its_end() -> None:

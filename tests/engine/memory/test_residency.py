@@ -24,14 +24,14 @@ def adapters() -> FakeAdapters:
 def test_a_full_table_evicts_the_least_recently_used_that_nobody_uses(adapters: FakeAdapters) -> None:
     arena = Arena(pages=10, page_bytes=1)
     residency = AdapterResidency(adapters, arena)
-    residency.join("a", "tier")
-    residency.join("b", "tier")
-    residency.leave("b", "tier")
-    residency.join("c", "tier")
+    residency.acquire_adapter("a", "tier")
+    residency.acquire_adapter("b", "tier")
+    residency.release_adapter("b", "tier")
+    residency.acquire_adapter("c", "tier")
     assert adapters.resident() == ["a", "c"]
     assert arena.adapter_pages() == 2
-    residency.leave("a", "tier")
-    residency.join("d", "tier")
+    residency.release_adapter("a", "tier")
+    residency.acquire_adapter("d", "tier")
     assert adapters.resident() == ["c", "d"]
     assert residency.counts().evicted_device == 2
     arena.check_integrity(residency.held_pages())
@@ -40,16 +40,16 @@ def test_a_full_table_evicts_the_least_recently_used_that_nobody_uses(adapters: 
 
 def test_more_running_adapters_than_rows_is_our_own_mistake(adapters: FakeAdapters) -> None:
     residency = AdapterResidency(adapters, Arena(pages=10, page_bytes=1))
-    residency.join("a", "tier")
-    residency.join("b", "tier")
+    residency.acquire_adapter("a", "tier")
+    residency.acquire_adapter("b", "tier")
     with pytest.raises(AssertionError, match="table has rows for"):
-        residency.join("c", "tier")
+        residency.acquire_adapter("c", "tier")
 
 
 def used(residency: AdapterResidency, *digests: str) -> None:
     for digest in digests:
-        residency.join(digest, "tier")
-        residency.leave(digest, "tier")
+        residency.acquire_adapter(digest, "tier")
+        residency.release_adapter(digest, "tier")
 
 
 def test_an_adapter_that_a_higher_tier_waits_for_gives_way_to_no_lower_one() -> None:
@@ -57,15 +57,15 @@ def test_an_adapter_that_a_higher_tier_waits_for_gives_way_to_no_lower_one() -> 
     table.models = dict.fromkeys("abc", "m")
     residency = AdapterResidency(table, Arena(pages=10, page_bytes=1))
     used(residency, "a", "b", "c")
-    residency.waits("a", 0, new=True)
-    residency.waits("b", 1, new=True)
-    assert residency.evict(None, rank=2)
+    residency.add_waiting("a", 0, new=True)
+    residency.add_waiting("b", 1, new=True)
+    assert residency.evict_adapter(None, rank=2)
     assert table.resident() == ["a", "b"], "c was used last, and is the only one"
-    assert not residency.evict(None, rank=2)
-    assert residency.evict(None, rank=1)
+    assert not residency.evict_adapter(None, rank=2)
+    assert residency.evict_adapter(None, rank=1)
     assert table.resident() == ["a"], "its own tier's gives way"
-    residency.waits_no_more("a", 0)
-    assert residency.evict(None, rank=2)
+    residency.remove_waiting("a", 0)
+    assert residency.evict_adapter(None, rank=2)
     residency.check_integrity(Counter({("b", 1): 1}))
 
 
@@ -73,21 +73,21 @@ def test_pinned_adapters_stay_and_leave_half_of_the_arena(adapters: FakeAdapters
     adapters.adapters_max = 3
     arena = Arena(pages=4, page_bytes=1)
     residency = AdapterResidency(adapters, arena, sequences_max=1)
-    assert residency.stay("a", True) == ""
+    assert residency.pin_adapter("a", True) == ""
     used(residency, "a", "b")
-    assert residency.stay("b", True) == ""
-    assert residency.stay("b", True) == ""
-    assert residency.stay("c", True) == "pinned adapters would take 3 pages; their limit is 2"
-    assert not residency.evict(None)
+    assert residency.pin_adapter("b", True) == ""
+    assert residency.pin_adapter("b", True) == ""
+    assert residency.pin_adapter("c", True) == "pinned adapters would take 3 pages; their limit is 2"
+    assert not residency.evict_adapter(None)
     arena.check_integrity(residency.held_pages())
     assert arena.idle_adapter_pages() == 0
-    assert residency.stay("a", False) == ""
-    assert residency.evict(None)
+    assert residency.pin_adapter("a", False) == ""
+    assert residency.evict_adapter(None)
     assert adapters.resident() == ["b"]
-    residency.forget("b")
-    assert arena.free() == 4
+    residency.forget_adapter("b")
+    assert arena.free_pages() == 4
     adapters.adapters_max = 1
-    assert residency.stay("a", True) == "0 adapters are pinned; the limit is 0"
+    assert residency.pin_adapter("a", True) == "0 adapters are pinned; the limit is 0"
 
 
 def test_prefixes_and_adapters_go_in_the_order_in_which_they_were_used_last() -> None:
@@ -108,19 +108,19 @@ def test_prefixes_and_adapters_go_in_the_order_in_which_they_were_used_last() ->
     used(residency, "a")
     second = cached("second")
     used(residency, "b")
-    assert arena.free() == 2
-    residency.give_way(3, None, rank=0)
+    assert arena.free_pages() == 2
+    residency.evict_idle(3, None, rank=0)
     assert table.resident() == ["a", "b"], "the first prefix is older"
     taken = arena.allocate(3, "tier")
     assert first in taken
-    residency.give_way(2, None, rank=0)
+    residency.evict_idle(2, None, rank=0)
     assert table.resident() == ["b"], "a is older than the second prefix"
     taken += arena.allocate(2, "tier")
-    residency.give_way(1, None, rank=0)
+    residency.evict_idle(1, None, rank=0)
     assert table.resident() == ["b"]
     taken += arena.allocate(1, "tier")
     assert second in taken
-    residency.give_way(1, None, rank=0)
+    residency.evict_idle(1, None, rank=0)
     assert table.resident() == ["b"], "without any prefix nothing is traded"
     arena.check_integrity()
 
@@ -132,16 +132,16 @@ def test_a_pinned_one_comes_before_anybody_asks_one_after_another(adapters: Fake
     adapters.adapters_max = 5
     arena = Arena(pages=10, page_bytes=1)
     residency = AdapterResidency(adapters, arena)
-    assert not residency.brings
+    assert not residency.has_background_loads
     for digest in "ab":
-        assert residency.stay(digest, True) == ""
-    assert residency.brings
-    residency.poll(hidden=False)
+        assert residency.pin_adapter(digest, True) == ""
+    assert residency.has_background_loads
+    residency.poll_loads(hidden=False)
     assert adapters.resident() == ["a"]
-    residency.poll(hidden=False)
+    residency.poll_loads(hidden=False)
     assert adapters.resident() == ["a", "b"]
-    assert not residency.brings
-    assert not residency.evict(None)
+    assert not residency.has_background_loads
+    assert not residency.evict_adapter(None)
     arena.check_integrity(residency.held_pages())
     residency.check_integrity(Counter())
 
@@ -151,28 +151,28 @@ def test_a_pinned_one_takes_the_pages_of_nobody_who_uses_them(adapters: FakeAdap
     arena = Arena(pages=4, page_bytes=1)
     residency = AdapterResidency(adapters, arena)
     pages = arena.allocate(4, "tier")
-    assert residency.stay("a", True) == ""
-    residency.poll(hidden=False)
+    assert residency.pin_adapter("a", True) == ""
+    residency.poll_loads(hidden=False)
     assert adapters.resident() == []
-    assert not residency.brings
+    assert not residency.has_background_loads
     arena.release(pages[:1], "tier")
     used(residency, "a")
-    assert not residency.evict(None)
+    assert not residency.evict_adapter(None)
     residency.check_integrity(Counter())
 
 
 def test_one_that_is_pinned_no_more_is_not_brought(adapters: FakeAdapters) -> None:
     residency = AdapterResidency(adapters, Arena(pages=4, page_bytes=1))
-    residency.stay("a", True)
-    residency.waits("a", 0, new=True)
-    residency.stay("a", False)
-    assert not residency.brings
+    residency.pin_adapter("a", True)
+    residency.add_waiting("a", 0, new=True)
+    residency.pin_adapter("a", False)
+    assert not residency.has_background_loads
     residency.check_integrity(Counter({("a", 0): 1}))
-    residency.waits_no_more("a", 0)
-    residency.stay("b", True)
-    residency.forget("b")
-    assert not residency.brings
-    residency.poll(hidden=False)
+    residency.remove_waiting("a", 0)
+    residency.pin_adapter("b", True)
+    residency.forget_adapter("b")
+    assert not residency.has_background_loads
+    residency.poll_loads(hidden=False)
     assert adapters.resident() == []
 
 
@@ -255,13 +255,13 @@ def test_the_shipped_tiers_pass_nobody_for_longer_than_a_quarter_of_their_target
 
 def test_a_lone_request_waits_with_its_copy_and_one_beside_others_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     house, seen = House(adapters=FOUR), list[bool]()
-    ready = house.table.ready
+    ready = house.table.is_adapter_ready
 
     def asked(digest: str, *, hidden: bool) -> bool:
         seen.append(hidden)
         return ready(digest, hidden=hidden)
 
-    monkeypatch.setattr(house.table, "ready", asked)
+    monkeypatch.setattr(house.table, "is_adapter_ready", asked)
     house.submit(8, 2, adapter="a")
     house.run(1)
     assert seen[0], "nobody else waits for its copy"

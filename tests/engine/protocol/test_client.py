@@ -139,7 +139,7 @@ class Listener:
 
     def news(self) -> None:
         self.calls += 1
-        ids = self._generation.take()
+        ids = self._generation.take_ids()
         assert ids or self._generation.ending is not None, "called for nothing"
         self.ids += ids
         self.endings += self._generation.ending is not None

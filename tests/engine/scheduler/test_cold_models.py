@@ -15,7 +15,7 @@ def interrupt(house: House, timed: Timed) -> float:
     """Premium asks for a when b is nearly there for batch; its first token's time."""
     vault = house.vault
     assert vault
-    timed.run(lambda: "b" in vault.coming and vault.seconds("b") < 0.2 * LOAD_S)
+    timed.run(lambda: "b" in vault.coming and vault.load_seconds("b") < 0.2 * LOAD_S)
     urgent = house.submit(16, 2, model="a", tier="premium")
     timed.run(lambda: len(urgent.output_ids) == 2)
     return timed.ttft(urgent)
@@ -66,7 +66,7 @@ def test_a_pinned_model_comes_though_others_are_asked_for_meanwhile() -> None:
     timed = Timed(house)
     assert house.scheduler.pin_model("e", True) == ""
     for model in "cdc":
-        house.scheduler.take_in()
+        house.scheduler.take_loaded()
         house.idle(0.3 * LOAD_S)
         house.submit(16, 2, model=model)
         timed.run()
@@ -172,7 +172,7 @@ def test_what_went_is_given_back_while_nobody_asks() -> None:
     house.run()
     assert house.vault
     house.vault._read.append((1, house.vault._begun + 1))  # a step still reads what went
-    assert house.scheduler.brings, "the loop goes on looking"
+    assert house.scheduler.has_background_loads, "the loop goes on looking"
     house.vault._read.clear()
-    assert not house.scheduler.brings
+    assert not house.scheduler.has_background_loads
     house.check_the_end()

@@ -17,7 +17,7 @@ QUIET = ("b", "c", "d", "e")
 def served(tokens: dict[str, float]) -> Crowding:
     crowding = Crowding()
     for share, count in tokens.items():
-        crowding.serve(share, count)
+        crowding.note_served(share, count)
     return crowding
 
 
@@ -43,7 +43,7 @@ def test_a_share_crowds_that_had_over_twice_the_mean(tokens: dict[str, float], c
 def test_a_share_that_asks_counts_though_nothing_of_it_was_served() -> None:
     crowding = served({"a": 2000})
     assert not crowding.shares(1.0), "it is alone"
-    crowding.asks("b")
+    crowding.note_request("b")
     assert crowding.shares(1.1) == {"a"}, "found before the next second"
     assert not crowding.heavy(1.1)
     assert not crowding.shares(1.0 + 3 * HALF_LIFE_S), "b has not asked since"
@@ -52,7 +52,7 @@ def test_a_share_that_asks_counts_though_nothing_of_it_was_served() -> None:
 def test_many_requests_do_not_make_a_share_look_served() -> None:
     crowding = served({"a": 100})
     for _ in range(10_000):
-        crowding.asks("b")
+        crowding.note_request("b")
     assert crowding.shares(1.0) == {"a"}
 
 
@@ -71,7 +71,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
     now = 1.0
     while crowding.shares(now):
         for share in QUIET:
-            crowding.serve(share, 1000)
+            crowding.note_served(share, 1000)
         now += HALF_LIFE_S
     assert now < 6 * HALF_LIFE_S
     assert not crowding.shares(now + 100 * HALF_LIFE_S)

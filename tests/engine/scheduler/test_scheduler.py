@@ -991,10 +991,10 @@ def test_a_tier_evicts_a_waited_adapter_for_pages_within_its_floor_though_it_has
     waits = house.submit(13, 1, tier="a", adapter="large")
     house.run(1)
     assert not waits.pages
-    assert house.table.where("large") == "device"
+    assert house.table.adapter_location("large") == "device"
     joins = house.submit([*prompt, *range(40, 51)], 2, tier="b")
     house.run(1)
     assert joins.cached_tokens == 28
-    assert house.table.where("large") != "device"
+    assert house.table.adapter_location("large") != "device"
     house.run()
     house.check_the_end()

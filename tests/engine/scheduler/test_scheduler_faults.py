@@ -176,7 +176,7 @@ def test_a_first_request_whose_room_raises_is_no_claim() -> None:
     while not trap.sprung:
         house.run(1)
     assert house.books[first.handle].ending is not None
-    assert house.scheduler._planner.claims() == []
+    assert house.scheduler._planner.capacity_claims() == []
     house.run()
     house.check_the_end()
     assert [ended.sequence for ended in house.faulty] == [first]

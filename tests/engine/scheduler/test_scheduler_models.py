@@ -417,9 +417,9 @@ def test_pinned_models_never_go_and_come_unasked() -> None:
     assert "would leave 0 bytes" in house.scheduler.pin_model("b", True)
     assert house.scheduler.pin_model("a", False) == ""
     assert house.scheduler.pin_model("c", True) == ""
-    assert house.scheduler.brings
-    while house.scheduler.brings:
-        house.scheduler.take_in()
+    assert house.scheduler.has_background_loads
+    while house.scheduler.has_background_loads:
+        house.scheduler.take_loaded()
         house.idle()
     assert "c" in here(house)
 
@@ -663,7 +663,7 @@ def test_a_model_comes_serves_and_goes() -> None:
     house.run()
     assert len(running.output_ids) == 30
     assert house.forget_model("late")
-    assert house.arena.free() == house.arena.pages
+    assert house.arena.free_pages() == house.arena.pages
     assert house.scheduler.served.labels == ["base", "late"]
     house.add_model("again")
     assert house.scheduler.served.labels == ["base", "again"]
@@ -697,9 +697,9 @@ def test_a_label_is_reused_only_when_no_page_carries_it() -> None:
 def test_without_a_budget_what_is_added_comes_and_stays() -> None:
     house = large(models=("base",), weights={"base": 1}, weights_max=None)
     house.add_model("late")
-    assert house.scheduler.brings
-    while house.scheduler.brings:
-        house.scheduler.take_in()
+    assert house.scheduler.has_background_loads
+    while house.scheduler.has_background_loads:
+        house.scheduler.take_loaded()
         house.idle()
     assert house.vault
     assert house.vault.there == {"base", "late"}

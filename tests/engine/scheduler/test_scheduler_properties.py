@@ -120,7 +120,7 @@ def change(house: House, adapter: str, what: str) -> None:
             house.pin(adapter, what == "pins")
         case "unloads":
             users = [sequence for sequence in house.live() if sequence.adapter == adapter]
-            if not users and not house.scheduler.reads(adapter):
+            if not users and not house.scheduler.is_adapter_in_flight(adapter):
                 house.unload(adapter)
 
 
@@ -240,11 +240,11 @@ def test_any_schedule_keeps_the_books(
     house.check_the_end()
     for adapter in ADAPTERS:
         house.unload(adapter)
-    assert house.arena.free() + house.scheduler.prefix.idle_pages() == house.arena.pages, "an adapter left a page"
+    assert house.arena.free_pages() + house.scheduler.prefix.idle_pages() == house.arena.pages, "an adapter left a page"
     for model in tuple(house.scheduler.models):
         assert house.forget_model(model)
-    assert house.arena.free() == house.arena.pages, "a model left a page"
-    assert not house.vault or house.vault.free() == weights_max, "a model left its weights"
+    assert house.arena.free_pages() == house.arena.pages, "a model left a page"
+    assert not house.vault or house.vault.free_bytes() == weights_max, "a model left its weights"
 
 
 @settings(max_examples=EXAMPLES // 2, deadline=None, suppress_health_check=list(HealthCheck))

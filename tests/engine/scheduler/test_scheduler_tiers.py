@@ -125,7 +125,7 @@ def beside_decodes(low: int) -> tuple[House, Callable[[], dict[int, int]]]:
     def take() -> dict[int, int]:
         step = house.schedule()
         assert step
-        house.complete(seconds=costs.seconds(load_of(step)))
+        house.complete(seconds=costs.step_seconds(load_of(step)))
         return counts(step)
 
     for _ in range(low):

@@ -281,11 +281,11 @@ def test_an_adapter_that_an_overrun_reads_is_not_removed() -> None:
     sequence.stop_ids = frozenset(uninterrupted(sequence)[:1])
     house.run(1)
     assert house.endings() == {"stop": 1}
-    assert house.scheduler.reads("a")
+    assert house.scheduler.is_adapter_in_flight("a")
     with pytest.raises(AssertionError, match="in use by a step"):
         house.scheduler.remove_adapter("a")
     house.complete()
-    assert not house.scheduler.reads("a")
+    assert not house.scheduler.is_adapter_in_flight("a")
     house.scheduler.remove_adapter("a")
     house.check_the_end()
 
@@ -336,11 +336,11 @@ class Recorded(FakeRunner):
     def _pass(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    def begin(self, step: Step) -> FakePending:
+    def begin_step(self, step: Step) -> FakePending:
         self.notes.append(f"begin {step.number}")
         if step.number == self._refuses:
             raise RuntimeError("out of memory")
-        pending = super().begin(step)
+        pending = super().begin_step(step)
         self._numbers[pending] = step.number
         return pending
 
@@ -462,16 +462,16 @@ def test_the_fakes_device_computes_one_step_after_another() -> None:
 
     config = FakeConfig(step_ms=7.0, steps_ahead=1)
     runner = FakeRunner([fake_model(ModelConfig(name="m"), config)], config, sleep, clock)
-    first = runner.begin(Step(1, "m", []))
+    first = runner.begin_step(Step(1, "m", []))
     clock.now += 0.002
-    second = runner.begin(Step(2, "m", []))
+    second = runner.begin_step(Step(2, "m", []))
     with pytest.raises(AssertionError, match="too many"):
-        runner.begin(Step(3, "m", []))
+        runner.begin_step(Step(3, "m", []))
     clock.now += 0.001  # what the loop does beside it
     first.result()
     second.result()
     assert slept == [4, 7], "14 ms for two steps, of which the host used 3"
-    runner.begin(Step(3, "m", [])).result()
+    runner.begin_step(Step(3, "m", [])).result()
     assert slept[2:] == [7], "an idle device begins at once"
 
 
@@ -550,13 +550,13 @@ def test_a_request_whose_scheduling_raises_ends_alone_and_is_counted(steps_ahead
 
     reports: list[StatusReport] = []
     loop = Loop(Recorded(steps_ahead=steps_ahead), when)
-    grow = loop.scheduler._room.grow
+    grow = loop.scheduler._room.grow_entry
 
     def fails(entry: Entry) -> bool:
         assert entry.sequence.handle != 1, "made to fail"
         return grow(entry)
 
-    loop.scheduler._room.grow = fails  # type: ignore[method-assign]
+    loop.scheduler._room.grow_entry = fails  # type: ignore[method-assign]
     loop.send(loop.submit(1, max_tokens=50), loop.submit(2, max_tokens=50))
     loop.run()
     first, second = loop.endings()[1], loop.endings()[2]

@@ -35,7 +35,7 @@ def test_what_was_evicted_comes_back_and_is_not_computed_again() -> None:
     assert first.computed == 18
     preempt(house)
     assert house.slots.copied_out == 5, "its last page is half full"
-    assert house.scheduler.swap.free() == 7
+    assert house.scheduler.swap.free_slots() == 7
     house.run()
     assert first.preemptions == 1
     assert (first.swapped_tokens, first.recomputed_tokens) == (18, 0)
@@ -108,9 +108,9 @@ def test_an_ending_frees_the_slots() -> None:
     first = house.submit(16, 8, tier="batch")
     house.run(3)
     urgent = preempt(house)
-    assert house.scheduler.swap.free() == 7
+    assert house.scheduler.swap.free_slots() == 7
     house.abort(first)
-    assert house.scheduler.swap.free() == 12
+    assert house.scheduler.swap.free_slots() == 12
     house.run()
     assert urgent.output_ids == uninterrupted(urgent)
     assert house.slots.copied_in == 0
@@ -197,5 +197,5 @@ def test_the_books_of_slots_are_checked() -> None:
 
 def test_without_a_pool_there_are_no_slots() -> None:
     swap = Swap(None, Arena(4, 1), CostModels())
-    assert (swap.slots, swap.free()) == (0, 0)
+    assert (swap.slots, swap.free_slots()) == (0, 0)
     swap.check_integrity([])

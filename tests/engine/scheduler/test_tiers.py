@@ -163,7 +163,7 @@ class Waiting:
             frozenset(), 0.0, weight=weight,
         )  # fmt: skip
         entry = Entry(sequence, 1, self.number, Chain(model, None, "ns", 4))
-        self.queue.add(entry)
+        self.queue.add_entry(entry)
         return entry
 
     def serve(self, model: str = "m") -> Entry:
@@ -435,12 +435,12 @@ def test_the_cost_model_finds_every_term() -> None:
     model = CostModel()
     assert model.prefill_within(0.1, StepLoad(0, 8, 8000, 0), 512) == 512, "nothing is known yet"
     for load in loads(1, 400):
-        model.observe(load, TRUE.seconds(load))
+        model.observe(load, TRUE.step_seconds(load))
     for name in ("base_s", "prefill_token_s", "sequence_s", "kv_token_s", "adapter_s"):
         assert getattr(model.costs, name) == pytest.approx(getattr(TRUE, name), rel=0.02), name
     beside = StepLoad(0, 100, 50_000, 10)
     tokens = model.prefill_within(0.020, beside, 2048)
-    assert TRUE.seconds(StepLoad(tokens, 100, 50_000 + tokens, 10)) == pytest.approx(0.020, rel=0.01)
+    assert TRUE.step_seconds(StepLoad(tokens, 100, 50_000 + tokens, 10)) == pytest.approx(0.020, rel=0.01)
     assert model.prefill_within(0.001, beside, 2048) == 0
     assert model.prefill_within(float("inf"), beside, 2048) == 2048
 
@@ -455,32 +455,32 @@ def test_no_term_is_below_zero_whatever_is_observed() -> None:
 def test_what_was_known_stands_while_all_steps_are_alike() -> None:
     model = CostModel()
     for load in loads(4, 400):
-        model.observe(load, TRUE.seconds(load))
+        model.observe(load, TRUE.step_seconds(load))
     alike = StepLoad(0, 8, 4000, 0)
     for _ in range(2000):
-        model.observe(alike, 2 * TRUE.seconds(alike))
-    assert model.costs.seconds(alike) == pytest.approx(2 * TRUE.seconds(alike), rel=0.02)
+        model.observe(alike, 2 * TRUE.step_seconds(alike))
+    assert model.costs.step_seconds(alike) == pytest.approx(2 * TRUE.step_seconds(alike), rel=0.02)
     assert model.costs.prefill_token_s == pytest.approx(TRUE.prefill_token_s, rel=0.5)
 
 
 def test_one_stalled_step_says_little_and_a_slow_machine_is_believed() -> None:
     model = CostModel()
     for load in loads(5, 400):
-        model.observe(load, TRUE.seconds(load))
+        model.observe(load, TRUE.step_seconds(load))
     load = loads(5, 1)[0]
     model.observe(load, 30.0)
-    model.observe(load, TRUE.seconds(load))
-    assert model.costs.seconds(load) < 1.3 * TRUE.seconds(load)
+    model.observe(load, TRUE.step_seconds(load))
+    assert model.costs.step_seconds(load) < 1.3 * TRUE.step_seconds(load)
     for load in loads(6, 2000):
-        model.observe(load, 10 * TRUE.seconds(load))
-    assert model.costs.seconds(load) == pytest.approx(10 * TRUE.seconds(load), rel=0.05)
+        model.observe(load, 10 * TRUE.step_seconds(load))
+    assert model.costs.step_seconds(load) == pytest.approx(10 * TRUE.step_seconds(load), rel=0.05)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_steps_time_is_split_to_the_last_bit_of_it(known: bool) -> None:
     model = CostModel()
     for load in loads(7, 100 if known else 0):
-        model.observe(load, TRUE.seconds(load))
+        model.observe(load, TRUE.step_seconds(load))
     sequences = [Waiting().add("a").sequence for _ in range(3)]
     for sequence, adapter in zip(sequences, ("x", "x", None), strict=True):
         sequence.adapter = adapter

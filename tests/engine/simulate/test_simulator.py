@@ -108,13 +108,13 @@ def test_a_step_takes_its_load_s_costs() -> None:
     other = Sequence(1, 0, "r", "m", None, "n", "t", "s", [1] * 60, 9, Sampling(), frozenset(), 0.0)
     step = Step(1, "m", [Chunk(other, 60, 1, True), Chunk(sequence, 10, 50, True)])
     assert load_of(step) == StepLoad(50, 2, 61 + 60, 1)
-    seconds = Costs(1.0, 0.001, 0.01, 1e-4, 0.1).seconds(load_of(step))
+    seconds = Costs(1.0, 0.001, 0.01, 1e-4, 0.1).step_seconds(load_of(step))
     assert seconds == pytest.approx(1.0 + 0.05 + 0.02 + 0.0121 + 0.1)
     simulated = SimulatedDevice(on, (), 0.0, random.Random(0))
     load = load_of(step)
-    assert simulated.begin(load, 5.0) == pytest.approx(5.0 + seconds)
-    assert simulated.begin(load, 5.1) == pytest.approx(5.0 + 2 * seconds), "it computes one step after another"
-    assert simulated.begin(load, 50.0) == pytest.approx(50.0 + seconds)
+    assert simulated.run_step(load, 5.0) == pytest.approx(5.0 + seconds)
+    assert simulated.run_step(load, 5.1) == pytest.approx(5.0 + 2 * seconds), "it computes one step after another"
+    assert simulated.run_step(load, 50.0) == pytest.approx(50.0 + seconds)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_step_takes_its_load_s_costs() -> None:
 )
 def test_a_stalled_device_goes_on_where_it_was(begun: float, stalls: list[Stall], done: float) -> None:
     simulated = SimulatedDevice(PLAIN, stalls, 0.0, random.Random(0))
-    assert simulated.begin(StepLoad(0, 1, 1, 0), begun) == pytest.approx(done)
+    assert simulated.run_step(StepLoad(0, 1, 1, 0), begun) == pytest.approx(done)
 
 
 def test_a_stall_is_seen_by_everybody_and_then_over() -> None:
@@ -147,11 +147,11 @@ def test_a_stall_is_seen_by_everybody_and_then_over() -> None:
 def test_copies_to_host_memory_take_the_device_s_time() -> None:
     on = msgspec.structs.replace(PLAIN, page_copy_s=0.25)
     simulated = SimulatedDevice(on, (), 0.0, random.Random(0))
-    simulated.begin(StepLoad(0, 1, 1, 0), 0.0)
+    simulated.run_step(StepLoad(0, 1, 1, 0), 0.0)
     simulated.copied(4, 0.2)
-    assert simulated.begin(StepLoad(0, 1, 1, 0), 0.5) == pytest.approx(3.0)
+    assert simulated.run_step(StepLoad(0, 1, 1, 0), 0.5) == pytest.approx(3.0)
     simulated.copied(2, 10.0)
-    assert simulated.begin(StepLoad(0, 1, 1, 0), 10.0) == pytest.approx(11.5)
+    assert simulated.run_step(StepLoad(0, 1, 1, 0), 10.0) == pytest.approx(11.5)
 
 
 def test_noise_moves_the_steps_and_not_their_mean() -> None:
@@ -423,7 +423,7 @@ MEASURED: dict[str, list[tuple[int, int, int, int, float]]] = {
 def test_shipped_devices_cost_what_was_measured(name: str) -> None:
     costs = DEVICES[name].costs()
     for *load, took_ms in MEASURED[name]:
-        assert 1000 * costs.seconds(StepLoad(*load)) == pytest.approx(took_ms, rel=0.13)
+        assert 1000 * costs.step_seconds(StepLoad(*load)) == pytest.approx(took_ms, rel=0.13)
     assert DEVICES[name].source
 
 
@@ -444,14 +444,14 @@ def test_the_gap_is_what_a_plain_account_of_it_says() -> None:
             tenant = draws.randrange(4)
             match draws.randrange(4):
                 case 0:
-                    gap.wait(tenant)
+                    gap.note_waiting(tenant)
                     waiting[tenant] += 1
                 case 1 if waiting[tenant]:
-                    gap.begin(tenant)
+                    gap.note_start(tenant)
                     waiting[tenant] -= 1
                 case _:
                     gap.totals[tenant] += draws.randrange(100)
-                    gap.note()
+                    gap.note_step()
             for pair in itertools.combinations(range(4), 2):
                 if not (waiting[pair[0]] and waiting[pair[1]]):
                     since.pop(pair, None)
@@ -646,20 +646,20 @@ def test_four_adapters_load_at_once() -> None:
     clock = Clock()
     adapters = SimulatedAdapters(1, 1.0, clock)
     adapters.models = dict.fromkeys("abcdef", "m")
-    assert [adapters.want(digest) for digest in "abcdef"] == [True] * 4 + [False] * 2
-    assert not adapters.ready("a", hidden=True)
+    assert [adapters.request_load(digest) for digest in "abcdef"] == [True] * 4 + [False] * 2
+    assert not adapters.is_adapter_ready("a", hidden=True)
     assert adapters.next_at() == 1.0
     clock.now = 1.0
-    assert adapters.ready("a", hidden=False)
-    assert adapters.want("e")
+    assert adapters.is_adapter_ready("a", hidden=False)
+    assert adapters.request_load("e")
     assert adapters.next_at() == 2.0
-    adapters.drop("e")
+    adapters.cancel_load("e")
     assert adapters.next_at() is None
-    adapters.place("a", [0])
-    adapters.drop("a")
-    assert adapters.ready("a", hidden=False), "it is in the arena"
-    adapters.remove("a")
-    assert not adapters.ready("a", hidden=False), "there is no host memory here"
+    adapters.place_adapter("a", [0])
+    adapters.cancel_load("a")
+    assert adapters.is_adapter_ready("a", hidden=False), "it is in the arena"
+    adapters.evict_adapter("a")
+    assert not adapters.is_adapter_ready("a", hidden=False), "there is no host memory here"
 
 
 # ---- the command

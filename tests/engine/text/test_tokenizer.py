@@ -145,7 +145,7 @@ def splits(ids: Sequence[int], cuts: Sequence[int]) -> list[list[int]]:
 
 def stream(tokenizer: Tokenizer, pushes: list[list[int]], *, skip_special_tokens: bool = True) -> list[str]:
     detokenizer = tokenizer.detokenizer(skip_special_tokens=skip_special_tokens)
-    return [*(detokenizer.push(ids) for ids in pushes), detokenizer.finish()]
+    return [*(detokenizer.push_ids(ids) for ids in pushes), detokenizer.flush_text()]
 
 
 # ---- encoding --------------------------------------------------------------------------------------------------

@@ -222,8 +222,8 @@ async def test_the_watch_is_fresh_for_a_second_and_tells_of_changes(database: Da
 
     watch = RevisionWatch(database, changed, clock=lambda: now[0])
     assert not watch.fresh
-    await watch.poll()
-    await watch.poll()
+    await watch.poll_revision()
+    await watch.poll_revision()
     assert watch.fresh
     assert len(changes) == 1
     now[0] += 1.0
@@ -246,7 +246,7 @@ async def test_the_log_says_once_an_episode_that_it_was_not_fresh(
 
     watch = RevisionWatch(database, changed, clock=lambda: now[0])
     for age_s in (1.5, 2.0):
-        await watch.poll()
+        await watch.poll_revision()
         now[0] += age_s
         assert not watch.fresh
         for _ in range(3):
@@ -267,10 +267,10 @@ async def test_an_older_reading_never_overtakes_a_newer_one(database: Database) 
         seen.append(number)
 
     watch = RevisionWatch(database, changed)
-    first = asyncio.create_task(watch.poll())
+    first = asyncio.create_task(watch.poll_revision())
     await begun.wait()
     make_key(database)
-    await watch.poll()
+    await watch.poll_revision()
     await first
     assert seen == sorted(seen)
     assert seen[-1] == watch.revision == database.read_sync(revision.read)

@@ -19,7 +19,7 @@ class Plain:
     keep_alive = b"~"
     reports = False
 
-    def whole(self, answer: Answer) -> bytes:
+    def render_body(self, answer: Answer) -> bytes:
         raise AssertionError("it streams")
 
     def opening(self) -> bytes:
@@ -69,7 +69,7 @@ class Exchange:
             self.sends += 1
 
     async def begun(self) -> None:
-        self.answer.add(0, "a")
+        self.answer.add_text(0, "a")
         while self.body != b"<a":  # noqa: ASYNC110
             await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -78,11 +78,11 @@ class Exchange:
 async def test_what_is_added_is_sent_before_the_call_returns() -> None:
     exchange = Exchange()
     await exchange.begun()
-    exchange.answer.add(0, "b")
+    exchange.answer.add_text(0, "b")
     assert exchange.body == b"<ab"
-    exchange.answer.add(1, "c")
+    exchange.answer.add_text(1, "c")
     assert exchange.body == b"<abc"
-    exchange.answer.finish(TokenUsage(1, 0, 3))
+    exchange.answer.finish_answer(TokenUsage(1, 0, 3))
     await exchange.task
     assert exchange.body == b"<abc>"
 
@@ -93,7 +93,7 @@ async def test_while_send_waits_nothing_is_lost_and_nothing_overtakes() -> None:
     said = "a"
     for number in range(300):
         text = f"{number},"
-        exchange.answer.add(0, text)
+        exchange.answer.add_text(0, text)
         said += text
         if draw.random() < 0.2:
             exchange.writable.clear()
@@ -102,7 +102,7 @@ async def test_while_send_waits_nothing_is_lost_and_nothing_overtakes() -> None:
         if draw.random() < 0.5:
             await asyncio.sleep(0)
     exchange.writable.set()
-    exchange.answer.finish(TokenUsage(1, 0, 300))
+    exchange.answer.finish_answer(TokenUsage(1, 0, 300))
     await exchange.task
     assert exchange.body.decode() == f"<{said}>"
 
@@ -111,7 +111,7 @@ async def test_a_caller_who_leaves_while_send_waits_ends_the_exchange() -> None:
     exchange = Exchange()
     await exchange.begun()
     exchange.writable.clear()
-    exchange.answer.add(0, "b")
+    exchange.answer.add_text(0, "b")
     exchange.gone.set()
     await asyncio.sleep(0)
     exchange.writable.set()  # uvicorn resumes all waiters when the connection is lost
@@ -123,7 +123,7 @@ async def test_an_exchange_that_is_cancelled_while_send_waits() -> None:
     exchange = Exchange()
     await exchange.begun()
     exchange.writable.clear()
-    exchange.answer.add(0, "b")
+    exchange.answer.add_text(0, "b")
     await asyncio.sleep(0)
     exchange.task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -135,7 +135,7 @@ async def test_what_send_raises_is_the_exchanges_not_the_owners() -> None:
     exchange = Exchange()
     await exchange.begun()
     exchange.failing = RuntimeError("no such connection")
-    exchange.answer.add(0, "b")  # must not raise in the owner's call
+    exchange.answer.add_text(0, "b")  # must not raise in the owner's call
     with pytest.raises(RuntimeError, match="no such connection"):
         await exchange.task
 
@@ -143,7 +143,7 @@ async def test_what_send_raises_is_the_exchanges_not_the_owners() -> None:
 async def test_an_answer_that_fails_says_so_after_what_was_sent() -> None:
     exchange = Exchange()
     await exchange.begun()
-    exchange.answer.add(0, "b")
+    exchange.answer.add_text(0, "b")
     exchange.answer.fail(InternalError())
     await exchange.task
     assert exchange.body == b"<ab!"

@@ -72,14 +72,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("fields", ACCEPTED, ids=str)
 def test_accepted(fields: dict[str, Any]) -> None:
-    parse(**fields).asked()
+    parse(**fields).to_generation()
 
 
 @pytest.mark.parametrize(
     "field", [name for name in CompletionRequest.__struct_fields__ if name not in ("model", "prompt")]
 )
 def test_null_is_neutral_for_every_field(field: str) -> None:
-    parse(**{field: None}).asked()
+    parse(**{field: None}).to_generation()
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED, ids=lambda value: str(value)[:60])
@@ -95,4 +95,4 @@ def test_refused_by_name(fields: dict[str, Any], param: str) -> None:
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])],
 )
 def test_the_four_forms_of_a_prompt(prompt: Any, prompts: list[Any]) -> None:
-    assert parse(prompt=prompt).asked().prompts == prompts
+    assert parse(prompt=prompt).to_generation().prompts == prompts

@@ -74,14 +74,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("fields", ACCEPTED, ids=str)
 def test_accepted(fields: dict[str, Any]) -> None:
-    parse(**fields).asked()
+    parse(**fields).to_generation()
 
 
 @pytest.mark.parametrize(
     "field", [name for name in MessagesRequest.__struct_fields__ if name not in ("messages", "model", "max_tokens")]
 )
 def test_null_is_neutral_for_every_field(field: str) -> None:
-    parse(**{field: None}).asked()
+    parse(**{field: None}).to_generation()
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED, ids=lambda value: str(value)[:60])

@@ -289,7 +289,7 @@ def test_a_long_name_or_value_is_cut_in_the_refusal() -> None:
 
 
 def test_biases_are_numbers_in_their_bounds() -> None:
-    biases = parse(logit_bias={"1": 1, "2": -100, "3": 1e-320}).asked().sampling.logit_bias
+    biases = parse(logit_bias={"1": 1, "2": -100, "3": 1e-320}).to_generation().sampling.logit_bias
     assert biases == {1: 1.0, 2: -100.0, 3: 1e-320}
     for wrong in (True, "1", None, [1], 100.5, 10**30):
         with pytest.raises(InvalidRequest) as refused:

@@ -155,7 +155,7 @@ async def test_what_may_be_promoted_again_stays(engine: Engine) -> None:
     await loader.on_change()
     await eventually_async(lambda: engine.said[-1] == "unload a")
     engine.streams_over.set()
-    await loader.drop(NEW)
+    await loader.unload_adapter(NEW)
     assert engine.said[-2:] == ["unload b", "unloaded b"]
     await loader.ensure(NEW, "m")
     assert engine.said[-1] == "load b", "what was dropped is loaded again"

@@ -203,7 +203,7 @@ async def test_whoever_restores_one_that_still_drains_waits_for_it(make_stack: C
     try:
         await client.wait_ready(10)
         changes = ModelRollout(stack.database, client, administration, said.append)
-        await changes.add(NewModel(name=SECOND, path=SECOND), lambda name, files: None)
+        await changes.add_model(NewModel(name=SECOND, path=SECOND), lambda name, files: None)
         stream = await streaming(client)
         await asyncio.to_thread(stack.write, lambda c: administration.remove_model(c, SECOND))
         await eventually_async(lambda: SECOND not in client.models)

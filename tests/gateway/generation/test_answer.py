@@ -18,12 +18,12 @@ def test_a_text_is_whole_however_seldom_it_is_read(every: int) -> None:
     tokens = [f" {number}" for number in range(3000)]
     read = ["", ""]
     for number, token in enumerate(tokens, 1):
-        answer.add(number % 2, token)
+        answer.add_text(number % 2, token)
         assert all(len(text._pieces) <= PIECES_MAX for text in answer.texts)
         if number % every == 0:
-            for piece in answer.take():
+            for piece in answer.take_pieces():
                 read[piece.index] += piece.text
-    answer.finish(TokenUsage(1, 0, 3000))
+    answer.finish_answer(TokenUsage(1, 0, 3000))
     for piece in answer.take_all():
         read[piece.index] += piece.text
     assert read == ["".join(tokens[1::2]), "".join(tokens[0::2])]
@@ -47,7 +47,7 @@ def test_what_ended_is_gone_without_a_collector(ends_well: bool) -> None:
         owner = Owner()
         gone = weakref.ref(owner)
         if ends_well:
-            owner.answer.finish(TokenUsage(1, 0, 1))
+            owner.answer.finish_answer(TokenUsage(1, 0, 1))
         else:
             owner.answer.fail(InternalError())
         owner.answer.leave()

@@ -31,7 +31,7 @@ def tokenizer(model_dir: Any) -> Tokenizer:
 def drawn(tokens: int) -> DrawnIds:
     made = DrawnIds()
     for at in range(tokens):
-        made.add(3 * at, [(200 + (at * 7 + k) % 40_000, -0.25 * k) for k in range(ALTERNATIVES)])
+        made.add_id(3 * at, [(200 + (at * 7 + k) % 40_000, -0.25 * k) for k in range(ALTERNATIVES)])
     return made
 
 

@@ -250,7 +250,7 @@ class House:
             leases.extend(connection, gateway_id, 60.0, database_now(connection))
 
     async def begin(self, replays: Replays, request_id: str, body: bytes = b"{}") -> FirstCall | Replayed:
-        return await self.call(replays, request_id, body).begin()
+        return await self.call(replays, request_id, body).begin_call()
 
     def call(self, replays: Replays, request_id: str, body: bytes = b"{}", name: str = "n") -> IdempotentCall:
         return replays.call(
@@ -258,7 +258,7 @@ class House:
         )
 
     async def look(self, request_id: str, body: bytes = b"{}") -> Replayed | None:
-        return await self.call(self.second, request_id, body).look()
+        return await self.call(self.second, request_id, body).look_up()
 
     async def hold(self, request_id: str) -> None:
         asked = HoldRequest(request_id, self.tenant_id, self.key_id, MODEL, None, "premium", 5, 5)
@@ -292,7 +292,7 @@ async def answered(house: House, answer: bytes = b"answer") -> None:
     first = await house.begin(house.first, "req_1")
     assert isinstance(first, FirstCall)
     await house.hold("req_1")
-    await first.keep(answer)
+    await first.keep_answer(answer)
     with pytest.raises(errors.IdempotencyInFlight):
         await house.begin(house.second, "req_2")
     with pytest.raises(errors.IdempotencyInFlight):
@@ -343,7 +343,7 @@ async def test_a_gateway_that_dies_before_it_settled(house: House, kept: bool) -
     assert isinstance(first, FirstCall)
     await house.hold("req_1")
     if kept:
-        await first.keep(b"answer")
+        await first.keep_answer(b"answer")
     house.die("gw_1")
     house.older(2 * module.KEEP_S)
     assert house.sweep() == 0
@@ -356,14 +356,14 @@ async def test_a_gateway_that_dies_before_it_settled(house: House, kept: bool) -
 async def test_what_is_forgotten_may_run_again(house: House) -> None:
     first = await house.begin(house.first, "req_1")
     assert isinstance(first, FirstCall)
-    await first.forget()
+    await first.forget_call()
     assert house.rows() == 0
     second = await house.begin(house.first, "req_2")
-    await first.forget()
+    await first.forget_call()
     assert house.rows() == 1, "the second's"
     assert isinstance(second, FirstCall)
-    await second.keep(b"answer")
-    await second.forget()
+    await second.keep_answer(b"answer")
+    await second.forget_call()
     assert house.rows() == 1, "what is kept stays"
 
 
@@ -391,11 +391,11 @@ async def test_two_gateways_with_the_same_calls_in_other_orders(house: House) ->
     for turn in range(5):
         forth = [house.call(house.first, f"a_{turn}_{name}", name=name) for name in names]
         back = [house.call(house.second, f"b_{turn}_{name}", name=name) for name in reversed(names)]
-        found = await asyncio.gather(*(call.begin() for call in forth + back), return_exceptions=True)
+        found = await asyncio.gather(*(call.begin_call() for call in forth + back), return_exceptions=True)
         firsts = [one for one in found if isinstance(one, FirstCall)]
         assert len(firsts) == 60
         assert sum(isinstance(one, errors.IdempotencyInFlight) for one in found) == 60
-        await asyncio.gather(*(first.forget() for first in firsts[::2]))
+        await asyncio.gather(*(first.forget_call() for first in firsts[::2]))
         house.older(module.KEEP_S)
 
 
@@ -403,14 +403,14 @@ async def test_many_calls_are_a_few_transactions(house: House) -> None:
     """The ledger's holds go through the same writer thread."""
     calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(300)]
     house.database.writes = house.database.reads = 0
-    assert await asyncio.gather(*(call.look() for call in calls)) == [None] * 300
+    assert await asyncio.gather(*(call.look_up() for call in calls)) == [None] * 300
     assert (house.database.writes, house.database.reads) == (0, 3)
-    firsts = await asyncio.gather(*(call.begin() for call in calls))
+    firsts = await asyncio.gather(*(call.begin_call() for call in calls))
     assert house.database.writes == 3
     assert house.rows() == 300
     kept = [first for first in firsts[:40] if isinstance(first, FirstCall)]
-    await asyncio.gather(*(first.keep(b"%d" % number) for number, first in enumerate(kept)))
-    await asyncio.gather(*(first.forget() for first in firsts if isinstance(first, FirstCall)))
+    await asyncio.gather(*(first.keep_answer(b"%d" % number) for number, first in enumerate(kept)))
+    await asyncio.gather(*(first.forget_call() for first in firsts if isinstance(first, FirstCall)))
     assert house.rows() == len(kept) == 40
     assert house.database.writes == 3 + 3 + 17
     query = sa.select(replays.c.request_id, replays.c.answer)
@@ -422,7 +422,7 @@ async def test_many_calls_are_a_few_transactions(house: House) -> None:
 
 async def test_more_than_may_wait_are_turned_away(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(module.WAITING_MAX + 9)]
-    for ask in (IdempotentCall.look, IdempotentCall.begin):
+    for ask in (IdempotentCall.look_up, IdempotentCall.begin_call):
         answers = await asyncio.gather(*(ask(call) for call in calls), return_exceptions=True)
         assert sum(isinstance(answer, errors.Overloaded) for answer in answers) == 9
     assert house.rows() == module.WAITING_MAX
@@ -440,7 +440,7 @@ async def test_an_answer_waits_no_longer_than_it_may_and_is_kept_all_the_same(
     other = sa.create_engine(sqlite_url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     with other.connect() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        await asyncio.wait_for(first.keep(b"answer"), 20)
+        await asyncio.wait_for(first.keep_answer(b"answer"), 20)
         assert house.first._keeping_bytes == 6 + SEAL_BYTES
         connection.exec_driver_sql("ROLLBACK")
     await eventually_async(lambda: house.first._keeping_bytes == 0)
@@ -451,9 +451,9 @@ async def test_an_answer_waits_no_longer_than_it_may_and_is_kept_all_the_same(
 
 async def test_answers_that_wait_are_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(4)]
-    firsts = await asyncio.gather(*(call.begin() for call in calls))
+    firsts = await asyncio.gather(*(call.begin_call() for call in calls))
     monkeypatch.setattr(module, "KEEPING_BYTES_MAX", 20 + SEAL_BYTES)
-    await asyncio.gather(*(first.keep(b"x" * 9) for first in firsts if isinstance(first, FirstCall)))
+    await asyncio.gather(*(first.keep_answer(b"x" * 9) for first in firsts if isinstance(first, FirstCall)))
     query = sa.select(sa.func.count(replays.c.answer))
     assert house.database.read_sync(lambda connection: connection.execute(query).scalar()) == 2
     assert house.first._keeping_bytes == 0
@@ -464,7 +464,7 @@ async def test_what_could_not_be_forgotten_is_forgotten_later(house: House) -> N
     assert isinstance(first, FirstCall)
     rename = "ALTER TABLE replays RENAME TO away", "ALTER TABLE away RENAME TO replays"
     house.database.write_sync(lambda connection: connection.exec_driver_sql(rename[0]))
-    await first.forget()
+    await first.forget_call()
     house.database.write_sync(lambda connection: connection.exec_driver_sql(rename[1]))
     assert house.rows() == 1
     sweeping = asyncio.create_task(house.first.run(0.01))
@@ -474,7 +474,7 @@ async def test_what_could_not_be_forgotten_is_forgotten_later(house: House) -> N
 
 async def test_a_sweep_is_bounded_and_finds_by_an_index(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [house.call(house.first, f"req_{number}", name=f"n{number}") for number in range(7)]
-    await asyncio.gather(*(call.begin() for call in calls))
+    await asyncio.gather(*(call.begin_call() for call in calls))
     house.older(module.KEEP_S)
     monkeypatch.setattr(module, "REMOVE_MAX", 3)
     assert [house.sweep() for _ in range(4)] == [3, 3, 1, 0]

@@ -100,7 +100,7 @@ def test_a_revision_is_as_old_as_its_read_not_as_the_moment_it_arrived(database:
 
     async def run() -> None:
         async with watching(database) as watch:
-            poll = asyncio.create_task(watch.poll())
+            poll = asyncio.create_task(watch.poll_revision())
             await asyncio.sleep(0)
             time.sleep(STALL_S)  # noqa: ASYNC251 - the read ends in its thread, the loop hears of it later
             await poll
@@ -198,7 +198,7 @@ def test_a_hold_that_is_answered_during_a_stall_is_held(database: Database, monk
         line = RequestLine(RequestRecord(request_id="req_1", method="POST"))
         work = SimpleNamespace(request_id="req_1", caller=caller, tier="standard", plan=plan, line=line)
         asyncio.get_running_loop().call_later(0.0, time.sleep, 0.8)
-        held = await holds.RequestHolds(ledger, None, Metrics()).hold(work)  # type: ignore[arg-type]
+        held = await holds.RequestHolds(ledger, None, Metrics()).place_hold(work)  # type: ignore[arg-type]
         assert isinstance(held, Held)
         await ledger.close()
 
@@ -214,7 +214,7 @@ def test_what_comes_at_one_moment_is_spread_over_turns_in_its_order() -> None:
         pace = RequestPace()
 
         async def request(number: int) -> None:
-            await pace.turn()
+            await pace.wait_turn()
             begun.append((turn, number))
 
         tasks = [asyncio.create_task(request(number)) for number in range(10 * AT_ONCE)]
@@ -231,12 +231,12 @@ def test_what_comes_at_one_moment_is_spread_over_turns_in_its_order() -> None:
 def test_whoever_leaves_the_line_takes_no_turn() -> None:
     async def run() -> None:
         pace = RequestPace()
-        tasks = [asyncio.create_task(pace.turn()) for _ in range(10 * AT_ONCE)]
+        tasks = [asyncio.create_task(pace.wait_turn()) for _ in range(10 * AT_ONCE)]
         await asyncio.sleep(0)
         for task in tasks[AT_ONCE::2]:
             task.cancel()
         async with asyncio.timeout(30):
             await asyncio.gather(*tasks, return_exceptions=True)
-            await pace.turn()
+            await pace.wait_turn()
 
     uvloop.run(run())

@@ -27,10 +27,10 @@ def shown(pieces: list[str], stops: list[str]) -> tuple[list[str], bool]:
     scanner = StopScanner(stops)
     out: list[str] = []
     for piece in pieces:
-        out.append(scanner.push(piece))
+        out.append(scanner.push_text(piece))
         if scanner.stopped:
             return out, True
-    out.append(scanner.finish())
+    out.append(scanner.flush_text())
     return out, False
 
 
@@ -52,7 +52,7 @@ def test_nothing_is_held_back_that_is_decided(text: str, stops: list[str]) -> No
     scanner = StopScanner(stops)
     out = ""
     for at in range(len(text)):
-        out += scanner.push(text[at])
+        out += scanner.push_text(text[at])
         if scanner.stopped:
             return
         seen = text[: at + 1]
@@ -65,5 +65,5 @@ def test_a_long_repetitive_stop_is_cheap() -> None:
     scanner = StopScanner(["a" * 511 + "b"] * 4)
     began = time.thread_time()
     for _ in range(2000):
-        scanner.push("a")
+        scanner.push_text("a")
     assert time.thread_time() - began < 1.0

@@ -23,7 +23,7 @@ def test_a_stop_id_is_counted_and_not_shown(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("one two three")
     for stops in ([], ["never"]):
         text = text_of(tokenizer, stops, stop_ids=[ids[-1]])
-        assert text.push(ids) + text.finish() == tokenizer.decode(ids[:-1])
+        assert text.push_ids(ids) + text.flush_text() == tokenizer.decode(ids[:-1])
         assert text.tokens == len(ids)
 
 
@@ -31,26 +31,26 @@ def test_no_stop_is_looked_for_before_min_tokens(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(" a b a b a b")
     whole = tokenizer.decode(ids)
     free = text_of(tokenizer, ["b"])
-    assert free.push(ids) == " a "
+    assert free.push_ids(ids) == " a "
     assert (free.tokens, free.matched) == (2, "b")
     held = text_of(tokenizer, ["b"], min_tokens=3)
-    assert held.push(ids) == whole[: whole.index("b", 4)]
+    assert held.push_ids(ids) == whole[: whole.index("b", 4)]
     assert held.tokens == 4
     late = text_of(tokenizer, ["b"], min_tokens=len(ids))
-    assert late.push(ids) + late.finish() == whole
+    assert late.push_ids(ids) + late.flush_text() == whole
     assert late.matched is None
 
 
 def test_the_stop_that_is_complete_first_is_named(tokenizer: Tokenizer) -> None:
     text = text_of(tokenizer, ["three", "wo", "two"])
-    assert text.push(tokenizer.encode("one two three")) == "one "
+    assert text.push_ids(tokenizer.encode("one two three")) == "one "
     assert text.matched == "two"
 
 
 def test_each_counted_id_has_its_logprobs_and_its_place(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("na\u00efve \U0001f600 caf\u00e9 STOP more")
     text = text_of(tokenizer, ["STOP"])
-    shown = text.push(ids, [[(id_, -1.0)] for id_ in ids])
+    shown = text.push_ids(ids, [[(id_, -1.0)] for id_ in ids])
     taken = text.take_drawn()
     drawn = [taken.token(at) for at in range(len(taken))]
     assert shown == "na\u00efve \U0001f600 caf\u00e9 "

@@ -57,8 +57,8 @@ async def test_a_check_that_takes_too_long_refuses_the_upload(tmp_path: Path) ->
     config = parse(b"", tmp_path, "test", {})
     config = msgspec.structs.replace(config, adapters=msgspec.structs.replace(config.adapters, check_s_max=0.001))
     uploads = Uploads(store, config, Metrics())
-    with store.begin() as incoming, pytest.raises(AdapterRefused, match=r"checking it took over 0\.001 s"):
-        await uploads.check(incoming, AdapterBase("m", REPO, "float32", 64))
+    with store.begin_incoming() as incoming, pytest.raises(AdapterRefused, match=r"checking it took over 0\.001 s"):
+        await uploads.check_incoming(incoming, AdapterBase("m", REPO, "float32", 64))
 
 
 async def test_what_cannot_be_resolved_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

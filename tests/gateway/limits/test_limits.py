@@ -32,7 +32,7 @@ class House:
         return place, rates.headers(subjects, decision.taken)
 
     def end(self, subjects: list[Subject], place: str, requests: int = 0, tokens: int = 0) -> None:
-        self.rates.end(self.now, subjects, place, requests=requests, tokens=tokens)
+        self.rates.release_slot(self.now, subjects, place, requests=requests, tokens=tokens)
 
     def pass_s(self, seconds: float) -> None:
         self.now += round(seconds * 1e6)
@@ -150,7 +150,7 @@ def test_a_place_that_nobody_renews_is_free_again(house: House) -> None:
     with pytest.raises(RateLimited, match="concurrent"):
         house.admit(subjects)
     house.pass_s(0.001)
-    assert house.rates.running(subjects[0]) == 1
+    assert house.rates.slots_taken(subjects[0]) == 1
     house.admit(subjects)
     house.end(subjects, place, requests=1, tokens=1)  # its lease is over: it gives nothing back any more
     assert house.rates.own(subjects[0])[0] == 1.0
@@ -185,7 +185,7 @@ def test_whoever_is_idle_is_forgotten() -> None:
         subjects = [key(60, 1000, 10, f"key{number}")]
         house.end(subjects, house.admit(subjects)[0])
     assert len(house.rates) == 10
-    assert house.rates.running(running[0]) == 1
+    assert house.rates.slots_taken(running[0]) == 1
 
 
 def test_never_more_than_the_limit_in_any_minute_beyond_the_burst(house: House) -> None:

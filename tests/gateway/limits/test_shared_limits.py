@@ -85,8 +85,8 @@ class Twins:
             case ("end", number, tokens, requests) if number < len(self._places):
                 key, place = self._places[number]
                 subjects = self._subjects(key)
-                told = await self._shared.end(subjects, place, requests=requests, tokens=tokens)
-                ended = self._rates.end(told.at, subjects, place, requests=requests, tokens=tokens)
+                told = await self._shared.release_slot(subjects, place, requests=requests, tokens=tokens)
+                ended = self._rates.release_slot(told.at, subjects, place, requests=requests, tokens=tokens)
                 assert ended == told.taken
             case ("renew", number) if number < len(self._places):
                 key, place = self._places[number]
@@ -187,7 +187,7 @@ async def test_gateways_share_their_limits(redis_url: str) -> None:
         with pytest.raises(RateLimited, match="limit 7, used 7"):
             await second.admit(one, 1)
         for admission in turns:
-            await admission.finish(1)
+            await admission.finish_request(1)
 
 
 async def test_places_and_tokens_come_back(redis_url: str) -> None:
@@ -196,13 +196,13 @@ async def test_places_and_tokens_come_back(redis_url: str) -> None:
         running = [await first.admit(one, 500), await second.admit(one, 500)]
         with pytest.raises(RateLimited):
             await first.admit(one, 1)
-        await running[0].finish(100)
+        await running[0].finish_request(100)
         left = {name: value for name, value in running[0].headers() if b"remaining" in name}
         assert 400 <= int(left[b"x-ratelimit-remaining-tokens"]) <= 402
-        await running[1].give_back()
-        await running[1].give_back()  # once
+        await running[1].refund()
+        await running[1].refund()  # once
         again = await second.admit(one, 895)
-        await again.finish(895)
+        await again.finish_request(895)
 
 
 async def test_one_that_grows_is_counted_once(redis_url: str) -> None:
@@ -215,7 +215,7 @@ async def test_one_that_grows_is_counted_once(redis_url: str) -> None:
         await first.reserve(admission, 900)
         with pytest.raises(RateLimited, match="concurrent"):
             await second.admit(one, 1)
-        await admission.finish(850)
+        await admission.finish_request(850)
         left = {name: int(value) for name, value in admission.headers() if b"remaining" in name}
         assert 150 <= left[b"x-ratelimit-remaining-tokens"] <= 160
         assert 998 <= left[b"x-ratelimit-remaining-requests"] <= 999
@@ -223,8 +223,8 @@ async def test_one_that_grows_is_counted_once(redis_url: str) -> None:
         with pytest.raises(RateLimited, match="tokens per minute"):
             await second.reserve(grown, 500)
         assert grown.tokens == 100, "it is as it was"
-        await grown.give_back()
-        await (await first.admit(one, 150)).finish(0)  # nothing of it is left
+        await grown.refund()
+        await (await first.admit(one, 150)).finish_request(0)  # nothing of it is left
 
 
 @pytest.mark.parametrize("grows", [False, True])
@@ -240,14 +240,14 @@ async def test_whoever_is_gone_before_the_answer_takes_nothing(redis_url: str, g
             asked.cancel()
             with suppress(asyncio.CancelledError):
                 if (taken := await asked or begun) is not None:
-                    await taken.give_back()
+                    await taken.refund()
             if begun is not None:
-                await begun.give_back()  # as whoever has it does
+                await begun.refund()  # as whoever has it does
         deadline = time.monotonic() + PLACE_S / 2
         for one in theirs:
             while not (found := await allowed(lambda one=one: second.admit(one, 900), 1)):  # type: ignore[misc]
                 assert time.monotonic() < deadline
-            await found[0].give_back()
+            await found[0].refund()
 
 
 async def test_an_ending_in_the_moment_of_a_late_answer_gives_back_what_the_answer_took(redis_url: str) -> None:
@@ -265,8 +265,8 @@ async def test_an_ending_in_the_moment_of_a_late_answer_gives_back_what_the_answ
         growing.cancel()
         while not questions[0].done():  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await admission.give_back()
-        await (await second.admit(one, 900)).give_back()
+        await admission.refund()
+        await (await second.admit(one, 900)).refund()
 
 
 async def test_of_a_hundred_at_once_as_many_as_are_allowed(redis_url: str) -> None:
@@ -300,7 +300,7 @@ async def test_who_runs_for_long_keeps_its_place(redis_url: str, client: redis.R
         client.zincrby(key, -LEASE_US // 2, place)
         house._forgot.set()  # as it is after RENEW_S
         await eventually_async(lambda: (client.zscore(key, place) or 0) >= until)
-        await running.finish(1)
+        await running.finish_request(1)
         assert client.zcard(key) == 0
 
 
@@ -319,14 +319,14 @@ async def test_away_each_gateway_allows_its_part_and_comes_back(redis_server: Re
         assert away(house)
         assert len(admitted) == 3, "a third of twelve, of which one was used"
         assert (b"x-ratelimit-limit-requests", b"4") in admitted[0].headers()
-        await before.finish(1)
+        await before.finish_request(1)
         redis_server.start()
         await eventually_async(lambda: not away(house))
         more = await allowed(lambda: house.admit(one, 1), 20)
         refilled = (time.monotonic() - first) // 5  # one every five seconds
         assert 8 <= len(more) <= 10 + refilled, "what was allowed meanwhile counts: twelve in all"
         for admission in [*admitted, *more]:
-            await admission.finish(1)
+            await admission.finish_request(1)
 
 
 async def test_hung_it_costs_nobody_more_than_a_moment(redis_server: RedisServer) -> None:
@@ -346,7 +346,7 @@ async def test_hung_it_costs_nobody_more_than_a_moment(redis_server: RedisServer
         redis_server.thaw()
         await eventually_async(lambda: not away(house))
         for admission in [running, *admitted]:
-            await admission.finish(1)
+            await admission.finish_request(1)
         key = f"laneway:{{{one[0].family}}}:{one[0].id}"
         await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 0)
 
@@ -364,7 +364,7 @@ async def test_flushed_it_learns_again_what_was_taken_and_who_runs(redis_server:
         with pytest.raises(RateLimited, match="concurrent"):
             await house.admit(one, 1)
         for admission in [*running, fifth]:
-            await admission.finish(1)
+            await admission.finish_request(1)
         left = len(await allowed(lambda: house.admit(one, 1), 9))
         assert 5 <= left <= 5 + (time.monotonic() - first) // 6, "five of ten, and one every six seconds"
         assert not away(house)
@@ -373,15 +373,15 @@ async def test_flushed_it_learns_again_what_was_taken_and_who_runs(redis_server:
 async def test_one_that_takes_no_writes_is_away(redis_server: RedisServer) -> None:
     one = subjects(Allowance(1000, 10**6, 5))
     async with limiter(redis_server.url) as house:
-        await (await house.admit(one, 1)).finish(1)
+        await (await house.admit(one, 1)).finish_request(1)
         redis_server.client.replicaof("127.0.0.1", 1)
         admitted = await house.admit(one, 1)
         assert away(house)
-        await house.look()
+        await house.refresh()
         assert away(house), "it answers, and is of no use"
         redis_server.client.replicaof("NO", "ONE")
         await eventually_async(lambda: not away(house))
-        await admitted.finish(1)
+        await admitted.finish_request(1)
 
 
 async def test_an_answer_that_comes_too_late_is_given_back(redis_server: RedisServer) -> None:
@@ -396,7 +396,7 @@ async def test_an_answer_that_comes_too_late_is_given_back(redis_server: RedisSe
         key = f"laneway:{{{one[0].family}}}:{one[0].id}"
         await eventually_async(lambda: float(redis_server.client.hget(f"{key}:rates", "tokens") or 999) <= 10)
         await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 1)
-        await running.finish(10)
+        await running.finish_request(10)
 
 
 async def test_a_question_that_breaks_off_leaves_nothing_counted(redis_server: RedisServer) -> None:
@@ -408,7 +408,7 @@ async def test_a_question_that_breaks_off_leaves_nothing_counted(redis_server: R
         redis_server.freeze()
         with pytest.raises(RateLimited):
             await house.admit(one, 600)
-        await ending.give_back()
+        await ending.refund()
         await eventually_async(lambda: len(house._owed) == 2)
         redis_server.thaw()
         await eventually_async(lambda: not away(house))
@@ -416,7 +416,7 @@ async def test_a_question_that_breaks_off_leaves_nothing_counted(redis_server: R
         requests, tokens = map(float, redis_server.client.hmget(f"{key}:rates", "requests", "tokens"))
         assert (requests <= 1, tokens <= 10) == (True, True)
         assert not house._owed
-        await running.finish(10)
+        await running.finish_request(10)
         assert redis_server.client.zcard(f"{key}:places") == 0
 
 
@@ -433,8 +433,8 @@ async def test_of_one_admitted_here_redis_has_the_place_and_no_more(redis_server
         await eventually_async(lambda: redis_server.client.zcard(f"{key}:places") == 1)
         again = await house.admit(one, 1)
         assert 250 <= float(redis_server.client.hget(f"{key}:rates", "tokens")) <= 301
-        await again.finish(1)
-        await running.finish(300)
+        await again.finish_request(1)
+        await running.finish_request(300)
         assert redis_server.client.zcard(f"{key}:places") == 0
 
 
@@ -458,7 +458,7 @@ async def test_a_gateway_started_while_redis_is_away_begins_no_minute_anew(redis
         with pytest.raises(RateLimited, match="at once: limit 5, used 5"):
             await house.admit(one, 1)
         for admission in admitted:
-            await admission.finish(1)
+            await admission.finish_request(1)
         left = len(await allowed(lambda: house.admit(one, 1), 9))
         assert 1 <= left <= 1 + (time.monotonic() - first) // 10, "six in all, and one every ten seconds"
 

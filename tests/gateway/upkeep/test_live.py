@@ -277,7 +277,7 @@ async def test_a_slow_reader_misses_events_and_holds_up_nobody() -> None:
     assert await watcher.next(1.0) == b"999"
     assert await watcher.next(0.01) == b""
     watcher.offer(b"last")
-    watcher.end()
+    watcher.end_watch()
     assert await watcher.next(1.0) is None
 
 

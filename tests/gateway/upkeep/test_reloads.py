@@ -58,7 +58,7 @@ async def looked(database: Database, seen: int | None) -> Sequence[Change] | Non
 
     watch = RevisionWatch(database, changed)
     watch.revision = seen
-    await watch.poll()
+    await watch.poll_revision()
     return told[0] if told else ()
 
 
@@ -120,7 +120,7 @@ async def test_a_drop_forgets_one_tenants_callers(database: Database) -> None:
         keys.revoke(connection, of_globex.key.id)
 
     database.write_sync(revoke)
-    callers.drop([acme])
+    callers.drop_tenants([acme])
     with pytest.raises(InvalidApiKey):
         await callers.identify(f"Bearer {of_acme.secret}")
     with pytest.raises(InvalidApiKey):
@@ -135,7 +135,7 @@ async def test_a_key_that_was_unknown_is_known_once_it_is_made(database: Databas
     with pytest.raises(InvalidApiKey):
         await callers.identify(f"Bearer {secret}")
     database.write_sync(lambda c: keys.create(c, tenant_id=acme, name="late", secret=secret))
-    callers.drop([acme])
+    callers.drop_tenants([acme])
     assert (await callers.identify(f"Bearer {secret}")).tenant_id == acme
 
 
@@ -148,7 +148,7 @@ async def test_what_was_read_before_a_drop_is_not_cached_after_it(database: Data
     async def late(function: Any) -> Any:
         found = await read(function)
         database.write_sync(lambda c: keys.revoke(c, made.key.id))
-        callers.drop([acme])
+        callers.drop_tenants([acme])
         return found
 
     database.read = late  # type: ignore[method-assign]
@@ -166,9 +166,9 @@ async def test_many_tenants_that_changed_are_not_remembered_for_ever(
     callers = Callers(database, ["premium"], LIMITS)
     caller = await callers.identify(f"Bearer {made.secret}")
     database.write_sync(lambda c: keys.revoke(c, made.key.id))
-    callers.drop(["ten_1", "ten_2"])
+    callers.drop_tenants(["ten_1", "ten_2"])
     await callers.confirm(caller)  # nothing indicated a change
-    callers.drop(["ten_3"])
+    callers.drop_tenants(["ten_3"])
     with pytest.raises(InvalidApiKey):
         await callers.confirm(caller)
 
@@ -230,7 +230,7 @@ class Memory:
         for write in writes:
             self.services.database.write_sync(write)
         self.read.clear()
-        await self.services.watch.poll()
+        await self.services.watch.poll_revision()
         return set(self.read)
 
     async def knows(self, made: keys.MadeKey) -> bool:

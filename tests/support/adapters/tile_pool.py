@@ -55,13 +55,13 @@ class Books:
             return
         pages = self.dice.sample(sorted(self.free), needed)
         self.free -= set(pages)
-        self.pool.place(digest, pages)
+        self.pool.place_adapter(digest, pages)
         if digest not in self.placed:
             self.placed.append(digest)
         assert self.pool.pages_needed(digest) == 0
 
     def remove(self, digest: str) -> None:
-        back = self.pool.remove(digest)
+        back = self.pool.evict_adapter(digest)
         assert len(set(back)) == len(back)
         assert not set(back) & self.free
         self.free |= set(back)

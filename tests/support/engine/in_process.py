@@ -96,7 +96,7 @@ class Drive:
             while len(flight) <= self.runner.steps_ahead and (step := self.scheduler.schedule()) is not None:
                 self.steps.append(step)
                 flight.append((step, self.runner.begin(step)))
-            if not flight and self.scheduler.awaits:
+            if not flight and self.scheduler.has_blocked_requests:
                 for ended in self.scheduler.take_failed():
                     assert ended.reason in endings, (ended.reason, ended.message)
                 time.sleep(0.0002)

@@ -121,7 +121,7 @@ def run_among_traps(engine: Drive, adapters: list[Path], scratch: Path, seed: in
     assert steps < 100 or scheduler.prefix.hits > 0
     swapped = sum(sequence.swapped_tokens for sequence in asked)
     assert steps < 100 or bool(swapped) == (pool is not None)
-    assert scheduler.swap.free() == scheduler.swap.slots
+    assert scheduler.swap.free_slots() == scheduler.swap.slots
     return (
         f"{len(engine.steps)} steps, {scheduler.preemptions} preemptions, {scheduler.prefix.hits} cached tokens, "
         f"{swapped} swapped"

@@ -110,14 +110,16 @@ class TileTable:
     def evictions(self) -> int:
         return self.dropped
 
-    def where(self, digest: str) -> str:
+    def adapter_location(self, digest: str) -> str:
         return "device" if digest in self._resident else "host" if digest in self._near else "disk"
 
-    def whereabouts(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
+    def adapter_locations(self, limit: int) -> tuple[list[tuple[str, str, int]], int]:
         order = [*self._resident, *(digest for digest in self.adapters if digest not in self._resident)]
-        return [(digest, self.where(digest), self.adapters[digest][1]) for digest in order[:limit]], len(order)
+        return [(digest, self.adapter_location(digest), self.adapters[digest][1]) for digest in order[:limit]], len(
+            order
+        )
 
-    def want(self, digest: str, *, urgent: bool = False) -> bool:
+    def request_load(self, digest: str, *, urgent: bool = False) -> bool:
         self.wanted.add(digest)
         if digest in self._resident or digest in self._near or digest in self._coming:
             return True
@@ -130,17 +132,17 @@ class TileTable:
         self._coming[digest] = self._polls
         return True
 
-    def drop(self, digest: str) -> None:
+    def cancel_load(self, digest: str) -> None:
         self.wanted.discard(digest)
         self._coming.pop(digest, None)
         if digest in self._near:
             self._near.remove(digest)
 
-    def ready(self, digest: str, *, hidden: bool) -> bool:
+    def is_adapter_ready(self, digest: str, *, hidden: bool) -> bool:
         if digest in self._resident:
             return True
         if digest not in self._near:
-            self.want(digest, urgent=True)
+            self.request_load(digest, urgent=True)
             if self._coming.get(digest) != 0 or digest in self.failing:
                 return False
             del self._coming[digest]
@@ -150,7 +152,7 @@ class TileTable:
         self._promised.add(digest)
         return True
 
-    def poll(self) -> list[Move]:
+    def poll_adapters(self) -> list[Move]:
         self._promised.clear()
         moves = []
         for digest, polls in list(self._coming.items()):
@@ -164,10 +166,10 @@ class TileTable:
                     self._promised.add(digest)
         return moves
 
-    def pin(self, digest: str, pinned: bool) -> None:
+    def pin_adapter(self, digest: str, pinned: bool) -> None:
         pass
 
-    def known(self, digest: str, model: str) -> bool:
+    def is_known(self, digest: str, model: str) -> bool:
         return digest in self.adapters and self.adapters[digest][0] == model
 
     def _free_tiles(self) -> dict[int, int]:
@@ -188,7 +190,7 @@ class TileTable:
     def pages_of(self, digest: str) -> list[int]:
         return [page for page, tiles in self._memory.tiles.items() if digest in tiles]
 
-    def place(self, digest: str, pages: list[int]) -> None:
+    def place_adapter(self, digest: str, pages: list[int]) -> None:
         assert len(pages) == self.pages_needed(digest)
         if digest in self._resident:
             return
@@ -214,7 +216,7 @@ class TileTable:
         self._resident.remove(digest)
         self._resident.append(digest)
 
-    def remove(self, digest: str) -> list[int]:
+    def evict_adapter(self, digest: str) -> list[int]:
         assert digest in self._resident
         self._resident.remove(digest)
         for tiles in self._memory.tiles.values():
@@ -275,37 +277,37 @@ class Vault:
         self._begun = self._completed = 0  # steps
         self._read: list[tuple[int, int]] = []  # bytes that went, and the last step that may read them
         for model, size in sizes.items():
-            if self.free() >= size:
+            if self.free_bytes() >= size:
                 self.there.add(model)
 
-    def bytes(self, model: str) -> int:
+    def weights_bytes(self, model: str) -> int:
         return self.sizes[model]
 
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         if self.bytes_max is None:
             return 2**60
         held = sum(self.sizes[model] for model in (*self.there, *self.coming))
         return self.bytes_max - held - sum(size for size, step in self._read if step > self._completed)
 
-    def where(self, model: str) -> str:
+    def weights_location(self, model: str) -> str:
         return "device" if model in self.there else "disk" if model in self.on_disk else "host"
 
-    def seconds(self, model: str) -> float:
+    def load_seconds(self, model: str) -> float:
         if model in self.there:
             return 0.0
         return max(0.0, self.coming[model] - self._clock.now) if model in self.coming else self.load_s
 
-    def prefetch(self, model: str) -> None:
+    def prefetch_weights(self, model: str) -> None:
         self.on_disk.remove(model)
 
-    def begin(self, model: str) -> None:
+    def begin_load(self, model: str) -> None:
         assert model not in self.there
         assert model not in self.coming
-        assert self.free() >= self.sizes[model], f"no room for {model}"
+        assert self.free_bytes() >= self.sizes[model], f"no room for {model}"
         self.coming[model] = self._clock.now + self.load_s
         self.loads.append((self._clock.now, model))
 
-    def drop(self, model: str) -> None:
+    def evict_weights(self, model: str) -> None:
         assert model in self.there or model in self.coming
         self.coming.pop(model, None)
         if model in self.there:
@@ -313,7 +315,7 @@ class Vault:
             self.drops.append((self._clock.now, model))
             self._read.append((self.sizes[model], self._begun))
 
-    def poll(self) -> list[WeightsMove]:
+    def poll_weights(self) -> list[WeightsMove]:
         came = [model for model, at in self.coming.items() if at <= self._clock.now]
         for model in came:
             del self.coming[model]
@@ -324,7 +326,7 @@ class Vault:
         ]
 
     @property
-    def reclaims(self) -> bool:
+    def is_reclaiming(self) -> bool:
         return any(step > self._completed for _, step in self._read)
 
     # ---- the house's
@@ -454,7 +456,7 @@ class House:
         )
         self.pinned -= own
         for adapter in own:
-            self.table.drop(adapter)
+            self.table.cancel_load(adapter)
         if self.vault:
             assert model not in self.vault.there
             assert model not in self.vault.coming
@@ -517,7 +519,7 @@ class House:
         self.pinned.discard(adapter)
         self.scheduler.remove_adapter(adapter)
         assert not any(adapter in tiles for tiles in self.memory.tiles.values()), "an unloaded adapter left tiles"
-        self.table.drop(adapter)
+        self.table.cancel_load(adapter)
 
     # ---- steps
 
@@ -538,7 +540,7 @@ class House:
         decoding = [sequence for sequence, preemptions in before if sequence.preemptions == preemptions]
         decoding = [sequence for sequence in decoding if self._can_decode(sequence)]
         if step is None:
-            assert self.flights or not self.live() or self.scheduler.awaits
+            assert self.flights or not self.live() or self.scheduler.has_blocked_requests
             assert not decoding, f"{decoding[0].request_id} could decode"
             return None
         assert step.chunks, "an empty step"
@@ -608,7 +610,7 @@ class House:
                 self.complete()
                 count += 1
                 idle = 0
-            elif self.scheduler.awaits:
+            elif self.scheduler.has_blocked_requests:
                 self.idle()
                 idle += 1
                 assert idle < IDLE_MAX, f"requests wait for ever: {self.live()[:3]}"
@@ -649,10 +651,10 @@ class House:
         assert not self.scheduler.has_work()
         assert self.scheduler.running == 0
         assert not any(self.scheduler.waiting().values())
-        free = self.arena.free() + self.scheduler.prefix.idle_pages()
+        free = self.arena.free_pages() + self.scheduler.prefix.idle_pages()
         assert free + self.arena.adapter_pages() == self.arena.pages, "a page leaked"
         assert self.arena.adapter_pages() == len(self.memory.tiles)
-        assert self.scheduler.swap.free() == self.slots.slots, "a slot leaked"
+        assert self.scheduler.swap.free_slots() == self.slots.slots, "a slot leaked"
         swapped = sum(books.sequence.swapped_tokens for books in self.books.values())
         assert self.scheduler.swap.tokens == swapped <= self.slots.copied_in * self.page_tokens
         assert self.slots.copied_in <= self.slots.copied_out
@@ -767,7 +769,7 @@ class House:
         # step on the requests behind it may join before it.
         if any(s.adapter in evicted for s in waiting):
             return
-        waiting = [s for s in waiting if s.adapter is None or self.table.where(s.adapter) != "disk"]
+        waiting = [s for s in waiting if s.adapter is None or self.table.adapter_location(s.adapter) != "disk"]
         tokens = sum(chunk.count for chunk in step.chunks)
         if (
             not waiting
@@ -801,7 +803,7 @@ class House:
             return
         owed = [e for e in scheduler._entries.values() if e.owed and not e.running and e.sequence.model == step.model]
         # A test may have replaced the method of the object by one that raises: not for the auditor.
-        ready = partial(AdapterResidency.ready, scheduler.residency)
+        ready = partial(AdapterResidency.is_adapter_ready, scheduler.residency)
         oldest = {entry.tier: entry for entry in reversed(owed) if ready(entry.sequence.adapter)}
         for entry in oldest.values():
             own = entry.sequence
@@ -810,7 +812,7 @@ class House:
             if entry.tier in scheduler._plan.hungry or scheduler._room.running[entry.tier]:
                 continue
             need = -(-own.token_count() // self.page_tokens) + self._adapter_pages(own)
-            if scheduler.hosting.joins(own.model) and need <= self._reach(entry.tier) - self._common_pages():
+            if scheduler.hosting.can_join(own.model) and need <= self._reach(entry.tier) - self._common_pages():
                 raise AssertionError(f"{own.request_id} is owed its run, and waits though its tier holds nothing")
 
     def _reach(self, rank: int) -> int:

@@ -216,11 +216,11 @@ def _finish(house: House, schedule: Schedule, trap: Trap | None) -> None:
     house.check_the_end()
     for adapter in house.table.adapters:
         house.unload(adapter)
-    assert house.arena.free() + house.scheduler.prefix.idle_pages() == house.arena.pages, "an adapter left a page"
+    assert house.arena.free_pages() + house.scheduler.prefix.idle_pages() == house.arena.pages, "an adapter left a page"
     for model in tuple(house.scheduler.models):
         assert house.forget_model(model)
-    assert house.arena.free() == house.arena.pages, "a model left a page"
-    assert not house.vault or house.vault.free() == schedule.weights_max, "a model left its weights"
+    assert house.arena.free_pages() == house.arena.pages, "a model left a page"
+    assert not house.vault or house.vault.free_bytes() == schedule.weights_max, "a model left its weights"
 
 
 def _ask(house: House, ask: Ask, adapters: list[str]) -> None:
@@ -297,7 +297,7 @@ def _run(house: House, steps: int, fault: int | None) -> None:
 
 def _change(house: House, adapter: str, what: str) -> None:
     failing = house.table.failing
-    known = any(house.scheduler.residency.known(adapter, model) for model in house.scheduler.models)
+    known = any(house.scheduler.residency.is_known(adapter, model) for model in house.scheduler.models)
     match what:
         case "breaks":
             failing.add(adapter)
@@ -308,7 +308,7 @@ def _change(house: House, adapter: str, what: str) -> None:
                 house.pin(adapter, what == "pin")
         case "unload":
             users = [sequence for sequence in house.live() if sequence.adapter == adapter]
-            if not users and not house.scheduler.reads(adapter):
+            if not users and not house.scheduler.is_adapter_in_flight(adapter):
                 house.unload(adapter)
 
 

@@ -74,5 +74,5 @@ def run_swapped(engine: Drive, adapter: str | None) -> None:
     assert cut.output_ids == whole.output_ids
     pool.check()
     traps.check()
-    assert engine.scheduler.swap.free() == pool.slots
+    assert engine.scheduler.swap.free_slots() == pool.slots
     engine.scheduler.swap.check_integrity([])

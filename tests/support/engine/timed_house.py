@@ -32,14 +32,14 @@ class Timed:
                 pass
             if house.flights:
                 self._complete()
-            elif house.scheduler.awaits:
+            elif house.scheduler.has_blocked_requests:
                 house.idle(0.001)
             else:
                 return
 
     def _complete(self) -> None:
         step = self.house.flights[0].step
-        taken_s = self._costs.get(step.model, COSTS).seconds(load_of(step))
+        taken_s = self._costs.get(step.model, COSTS).step_seconds(load_of(step))
         outcome = self.house.complete(taken_s)
         self.steps.append(step)
         self.device_s[step.model] += taken_s
