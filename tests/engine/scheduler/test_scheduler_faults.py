@@ -21,22 +21,22 @@ PLACES: dict[str, Callable[[House], tuple[Any, str]]] = {
     "pages for a join or a growth": lambda house: (house.arena, "allocate"),
     "prefix cache, match": lambda house: (house.scheduler.prefix, "match"),
     "prefix cache, publish": lambda house: (house.scheduler.prefix, "publish"),
-    "adapter is ready": lambda house: (house.scheduler.residency, "ready"),
-    "adapter is placed": lambda house: (house.table, "place"),
-    "adapter is evicted": lambda house: (house.table, "remove"),
-    "adapter is waited for": lambda house: (house.scheduler.residency, "waits"),
-    "adapter is waited for no more": lambda house: (house.scheduler.residency, "waits_no_more"),
+    "adapter is ready": lambda house: (house.scheduler.residency, "is_adapter_ready"),
+    "adapter is placed": lambda house: (house.table, "place_adapter"),
+    "adapter is evicted": lambda house: (house.table, "evict_adapter"),
+    "adapter is waited for": lambda house: (house.scheduler.residency, "add_waiting"),
+    "adapter is waited for no more": lambda house: (house.scheduler.residency, "remove_waiting"),
     "pages are copied out": lambda house: (house.slots, "copy_out"),
     "pages are copied in": lambda house: (house.slots, "copy_in"),
-    "room is made": lambda house: (house.scheduler._room, "_make_room"),
-    "request joins": lambda house: (house.scheduler._room, "join"),
-    "request grows": lambda house: (house.scheduler._room, "grow"),
+    "room is made": lambda house: (house.scheduler._room, "_evict_for_entry"),
+    "request joins": lambda house: (house.scheduler._room, "join_batch"),
+    "request grows": lambda house: (house.scheduler._room, "grow_entry"),
     "request leaves the queue": lambda house: (house.scheduler._queues[1], "joined"),
     "request ends in the queue": lambda house: (house.scheduler._queues[1], "left"),
     "request is put back": lambda house: (house.scheduler._queues[1], "put_back"),
     "share is charged": lambda house: (house.scheduler._queues[1], "charge"),
     "chunk is planned": lambda house: (house.scheduler._planner, "_plan_prefill"),
-    "preemption is noted": lambda house: (house.scheduler.preempted, "note"),
+    "preemption is noted": lambda house: (house.scheduler.preempted, "record_preemption"),
 }
 
 
@@ -146,7 +146,7 @@ def test_where_pages_are_owned_wrongly_the_engine_ends() -> None:
 
 def test_a_lost_device_is_no_fault_of_a_request() -> None:
     house = busy_house()
-    Trap(house.table, "place", 1, DeviceLost("made to fail"))
+    Trap(house.table, "place_adapter", 1, DeviceLost("made to fail"))
     house.submit(8, 8, tier="b", adapter="a")
     with pytest.raises(DeviceLost):
         house.run()
@@ -154,7 +154,7 @@ def test_a_lost_device_is_no_fault_of_a_request() -> None:
 
 def test_a_pinned_adapter_that_cannot_be_placed_fails_those_that_wait_for_it() -> None:
     house = busy_house()
-    Trap(house.table, "place", 1, OSError("made to fail"))
+    Trap(house.table, "place_adapter", 1, OSError("made to fail"))
     house.pin("a", True)
     other = house.submit(8, 4, tier="b")
     house.run()
