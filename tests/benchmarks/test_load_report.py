@@ -21,7 +21,7 @@ from benchmarks.load.report import Goodput, Group, Percentiles, Report, Tool, ma
 from benchmarks.load.run import Measured
 from benchmarks.load.settings import Settings, Tenant
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "benchmarking.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "contributors" / "load-tool.md"
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 

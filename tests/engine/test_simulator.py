@@ -744,7 +744,7 @@ def test_everything_that_is_drawn_is_in_the_picture(duration_s: float) -> None:
 
 
 def test_every_field_of_a_report_and_of_a_device_is_documented() -> None:
-    text = (REPO / "docs" / "simulator.md").read_text()
+    text = (REPO / "docs" / "contributors" / "simulator.md").read_text()
     kinds: tuple[type[msgspec.Struct], ...] = (Report, TierReport, WeightsReport, Group, Percentiles, Device)
     fields = {field for kind in kinds for field in kind.__struct_fields__} - {"source", "group"}
     assert not [field for field in sorted(fields) if f"`{field}`" not in text]
