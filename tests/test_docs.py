@@ -88,6 +88,26 @@ def test_a_command_of_the_documents_exists(command: str) -> None:
     assert words[-1] in done.output
 
 
+def _named_files() -> list[tuple[Path, str]]:
+    """The files and folders of the repository that documents name in backticks; `a/{b,c}.py` is two."""
+    pages = [*GUIDES, DOCS / "ARCHITECTURE.md", *sorted((DOCS / "decisions").glob("*.md"))]
+    rooms = "gateway|engine|billing|adapters|kernels|migrations|benchmarks|tests|docs|deploy|examples|admin_ui"
+    found = []
+    for page in pages:
+        for named in re.findall(rf"`((?:{rooms})/[^\s`:]*)`", page.read_text()):
+            choice = re.search(r"{(.*?)}", named)
+            names = [named.replace(choice[0], part) for part in choice[1].split(",")] if choice else [named]
+            found += [(page, each) for each in names]
+    return found
+
+
+@pytest.mark.parametrize(("page", "named"), _named_files(), ids=lambda value: str(value).removeprefix(f"{REPO}/"))
+def test_a_file_that_a_document_names_exists(page: Path, named: str) -> None:
+    if "…" in named or named.startswith("admin_ui/dist"):
+        return
+    assert list(REPO.glob(named.rstrip("/"))), f"{name(page)} names {named}"
+
+
 @pytest.mark.parametrize("module", _module_commands())
 def test_a_module_that_the_documents_start_exists(module: str) -> None:
     assert importlib.util.find_spec(module) is not None
