@@ -49,7 +49,7 @@ console-if-npm:
 	elif [ ! -f admin_ui/dist/index.html ]; then \
 	echo "==> $(CONSOLE_STEPS) left out: there is no npm here, and the console at /admin is not built"; fi
 
-# The npm packages whose snippets of docs/clients.md the tests run.
+# The npm packages whose snippets of docs/users/clients.md the tests run.
 CLIENTS := tests/clients/connect
 client-packages: $(CLIENTS)/node_modules/.package-lock.json
 

@@ -1,7 +1,7 @@
 """`python -m gateway.field_tables`: what each field of a request comes to, as JSON, read from the wire types.
 
-docs/clients.md and the console's page Connect are made from it, so that they say what the decoders do. It must never
-know a value that a caller sent.
+docs/users/fields-*.md and the console's page Connect are made from it, so that they say what the decoders do. It must
+never know a value that a caller sent.
 """
 
 from __future__ import annotations

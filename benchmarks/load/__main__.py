@@ -31,7 +31,9 @@ SPARE_FILES = 64  # beside the connections
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @run_options
-@click.option("--json", "json_file", type=FILE, help="Write the report as JSON; docs/benchmarking.md has its schema.")
+@click.option(
+    "--json", "json_file", type=FILE, help="Write the report as JSON; its schema is in docs/contributors/load-tool.md."
+)
 @click.option("--plot", "plot_file", type=FILE, help="Write a picture (PNG): TTFT over time, and distributions.")
 @click.option("--quiet", is_flag=True, help="No progress lines.")
 def main(json_file: Path | None, plot_file: Path | None, quiet: bool, **given: Any) -> None:

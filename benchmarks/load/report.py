@@ -1,6 +1,7 @@
 """Figures of one run: percentiles, rates, goodput, errors by kind; as a typed report, and as text for people.
 
-Milliseconds and seconds, in the names. It must never know how a request is made. docs/benchmarking.md has the schema.
+Milliseconds and seconds, in the names. It must never know how a request is made.
+docs/contributors/load-tool.md has the schema.
 """
 
 from __future__ import annotations

@@ -29,7 +29,9 @@ PROGRESS_EVERY_S = 2.0
 @scenario_options
 @click.option("--strict", is_flag=True, help="Exit status 1 when a target of a tier fails.")
 @click.option("--by-tenant", is_flag=True, help="Print a line for each tenant too.")
-@click.option("--json", "json_file", type=FILE, help="Write the report as JSON; docs/simulator.md has its fields.")
+@click.option(
+    "--json", "json_file", type=FILE, help="Write the report as JSON; docs/contributors/simulator.md has its fields."
+)
 @click.option("--svg", "svg_file", type=FILE, help="Draw it.")
 @click.option("--quiet", is_flag=True, help="No progress lines.")
 def main(

@@ -21,7 +21,7 @@ from benchmarks.load.run import Measured
 from benchmarks.load.settings import Settings, Tenant
 from support.paths import REPO
 
-DOCUMENT = REPO / "docs" / "benchmarking.md"
+DOCUMENT = REPO / "docs" / "contributors" / "load-tool.md"
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 

@@ -1,5 +1,5 @@
-"""Writes the tables of fields in docs/clients.md anew from the wire types, and then the console's file that is built
-from that page. Run it after a change of either:
+"""Writes the tables of docs/users/fields-*.md from the wire types, and the console's file that is built from them and
+from the snippets of docs/users/clients.md. Run it after a change of a wire type or a snippet:
 
     python tests/programs/write_clients_page.py
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 if __name__ == "__main__":  # beside support/, and beside the packages where those are not installed
     sys.path[:0] = [str(directory) for directory in Path(__file__).resolve().parents[1:3]]
 
-from support.clients_page import CONSOLE_FILE, PAGE, console_file, page
+from support.clients_page import CONSOLE_FILE, console_file, table_pages
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for path, text in table_pages().items():
+        path.write_text(text)
     CONSOLE_FILE.write_text(console_file())

@@ -1,4 +1,4 @@
-"""The house numbers of docs/ARCHITECTURE.md: sizes of functions and files, empty package files, and opening lines.
+"""The house numbers of docs/contributors/README.md: sizes of functions and files, empty package files, first lines.
 
 Offenders over the number are listed; the test fails only above 1.5 times it.
 """

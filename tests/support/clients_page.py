@@ -1,6 +1,8 @@
-"""docs/clients.md as data: its snippets, its tables of fields, and what the console's page Connect is built from.
+"""The clients' pages as data: docs/users/clients.md has the snippets, docs/users/fields-*.md the tables of fields, and
+the console's page Connect is built from both.
 
-programs/write_clients_page.py writes the tables and the console's file.
+programs/write_clients_page.py writes the tables from the wire types, and the console's file. Run it after a change of a
+wire type or a snippet.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,11 +18,20 @@ import msgspec
 from gateway.field_tables import STATES, FieldRow, tables
 from support.paths import REPO
 
-PAGE = REPO / "docs" / "clients.md"
+PAGE = REPO / "docs" / "users" / "clients.md"
+TABLE_PAGES = {
+    "/v1/chat/completions": REPO / "docs" / "users" / "fields-chat-completions.md",
+    "/v1/completions": REPO / "docs" / "users" / "fields-completions.md",
+    "/v1/messages": REPO / "docs" / "users" / "fields-messages.md",
+}
 README = REPO / "README.md"
 CONSOLE_FILE = REPO / "admin_ui" / "src" / "pages" / "connect.json"
-BEGIN = "<!-- tables: written by `python tests/programs/write_clients_page.py` from the wire types -->\n"
-END = "<!-- end of tables -->\n"
+TABLE_HEAD = """# Fields of `{path}`
+
+Generated from the wire types by `python tests/programs/write_clients_page.py`. The states: [Endpoints and
+fields](fields.md).
+
+"""
 # What the console puts a value in the place of.
 URL_PLACE, MODEL_PLACE = "{{url}}", "{{model}}"
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -74,8 +86,9 @@ def readme_snippet() -> str:
     return README.read_text().split("```python\n", 1)[1].split("```", 1)[0]
 
 
-def markdown() -> str:
-    return "".join([f"\n### `{table.path}`\n\n{_table(table.rows)}" for table in tables()]) + "\n"
+def table_pages() -> dict[Path, str]:
+    """The pages of the tables as they should be, by file."""
+    return {TABLE_PAGES[table.path]: TABLE_HEAD.format(path=table.path) + _table(table.rows) for table in tables()}
 
 
 def _table(rows: list[FieldRow]) -> str:
@@ -84,13 +97,6 @@ def _table(rows: list[FieldRow]) -> str:
         field = f"`{row.field}`" + (" (required)" if row.required else "")
         lines.append(f"| {field} | {STATES[row.state]} | {row.values} | {row.why} |")
     return "\n".join([line.replace("  ", " ") for line in lines]) + "\n"
-
-
-def page() -> str:
-    """docs/clients.md as it should be."""
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN, 1)
-    return before + BEGIN + markdown() + END + rest.split(END, 1)[1]
 
 
 def console_file() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,13 @@ from support.processes import alive, children
 from support.serve import Serve
 
 
-@pytest.fixture
-def make_serve(tmp_path: Path, model_dir: Path) -> Iterator[Callable[..., Serve]]:
+@contextmanager
+def servers(folder: Path, model_dir: Path) -> Iterator[Callable[..., Serve]]:
     """Makes a directory where `laneway serve` may be started. Whatever still runs at the end is killed."""
     made: list[Serve] = []
 
     def make(toml: str = "") -> Serve:
-        directory = tmp_path / f"serve{len(made)}"
+        directory = folder / f"serve{len(made)}"
         directory.mkdir()
         made.append(Serve(directory, model_dir, toml))
         return made[-1]
@@ -33,6 +34,19 @@ def make_serve(tmp_path: Path, model_dir: Path) -> Iterator[Callable[..., Serve]
             for pid in pids:
                 if alive(pid):
                     os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def make_serve(tmp_path: Path, model_dir: Path) -> Iterator[Callable[..., Serve]]:
+    with servers(tmp_path, model_dir) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_serve(tmp_path_factory: pytest.TempPathFactory, model_dir: Path) -> Iterator[Callable[..., Serve]]:
+    """As `make_serve`, for all tests of a module."""
+    with servers(tmp_path_factory.mktemp("serve"), model_dir) as make:
+        yield make
 
 
 @pytest.fixture

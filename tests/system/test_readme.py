@@ -1,49 +1,72 @@
-"""The README's commands, typed in their order on a fresh demo."""
+"""The commands of the README and of each guide, typed in their order on a demo that runs.
+
+Each page works by itself: a reader begins with any of them. All of them share one demo.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.documents import CLIENTS, GUIDES, commands, name
 from support.paths import REPO
 
-BLOCKS = re.findall(r"^```sh\n(.*?)^```", (REPO / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-# These have tests of their own: the load tool and the simulator take long, and pip installs.
-APART = """
-laneway() { case "$1" in bench|simulate) return 0;; esac; "$PYTHON" -m gateway.cli "$@"; }
+PAGES = [page for page in GUIDES if commands(page) and page != CLIENTS]
+# tests/repository/test_docs.py has a test of make's targets, tests/system/test_first_run.py one of the installation.
+PROLOGUE = """
+laneway() { "$PYTHON" -m gateway.cli "$@"; }
+python() { "$PYTHON" "$@"; }
 pip() { :; }
 make() { :; }
-docker() { :; }
 set -e
 set -o pipefail
 """
+# What the commands of a page print, where a page promises it.
+PRINTED = {
+    "README.md": ["data: [DONE]"],
+    "docs/finance/exports.md": ["FOCUS 1.2 holds"],
+    "docs/users/limits.md": ["idempotent-replayed: true"],
+    "docs/users/quickstart.md": ["data: [DONE]", '"parent"', '"type":"message"'],
+}
+LEFT = {"examples", "output.txt", "laneway.toml", ".laneway", ".venv"}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_readme_works_on_a_fresh_demo_in_its_order(make_serve: Callable[..., Any]) -> None:
-    serve = make_serve('[[models]]\nname = "laneway-tiny"\npackage = "laneway"\n')
+@pytest.fixture(scope="module")
+def demo(module_serve: Callable[..., Any]) -> Iterator[Any]:
+    serve = module_serve('[[models]]\nname = "laneway-tiny"\npackage = "laneway"\n')
     serve.start("--demo", "--fake")
     (serve.directory / "examples").symlink_to(REPO / "examples")
     activate = serve.directory / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.write_text("")
-    script = "\n".join([APART, *BLOCKS]).replace("127.0.0.1:8080", f"127.0.0.1:{serve.port}")
-    environ = {**os.environ, "PYTHON": sys.executable, "LANEWAY_PORT": str(serve.port)}
-    done = subprocess.run(
-        ["bash", "-x", "-c", script], cwd=serve.directory, env=environ, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert "data: [DONE]" in done.stdout
-    assert "FOCUS 1.2 holds" in done.stdout
-    left = {path.name for path in serve.directory.iterdir()} - {"examples", "output.txt", "laneway.toml"}
-    assert left == {".laneway", ".venv"}, "commands leave nothing in the checkout"
+    yield serve
     assert json.loads((serve.data / "demo.json").read_text())["keys"]
     serve.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_commands_of_a_page_work_on_a_demo(page: Path, demo: Any) -> None:
+    script = "\n".join([PROLOGUE, *commands(page)]).replace("127.0.0.1:8080", f"127.0.0.1:{demo.port}")
+    environ = {
+        **os.environ,
+        "PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")]),
+        "LANEWAY_PORT": str(demo.port),
+    }
+    done = subprocess.run(
+        ["bash", "-x", "-c", script], cwd=demo.directory, env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    for words in PRINTED.get(name(page), []):
+        assert words in done.stdout, done.stdout[-4000:]
+    left = {path.name for path in demo.directory.iterdir()}
+    assert left <= LEFT, "commands leave nothing in the checkout"

@@ -1,4 +1,4 @@
-"""The page Connect: the snippets of docs/clients.md with this gateway's address and a model of it, ready to run."""
+"""The page Connect: the snippets of docs/users/clients.md with this gateway's address and a model, ready to run."""
 
 from __future__ import annotations
 

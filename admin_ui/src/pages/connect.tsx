@@ -1,4 +1,4 @@
-// Connect: how a client calls this gateway. The snippets and the tables are docs/clients.md's, through connect.json,
+// Connect: how a client calls this gateway. The snippets and the tables are docs/users/clients.md's, through connect.json,
 // which `python tests/programs/write_clients_page.py` writes; the address and the model of this gateway are put in here.
 import { useState } from "react";
 import { useGet, useMay } from "../api";
@@ -12,7 +12,7 @@ type Row = Table["rows"][number];
 type State = keyof typeof data.states;
 
 const OWN = "/v1/admin/models";
-/** The model in the snippets when the signed-in role may not list models: the default of docs/clients.md. */
+/** The model in the snippets when the signed-in role may not list models: the default of docs/users/clients.md. */
 const DEFAULT_MODEL = "smollm2-135m-instruct";
 const TONES: Record<State, Tone> = { works: "good", hint: "accent", neutral: "warn", refused: "bad" };
 const COLUMNS: readonly Column<Row>[] = [

@@ -746,7 +746,7 @@ def test_everything_that_is_drawn_is_in_the_picture(duration_s: float) -> None:
 
 
 def test_every_field_of_a_report_and_of_a_device_is_documented() -> None:
-    text = (REPO / "docs" / "simulator.md").read_text()
+    text = (REPO / "docs" / "contributors" / "simulator.md").read_text()
     kinds: tuple[type[msgspec.Struct], ...] = (
         SimulationReport,
         TierReport,
