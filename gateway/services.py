@@ -33,7 +33,7 @@ from gateway.catalog.served_models import ServedModels
 from gateway.config.file import Config
 from gateway.engines.adapter_sync import AdapterLoader
 from gateway.engines.model_sync import RETRY_S, ModelLoader
-from gateway.generation.exhausted_keys import ExhaustedBudgets
+from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import AttainmentCache, FirstTokens
 from gateway.generation.generator import Generator
 from gateway.generation.holds import RequestHolds

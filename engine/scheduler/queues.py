@@ -14,7 +14,7 @@ from itertools import islice
 from engine.protocol.tiers import Tier
 from engine.scheduler.crowding import Crowding
 from engine.scheduler.entry import Entry
-from engine.scheduler.queue_wait import QueueRate
+from engine.scheduler.queue_rate import QueueRate
 
 # Shares whose counters are remembered; beyond it those that were served least are forgotten, which costs others least.
 SHARES_MAX = 10_000

@@ -23,13 +23,13 @@ from gateway.api.generation_request import GenerationRequest
 from gateway.catalog.registry import ModelTarget
 from gateway.engines.adapter_sync import AdapterLoader
 from gateway.generation.answer import Answer, EarlyEnding, TokenUsage
-from gateway.generation.exhausted_keys import ExhaustedBudgets
+from gateway.generation.exhausted_budgets import ExhaustedBudgets
 from gateway.generation.first_tokens import FirstTokens
 from gateway.generation.holds import RequestHolds
 from gateway.generation.inflight import InFlight, RequestPlan
 from gateway.generation.replays import FirstCall, IdempotentCall, Replayed
 from gateway.generation.selector import Selector, log_selection
-from gateway.generation.texts import ENGINE_UNAVAILABLE_MESSAGE, Outcome, TextRun, TextRuns
+from gateway.generation.text_runs import ENGINE_UNAVAILABLE_MESSAGE, Outcome, TextRun, TextRuns
 from gateway.generation.tier_choice import Tiers
 from gateway.limits.limiter import Admission, Limiter, end_refused
 from gateway.log import RequestLine, ThrottledWarning

@@ -26,7 +26,7 @@ from billing.ledger.patience import Patience
 from billing.ledger.settler import Settler
 from gateway import errors
 from gateway.generation.inflight import InFlight, RequestPlan
-from gateway.generation.texts import Outcome
+from gateway.generation.text_runs import Outcome
 from gateway.metrics import Metrics
 
 # A database that hangs keeps nobody waiting for longer; what it held after that is voided.
