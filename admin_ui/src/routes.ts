@@ -16,6 +16,7 @@ export interface Page {
   load: () => Promise<{ default: ComponentType }>;
 }
 
+// prettier-ignore: one page, one line.
 export const PAGES: readonly Page[] = [
   { path: "/", title: "Overview", group: "Now", needs: "usage:read", load: () => import("./pages/overview") },
   { path: "/live", title: "Live engine", group: "Now", needs: "engine:read", load: () => import("./pages/live") },
