@@ -18,7 +18,9 @@ export type QueryOf<P extends keyof paths, M extends Method = "get"> = Part<Para
 export type PlaceOf<P extends keyof paths, M extends Method = "get"> = Part<Parameters<Operation<P, M>>, "path">;
 export type BodyOf<P extends keyof paths, M extends Method> =
   Part<Operation<P, M>, "requestBody"> extends { content: { "application/json": infer B } }
-    ? [Part<Operation<P, M>, "requestBody">] extends [never] ? never : B
+    ? [Part<Operation<P, M>, "requestBody">] extends [never]
+      ? never
+      : B
     : never;
 type Answers<O> = O extends { responses: infer R } ? R[keyof R & (200 | 201 | 202 | 204)] : never;
 export type AnswerOf<P extends keyof paths, M extends Method = "get"> =

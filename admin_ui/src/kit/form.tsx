@@ -65,7 +65,13 @@ const Fields = createContext<{ error: ApiError | null; known: Set<string>; bump:
 });
 
 /** The form around its fields, with its buttons. `save` throws what the API refuses; after it `onDone`. */
-export function Form<V extends Values>({ form, save, verb, children, onCancel }: {
+export function Form<V extends Values>({
+  form,
+  save,
+  verb,
+  children,
+  onCancel,
+}: {
   form: FormState<V>;
   save: (values: V) => Promise<unknown>;
   verb: string;
@@ -95,8 +101,14 @@ export function Form<V extends Values>({ form, save, verb, children, onCancel }:
         {children}
         {error !== null && !placed && <Problem error={error} />}
         <div className="form-end">
-          {onCancel !== undefined && <button type="button" className="button" onClick={onCancel}>Cancel</button>}
-          <button type="submit" className="button button-main" disabled={form.busy}>{form.busy ? "Saving…" : verb}</button>
+          {onCancel !== undefined && (
+            <button type="button" className="button" onClick={onCancel}>
+              Cancel
+            </button>
+          )}
+          <button type="submit" className="button button-main" disabled={form.busy}>
+            {form.busy ? "Saving…" : verb}
+          </button>
         </div>
       </form>
     </Fields.Provider>
@@ -118,7 +130,13 @@ interface Wired {
 }
 
 /** A label, a hint, the refusal, and any control in between: for what is not among the fields below. */
-export function Field({ name, label, hint, optional, children }: FieldProps & { children: (wired: Wired) => ReactNode }) {
+export function Field({
+  name,
+  label,
+  hint,
+  optional,
+  children,
+}: FieldProps & { children: (wired: Wired) => ReactNode }) {
   const id = useId();
   const { error, known, bump } = useContext(Fields);
   useEffect(() => {
@@ -127,13 +145,30 @@ export function Field({ name, label, hint, optional, children }: FieldProps & { 
     return () => void known.delete(name);
   }, [known, name]);
   const refused = error !== null && fieldOf(error.param) === name ? error.message : null;
-  const described = [hint === undefined ? null : `${id}-hint`, refused === null ? null : `${id}-error`].filter((one) => one !== null);
+  const described = [hint === undefined ? null : `${id}-hint`, refused === null ? null : `${id}-error`].filter(
+    (one) => one !== null,
+  );
   return (
     <div className={refused === null ? "field" : "field field-bad"}>
-      <label htmlFor={id}>{label}{optional && <span className="optional"> optional</span>}</label>
-      {children({ id, "aria-describedby": described.join(" ") || undefined, "aria-invalid": refused === null ? undefined : true })}
-      {refused !== null && <p className="field-error" id={`${id}-error`} role="alert">{refused}</p>}
-      {hint !== undefined && <p className="hint" id={`${id}-hint`}>{hint}</p>}
+      <label htmlFor={id}>
+        {label}
+        {optional && <span className="optional"> optional</span>}
+      </label>
+      {children({
+        id,
+        "aria-describedby": described.join(" ") || undefined,
+        "aria-invalid": refused === null ? undefined : true,
+      })}
+      {refused !== null && (
+        <p className="field-error" id={`${id}-error`} role="alert">
+          {refused}
+        </p>
+      )}
+      {hint !== undefined && (
+        <p className="hint" id={`${id}-hint`}>
+          {hint}
+        </p>
+      )}
     </div>
   );
 }
@@ -141,7 +176,17 @@ export function Field({ name, label, hint, optional, children }: FieldProps & { 
 type NamesOf<V, T> = { [N in keyof V]: V[N] extends T ? N : never }[keyof V] & string;
 type Of<V extends Values, T> = Omit<FieldProps, "name"> & { form: FormState<V>; name: NamesOf<V, T> };
 
-export function TextField<V extends Values>({ form, type = "text", placeholder, mono, unit, disabled, autoFocus, autoComplete = "off", ...field }: Of<V, string> & {
+export function TextField<V extends Values>({
+  form,
+  type = "text",
+  placeholder,
+  mono,
+  unit,
+  disabled,
+  autoFocus,
+  autoComplete = "off",
+  ...field
+}: Of<V, string> & {
   type?: "text" | "password" | "number" | "url" | "date" | "datetime-local";
   placeholder?: string;
   mono?: boolean;
@@ -175,11 +220,22 @@ export function TextField<V extends Values>({ form, type = "text", placeholder, 
   );
 }
 
-export function TextArea<V extends Values>({ form, rows = 4, placeholder, ...field }: Of<V, string> & { rows?: number; placeholder?: string }) {
+export function TextArea<V extends Values>({
+  form,
+  rows = 4,
+  placeholder,
+  ...field
+}: Of<V, string> & { rows?: number; placeholder?: string }) {
   return (
     <Field {...field}>
       {(wired) => (
-        <textarea {...wired} rows={rows} placeholder={placeholder} value={form.values[field.name] as string} onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])} />
+        <textarea
+          {...wired}
+          rows={rows}
+          placeholder={placeholder}
+          value={form.values[field.name] as string}
+          onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}
+        />
       )}
     </Field>
   );
@@ -191,15 +247,27 @@ export type Option = string | readonly [value: string, said: string];
 export function Options({ options }: { options: readonly Option[] }) {
   return options.map((option) => {
     const [value, said] = typeof option === "string" ? [option, option] : option;
-    return <option key={value} value={value}>{said}</option>;
+    return (
+      <option key={value} value={value}>
+        {said}
+      </option>
+    );
   });
 }
 
-export function SelectField<V extends Values>({ form, options, ...field }: Of<V, string> & { options: readonly Option[] }) {
+export function SelectField<V extends Values>({
+  form,
+  options,
+  ...field
+}: Of<V, string> & { options: readonly Option[] }) {
   return (
     <Field {...field}>
       {(wired) => (
-        <select {...wired} value={form.values[field.name] as string} onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}>
+        <select
+          {...wired}
+          value={form.values[field.name] as string}
+          onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}
+        >
           <Options options={options} />
         </select>
       )}
@@ -211,9 +279,19 @@ export function CheckField<V extends Values>({ form, name, label, hint }: Of<V, 
   const id = useId();
   return (
     <div className="field field-check">
-      <input id={id} type="checkbox" checked={form.values[name] as boolean} onChange={(event) => form.set(name, event.target.checked as V[typeof name])} aria-describedby={hint === undefined ? undefined : `${id}-hint`} />
+      <input
+        id={id}
+        type="checkbox"
+        checked={form.values[name] as boolean}
+        onChange={(event) => form.set(name, event.target.checked as V[typeof name])}
+        aria-describedby={hint === undefined ? undefined : `${id}-hint`}
+      />
       <label htmlFor={id}>{label}</label>
-      {hint !== undefined && <p className="hint" id={`${id}-hint`}>{hint}</p>}
+      {hint !== undefined && (
+        <p className="hint" id={`${id}-hint`}>
+          {hint}
+        </p>
+      )}
     </div>
   );
 }

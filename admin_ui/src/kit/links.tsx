@@ -6,7 +6,12 @@ import { useCallback, useMemo } from "react";
 type Values = Record<string, string>;
 
 /** A link within the console. `to` is a path, `query` what its list is narrowed to. */
-export function Link({ to, query, children, ...rest }: {
+export function Link({
+  to,
+  query,
+  children,
+  ...rest
+}: {
   to: string;
   query?: Values;
   children: ReactNode;

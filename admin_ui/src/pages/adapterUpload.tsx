@@ -1,7 +1,32 @@
 // An adapter goes up: two files, checked first without a trace, then uploaded under a name.
 import { type DragEvent, useEffect, useRef, useState } from "react";
 import { ApiError, type AnswerOf, api, apiError, upload, useGet, useMay, useSession, useWrite } from "../api";
-import { Badge, CheckField, ConfirmDialog, Facts, Field, Form, Link, LookupField, PageHead, SelectField, ShortId, TenantLookup, TextArea, TextField, bytes, count, place, toast, useForm, useGo, useLate, useStay, useView, wrong } from "../kit";
+import {
+  Badge,
+  CheckField,
+  ConfirmDialog,
+  Facts,
+  Field,
+  Form,
+  Link,
+  LookupField,
+  PageHead,
+  SelectField,
+  ShortId,
+  TenantLookup,
+  TextArea,
+  TextField,
+  bytes,
+  count,
+  place,
+  toast,
+  useForm,
+  useGo,
+  useLate,
+  useStay,
+  useView,
+  wrong,
+} from "../kit";
 import { ADAPTERS, Warnings } from "./adapter";
 import { SHARES, sharesOf } from "./adapterForm";
 import { useTenants } from "./names";
@@ -42,10 +67,21 @@ export default function AdapterUpload() {
 function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) {
   const session = useSession();
   const seesModels = useMay()("models:read");
-  const models = useGet("/v1/admin/models", undefined, { enabled: seesModels }).data?.data.filter((model) => model.state === "serving");
+  const models = useGet("/v1/admin/models", undefined, { enabled: seesModels }).data?.data.filter(
+    (model) => model.state === "serving",
+  );
   const owner = useTenants().get(of?.tenant_id ?? "")?.slug ?? of?.tenant_id ?? "";
   const go = useGo();
-  const form = useForm({ name: of?.name ?? "", base: of?.base_model ?? "", tenant: session.tenant?.slug ?? "", who: "none", shared: "", pinned: false, promote: of === null, notes: "" });
+  const form = useForm({
+    name: of?.name ?? "",
+    base: of?.base_model ?? "",
+    tenant: session.tenant?.slug ?? "",
+    who: "none",
+    shared: "",
+    pinned: false,
+    promote: of === null,
+    notes: "",
+  });
   const [files, setFiles] = useState<Record<Part, File | null>>({ [CONFIG]: null, [WEIGHTS]: null });
   const [checked, setChecked] = useState<Checked | null>(null);
   const [going, setGoing] = useState<{ verb: string; share: number } | null>(null);
@@ -88,7 +124,10 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
       setGoing(null);
     }
   };
-  const store = useWrite((fields: Record<string, string>) => send("/v1/admin/adapters", "Uploading", fields) as Promise<Made>, ADAPTERS);
+  const store = useWrite(
+    (fields: Record<string, string>) => send("/v1/admin/adapters", "Uploading", fields) as Promise<Made>,
+    ADAPTERS,
+  );
   const save = async () => {
     const agreed = confirmed.current;
     confirmed.current = false;
@@ -99,7 +138,11 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
     const found = await existing(of, values.tenant, values.name.trim());
     if (found?.adapter.id !== there?.adapter.id) {
       know(found);
-      if (found !== null) throw wrong("name", `${found.adapter.name} is there already: this would be version ${found.next} of it. Look again, then upload.`);
+      if (found !== null)
+        throw wrong(
+          "name",
+          `${found.adapter.name} is there already: this would be version ${found.next} of it. Look again, then upload.`,
+        );
     }
     if (found !== null && values.promote && !agreed) {
       setThere(found);
@@ -112,9 +155,15 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
       tenant: of === null ? values.tenant : owner,
       notes: values.notes.trim(),
       promote: String(values.promote),
-      ...(found === null ? { shared: sharesOf(values.who, values.shared).join(","), pinned: String(values.pinned) } : {}),
+      ...(found === null
+        ? { shared: sharesOf(values.who, values.shared).join(","), pinned: String(values.pinned) }
+        : {}),
     });
-    toast(made.added.number === made.version ? `Version ${made.version} of ${made.name} is served.` : `Version ${made.added.number} of ${made.name} is there, and waits to be promoted.`);
+    toast(
+      made.added.number === made.version
+        ? `Version ${made.version} of ${made.name} is served.`
+        : `Version ${made.added.number} of ${made.name} is there, and waits to be promoted.`,
+    );
     go(place("/adapters", made.id), { tab: "versions" });
   };
   const take = (part: Part, file: File | null) => {
@@ -124,32 +173,95 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
   };
   return (
     <>
-      <PageHead title={of === null ? "Upload an adapter" : `A version of ${of.name}`} trail={<Link to="/adapters">Adapters</Link>} note="As peft saves it. It is checked first, against the base model, and nothing of the check stays." />
+      <PageHead
+        title={of === null ? "Upload an adapter" : `A version of ${of.name}`}
+        trail={<Link to="/adapters">Adapters</Link>}
+        note="As peft saves it. It is checked first, against the base model, and nothing of the check stays."
+      />
       <div className="upload">
-        <Form form={form} verb={checked === null ? "Check the files" : "Upload"} save={save} onCancel={() => (going === null ? go(of === null ? "/adapters" : place("/adapters", of.id)) : stop.current?.abort())}>
-          {models !== undefined && models.length > 1 && of === null && <SelectField form={{ ...form, set: (name, value) => { setChecked(null); form.set(name, value); } }} name="base" label="Base model" options={[["", "the one that the adapter names"], ...models.map((model) => model.name)]} />}
+        <Form
+          form={form}
+          verb={checked === null ? "Check the files" : "Upload"}
+          save={save}
+          onCancel={() =>
+            going === null ? go(of === null ? "/adapters" : place("/adapters", of.id)) : stop.current?.abort()
+          }
+        >
+          {models !== undefined && models.length > 1 && of === null && (
+            <SelectField
+              form={{
+                ...form,
+                set: (name, value) => {
+                  setChecked(null);
+                  form.set(name, value);
+                },
+              }}
+              name="base"
+              label="Base model"
+              options={[["", "the one that the adapter names"], ...models.map((model) => model.name)]}
+            />
+          )}
           <Drop files={files} take={take} />
           {going !== null && <Progress {...going} />}
           {checked !== null && going === null && <CheckedFacts of={checked} />}
           {checked !== null && (
             <>
               <div className="field-row">
-                {of === null && <TextField form={form} name="name" label="Name" placeholder="acme-support" hint="What callers write as model." autoFocus />}
-                {of === null && session.tenant === null && <LookupField form={form} name="tenant" label="Owner" optional hint="Blank: the operator, for every tenant unless said otherwise." control={(props) => <TenantLookup {...props} label="Owner" />} />}
+                {of === null && (
+                  <TextField
+                    form={form}
+                    name="name"
+                    label="Name"
+                    placeholder="acme-support"
+                    hint="What callers write as model."
+                    autoFocus
+                  />
+                )}
+                {of === null && session.tenant === null && (
+                  <LookupField
+                    form={form}
+                    name="tenant"
+                    label="Owner"
+                    optional
+                    hint="Blank: the operator, for every tenant unless said otherwise."
+                    control={(props) => <TenantLookup {...props} label="Owner" />}
+                  />
+                )}
               </div>
               {there !== null && of === null && (
                 <div className="problem problem-warn" role="alert">
-                  <p><Link to={place("/adapters", there.adapter.id)}>{there.adapter.name}</Link> is there already. This makes version {there.next} of it; version {there.adapter.version} is served to {there.whom} now. Who may call it and whether it is pinned stays as it is.</p>
+                  <p>
+                    <Link to={place("/adapters", there.adapter.id)}>{there.adapter.name}</Link> is there already. This
+                    makes version {there.next} of it; version {there.adapter.version} is served to {there.whom} now. Who
+                    may call it and whether it is pinned stays as it is.
+                  </p>
                 </div>
               )}
               {there === null && (
                 <div className="field-row">
                   {values.tenant !== "" && <SelectField form={form} name="who" label="May call it" options={SHARES} />}
-                  {values.tenant !== "" && values.who === "some" && <TextField form={form} name="shared" label="Tenants" placeholder="acme, globex" hint="Slugs or ids." />}
+                  {values.tenant !== "" && values.who === "some" && (
+                    <TextField
+                      form={form}
+                      name="shared"
+                      label="Tenants"
+                      placeholder="acme, globex"
+                      hint="Slugs or ids."
+                    />
+                  )}
                 </div>
               )}
               <TextArea form={form} name="notes" label="Notes" optional rows={2} />
-              <CheckField form={form} name="promote" label="Serve it at once" hint={there === null ? "The first version of a name is served in any case." : `Version ${there.next} replaces version ${there.adapter.version} for ${there.whom}. Otherwise it waits until it is promoted.`} />
+              <CheckField
+                form={form}
+                name="promote"
+                label="Serve it at once"
+                hint={
+                  there === null
+                    ? "The first version of a name is served in any case."
+                    : `Version ${there.next} replaces version ${there.adapter.version} for ${there.whom}. Otherwise it waits until it is promoted.`
+                }
+              />
               {there === null && <CheckField form={form} name="pinned" label="Pin it in the engine's memory" />}
             </>
           )}
@@ -165,7 +277,13 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
           void form.submit(save); // its progress and its refusals are the form's
         }}
       >
-        {there !== null && <>Requests of <b>{there.whom}</b> that name {there.adapter.name} get version {there.next} instead of version {there.adapter.version} as soon as it is uploaded. Those in flight end on version {there.adapter.version}. A rollback serves that version again.</>}
+        {there !== null && (
+          <>
+            Requests of <b>{there.whom}</b> that name {there.adapter.name} get version {there.next} instead of version{" "}
+            {there.adapter.version} as soon as it is uploaded. Those in flight end on version {there.adapter.version}. A
+            rollback serves that version again.
+          </>
+        )}
       </ConfirmDialog>
     </>
   );
@@ -181,13 +299,23 @@ interface Existing {
 
 /** The existing adapter to which an upload would add a version: `of`, or else the adapter with this name and owner
  * (`tenant`: the owner's slug; blank: the operator). Null: the upload makes a new adapter. */
-async function existing(of: Adapter | null, tenant: string, name: string, signal?: AbortSignal): Promise<Existing | null> {
+async function existing(
+  of: Adapter | null,
+  tenant: string,
+  name: string,
+  signal?: AbortSignal,
+): Promise<Existing | null> {
   if (of === null && name === "") return null;
   const call = { ...(signal === undefined ? {} : { signal }) };
-  const named = of === null ? (await api.get("/v1/admin/adapters", { query: { name, tenant, limit: 500 }, ...call })).data : [of];
+  const named =
+    of === null ? (await api.get("/v1/admin/adapters", { query: { name, tenant, limit: 500 }, ...call })).data : [of];
   const adapter = named.find((one) => of !== null || tenant !== "" || one.tenant_id === null);
   if (adapter === undefined) return null;
-  const newest = await api.get("/v1/admin/adapters/{adapter}/versions", { path: { adapter: adapter.id }, query: { limit: 1 }, ...call });
+  const newest = await api.get("/v1/admin/adapters/{adapter}/versions", {
+    path: { adapter: adapter.id },
+    query: { limit: 1 },
+    ...call,
+  });
   return { adapter, next: (newest.data[0]?.number ?? 0) + 1, whom: await servedTo(adapter, signal) };
 }
 
@@ -197,7 +325,12 @@ async function servedTo(adapter: Adapter, signal?: AbortSignal): Promise<string>
   if (ids.length === 0) return "no tenant";
   const named = ids.slice(0, NAMED_MAX).map(async (tenant_id) => {
     try {
-      return (await api.get("/v1/admin/tenants/{tenant_id}", { path: { tenant_id }, ...(signal === undefined ? {} : { signal }) })).slug;
+      return (
+        await api.get("/v1/admin/tenants/{tenant_id}", {
+          path: { tenant_id },
+          ...(signal === undefined ? {} : { signal }),
+        })
+      ).slug;
     } catch {
       return tenant_id; // another tenant, which its owner's admin does not see
     }
@@ -225,15 +358,33 @@ function Drop({ files, take }: { files: Record<Part, File | null>; take: (part: 
     >
       <p className="note">Drop both files here, or choose them.</p>
       {([CONFIG, WEIGHTS] as const).map((part) => (
-        <Field key={part} name={part === CONFIG ? "adapter_config" : "adapter_model"} label={SAID[part]} {...(files[part] === null ? { hint: <code>{part}</code> } : {})}>
+        <Field
+          key={part}
+          name={part === CONFIG ? "adapter_config" : "adapter_model"}
+          label={SAID[part]}
+          {...(files[part] === null ? { hint: <code>{part}</code> } : {})}
+        >
           {(wired) => (
             <span className="drop-file">
-              <input {...wired} type="file" accept={part === CONFIG ? ".json" : ".safetensors"} className={files[part] === null ? undefined : "sr-only"} onChange={(event) => take(part, event.target.files?.[0] ?? null)} />
+              <input
+                {...wired}
+                type="file"
+                accept={part === CONFIG ? ".json" : ".safetensors"}
+                className={files[part] === null ? undefined : "sr-only"}
+                onChange={(event) => take(part, event.target.files?.[0] ?? null)}
+              />
               {files[part] !== null && (
                 <>
                   <Badge tone="accent">{files[part].name}</Badge>
                   <span className="num">{bytes(files[part].size)}</span>
-                  <button type="button" className="button button-quiet" aria-label={`Remove ${part} from this upload`} onClick={() => take(part, null)}>Remove</button>
+                  <button
+                    type="button"
+                    className="button button-quiet"
+                    aria-label={`Remove ${part} from this upload`}
+                    onClick={() => take(part, null)}
+                  >
+                    Remove
+                  </button>
                 </>
               )}
             </span>
@@ -248,8 +399,19 @@ function Progress({ verb, share }: { verb: string; share: number }) {
   const sent = Math.round(share * 100);
   const said = share < 1 ? `${verb}: ${sent} % is there` : `${verb}: all is there, and is being read`;
   return (
-    <div className="progress" role="progressbar" aria-label={verb} aria-valuemin={0} aria-valuemax={100} aria-valuenow={sent} aria-valuetext={said}>
-      <svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true"><rect className="all" width="100" height="4" /><rect className="done" width={sent} height="4" /></svg>
+    <div
+      className="progress"
+      role="progressbar"
+      aria-label={verb}
+      aria-valuemin={0}
+      aria-valuemax={100}
+      aria-valuenow={sent}
+      aria-valuetext={said}
+    >
+      <svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">
+        <rect className="all" width="100" height="4" />
+        <rect className="done" width={sent} height="4" />
+      </svg>
       <span className="num">{said}</span>
     </div>
   );
@@ -258,7 +420,10 @@ function Progress({ verb, share }: { verb: string; share: number }) {
 function CheckedFacts({ of: facts }: { of: Checked }) {
   return (
     <div className="panel stack" role="status">
-      <div className="row"><Badge tone="good">fits the base</Badge><span className="note">Nothing is stored yet.</span></div>
+      <div className="row">
+        <Badge tone="good">fits the base</Badge>
+        <span className="note">Nothing is stored yet.</span>
+      </div>
       {(facts.warnings ?? []).length > 0 && <Warnings of={facts.warnings ?? []} />}
       <Facts
         facts={[

@@ -16,7 +16,13 @@ export interface Use {
 export function useAdapterUse(adapter?: string, days = USE_DAYS): Use | null {
   const may = useMay()("usage:read");
   const start = useMemo(() => (Math.floor(Date.now() / 1000 / DAY_S) - days + 1) * DAY_S, [days]);
-  const query = { start_time: start, bucket_width: "1d" as const, limit: days, group_by: ["adapter" as const], ...(adapter === undefined ? {} : { adapters: [adapter] }) };
+  const query = {
+    start_time: start,
+    bucket_width: "1d" as const,
+    limit: days,
+    group_by: ["adapter" as const],
+    ...(adapter === undefined ? {} : { adapters: [adapter] }),
+  };
   const { data } = useGet("/v1/organization/usage/completions", { query }, { enabled: may });
   return useMemo(() => {
     if (data === undefined) return null;
@@ -43,5 +49,11 @@ export interface Places {
 export function usePlaces(): Places | null {
   const may = useMay()("engine:read");
   const { data } = useGet("/v1/admin/models", undefined, { enabled: may, everyMs: 5_000 });
-  return useMemo(() => (data === undefined ? null : { of: new Map(data.adapters.map((one) => [one.digest, one])), away: data.engine_away }), [data]);
+  return useMemo(
+    () =>
+      data === undefined
+        ? null
+        : { of: new Map(data.adapters.map((one) => [one.digest, one])), away: data.engine_away },
+    [data],
+  );
 }

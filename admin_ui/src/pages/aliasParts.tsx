@@ -12,7 +12,22 @@ export function useAliases(): readonly Alias[] {
 }
 
 /** `hues` by model, as on every page; one that is not there any more has the last. */
-export function Shares({ name, targets, hues, legend = true }: { name: string; targets: readonly { model: string; weight: number }[]; hues: ReadonlyMap<string, number>; legend?: boolean }) {
-  const parts: Part[] = targets.map((target) => ({ key: target.model, value: target.weight, hue: hues.get(target.model) ?? 7, ...(hues.has(target.model) ? {} : { note: "not served" }) }));
+export function Shares({
+  name,
+  targets,
+  hues,
+  legend = true,
+}: {
+  name: string;
+  targets: readonly { model: string; weight: number }[];
+  hues: ReadonlyMap<string, number>;
+  legend?: boolean;
+}) {
+  const parts: Part[] = targets.map((target) => ({
+    key: target.model,
+    value: target.weight,
+    hue: hues.get(target.model) ?? 7,
+    ...(hues.has(target.model) ? {} : { note: "not served" }),
+  }));
   return <ShareBar label={`Requests for ${name || "it"}`} parts={parts} legend={legend} />;
 }

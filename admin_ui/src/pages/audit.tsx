@@ -5,7 +5,10 @@ import { AuditTable } from "./auditTable";
 export default function Audit() {
   return (
     <>
-      <PageHead title="Audit log" note="Every administrative write, the newest first: who, what, from what to what. Days are those of UTC." />
+      <PageHead
+        title="Audit log"
+        note="Every administrative write, the newest first: who, what, from what to what. Days are those of UTC."
+      />
       <AuditTable />
     </>
   );

@@ -1,6 +1,18 @@
 // The audit log as a table: who changed what, from what to what. On its own page, and on that of an object.
 import { type RowOf, useList } from "../api";
-import { type Column, DataTable, EmptyState, Id, LookupFilter, ShortId, TenantLookup, TextFilter, Time, iso, useView } from "../kit";
+import {
+  type Column,
+  DataTable,
+  EmptyState,
+  Id,
+  LookupFilter,
+  ShortId,
+  TenantLookup,
+  TextFilter,
+  Time,
+  iso,
+  useView,
+} from "../kit";
 
 type Line = RowOf<"/v1/admin/audit_log">;
 
@@ -9,7 +21,22 @@ const COLUMNS: readonly Column<Line>[] = [
   { id: "action", header: "Action", cell: (line) => <b>{line.action}</b>, csv: (line) => line.action },
   { id: "object", header: "Object", cell: (line) => <ShortId value={line.object_id} />, csv: (line) => line.object_id },
   { id: "actor", header: "By", cell: (line) => <ShortId value={line.actor} />, csv: (line) => line.actor },
-  { id: "changed", header: "Changed", wide: true, cell: (line) => <span className="faint">{changes(line).map(([name]) => name).join(", ")}</span>, csv: (line) => changes(line).map(([name]) => name).join(" ") },
+  {
+    id: "changed",
+    header: "Changed",
+    wide: true,
+    cell: (line) => (
+      <span className="faint">
+        {changes(line)
+          .map(([name]) => name)
+          .join(", ")}
+      </span>
+    ),
+    csv: (line) =>
+      changes(line)
+        .map(([name]) => name)
+        .join(" "),
+  },
 ];
 
 /** `tenant`, `object`: of that one alone. */
@@ -17,11 +44,22 @@ export function AuditTable({ tenant, object }: { tenant?: string; object?: strin
   const view = useView({ tenant: "", actor: "", action: "", object_id: "", from: "", to: "", open: "" });
   const { tenant: chosen, actor, action, object_id, from, to } = view.values;
   const list = useList("/v1/admin/audit_log", {
-    query: { tenant: tenant ?? chosen, actor, action, object_id: object ?? object_id, start_time: dayStart(from), end_time: dayStart(to, 1) },
+    query: {
+      tenant: tenant ?? chosen,
+      actor,
+      action,
+      object_id: object ?? object_id,
+      start_time: dayStart(from),
+      end_time: dayStart(to, 1),
+    },
   });
   const filters = (
     <>
-      {tenant === undefined && object === undefined && <LookupFilter label="Tenant"><TenantLookup value={chosen} onChange={(value) => view.set({ tenant: value })} /></LookupFilter>}
+      {tenant === undefined && object === undefined && (
+        <LookupFilter label="Tenant">
+          <TenantLookup value={chosen} onChange={(value) => view.set({ tenant: value })} />
+        </LookupFilter>
+      )}
       <TextFilter label="Action" view={view} name="action" />
       {object === undefined && <TextFilter label="Object" view={view} name="object_id" />}
       <TextFilter label="By" view={view} name="actor" />
@@ -39,7 +77,11 @@ export function AuditTable({ tenant, object }: { tenant?: string; object?: strin
       filters={filters}
       detail={(line) => <Change line={line} />}
       csv
-      empty={<EmptyState title="Nothing was changed yet"><p>Every administrative write leaves its line here, in the same transaction.</p></EmptyState>}
+      empty={
+        <EmptyState title="Nothing was changed yet">
+          <p>Every administrative write leaves its line here, in the same transaction.</p>
+        </EmptyState>
+      }
     />
   );
 }
@@ -51,7 +93,12 @@ function dayStart(day: string, later = 0): number | undefined {
 }
 
 function changes({ before, after }: Line): (readonly [string, unknown, unknown])[] {
-  const fields = (value: unknown) => (typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : value == null ? {} : { value });
+  const fields = (value: unknown) =>
+    typeof value === "object" && value !== null && !Array.isArray(value)
+      ? (value as Record<string, unknown>)
+      : value == null
+        ? {}
+        : { value };
   const [was, is] = [fields(before) as Record<string, unknown>, fields(after) as Record<string, unknown>];
   const names = [...new Set([...Object.keys(was), ...Object.keys(is)])];
   return names.filter((name) => said(was[name]) !== said(is[name])).map((name) => [name, was[name], is[name]] as const);
@@ -59,25 +106,47 @@ function changes({ before, after }: Line): (readonly [string, unknown, unknown])
 
 function said(value: unknown): string {
   if (value === undefined) return "";
-  return typeof value === "string" ? value : JSON.stringify(value, (_, one: unknown) => (typeof one === "bigint" ? one.toString() : one));
+  return typeof value === "string"
+    ? value
+    : JSON.stringify(value, (_, one: unknown) => (typeof one === "bigint" ? one.toString() : one));
 }
 
 function Change({ line }: { line: Line }) {
   const found = changes(line);
   return (
     <div className="change">
-      {found.length === 0 ? <p className="faint">Nothing differs between before and after.</p> : (
+      {found.length === 0 ? (
+        <p className="faint">Nothing differs between before and after.</p>
+      ) : (
         <table className="table table-small">
           <caption className="sr-only">What line {line.id} changed</caption>
-          <thead><tr><th scope="col">Field</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>
+          <thead>
+            <tr>
+              <th scope="col">Field</th>
+              <th scope="col">Before</th>
+              <th scope="col">After</th>
+            </tr>
+          </thead>
           <tbody>
             {found.map(([name, was, is]) => (
-              <tr key={name}><th scope="row">{name}</th><td><code className="was">{said(was)}</code></td><td><code className="is">{said(is)}</code></td></tr>
+              <tr key={name}>
+                <th scope="row">{name}</th>
+                <td>
+                  <code className="was">{said(was)}</code>
+                </td>
+                <td>
+                  <code className="is">{said(is)}</code>
+                </td>
+              </tr>
             ))}
           </tbody>
         </table>
       )}
-      {line.request_id !== null && <p className="faint">Request <Id value={line.request_id} /></p>}
+      {line.request_id !== null && (
+        <p className="faint">
+          Request <Id value={line.request_id} />
+        </p>
+      )}
     </div>
   );
 }

@@ -13,7 +13,10 @@ export default function Billing() {
   const bound = useSession().tenant !== null;
   return (
     <>
-      <PageHead title="Billing" note="A month is open until it is closed, for ever, into its invoice. What comes later is in the next one.">
+      <PageHead
+        title="Billing"
+        note="A month is open until it is closed, for ever, into its invoice. What comes later is in the next one."
+      >
         <ReconcileBadge />
       </PageHead>
       <Tabs

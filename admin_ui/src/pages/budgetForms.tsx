@@ -1,25 +1,47 @@
 // The forms of budgets and of rate limits.
 import { type RowOf, api, useMay, useSession, useWrite } from "../api";
-import { CheckField, Form, LookupField, SelectField, TenantLookup, TextField, decimal, numberOf, picosOf, toast, ungrouped, useForm, wrong } from "../kit";
+import {
+  CheckField,
+  Form,
+  LookupField,
+  SelectField,
+  TenantLookup,
+  TextField,
+  decimal,
+  numberOf,
+  picosOf,
+  toast,
+  ungrouped,
+  useForm,
+  wrong,
+} from "../kit";
 import { BUDGETS, type Budget, ScopeOf } from "./budgetTable";
 import { KeyLookup, ProjectLookup, useTenants } from "./names";
 
 type Limits = RowOf<"/v1/admin/limits">;
 
-const SCOPES = [["tenant", "the tenant"], ["project", "a project of it"], ["key", "a key of it"]] as const;
+const SCOPES = [
+  ["tenant", "the tenant"],
+  ["project", "a project of it"],
+  ["key", "a key of it"],
+] as const;
 
 /** "50, 80 100 %" as whole percentages. */
 export function thresholdsOf(text: string): number[] {
-  return text.split(/[\s,;%]+/).filter(Boolean).map((one) => {
-    if (!/^\d+$/.test(one)) throw wrong("thresholds", `'${one}' is no whole percentage.`);
-    return Number(one);
-  });
+  return text
+    .split(/[\s,;%]+/)
+    .filter(Boolean)
+    .map((one) => {
+      if (!/^\d+$/.test(one)) throw wrong("thresholds", `'${one}' is no whole percentage.`);
+      return Number(one);
+    });
 }
 
 function limitOf(text: string, money: boolean): bigint {
   const digits = ungrouped(text) ?? "";
   const amount = money ? picosOf(text) : /^\d+$/.test(digits) ? BigInt(digits) : null;
-  if (amount === null) throw wrong("limit_amount", money ? `'${text}' is no amount of money.` : `'${text}' is no whole number of tokens.`);
+  if (amount === null)
+    throw wrong("limit_amount", money ? `'${text}' is no amount of money.` : `'${text}' is no whole number of tokens.`);
   return amount;
 }
 
@@ -35,13 +57,19 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
     unit: budget?.unit ?? "money",
     period: budget?.period ?? "month",
     kind: budget?.kind ?? "hard",
-    limit_amount: budget === undefined ? "" : budget.unit === "money" ? decimal(budget.limit_amount) : String(budget.limit_amount),
+    limit_amount:
+      budget === undefined ? "" : budget.unit === "money" ? decimal(budget.limit_amount) : String(budget.limit_amount),
     thresholds: budget?.thresholds.join(", ") ?? "80, 100",
   });
-  const set = useWrite((body: Parameters<typeof api.post<"/v1/admin/budgets">>[1]["body"]) => api.post("/v1/admin/budgets", { body }), BUDGETS);
+  const set = useWrite(
+    (body: Parameters<typeof api.post<"/v1/admin/budgets">>[1]["body"]) => api.post("/v1/admin/budgets", { body }),
+    BUDGETS,
+  );
   const { values } = form;
   const money = values.unit === "money";
-  const currency = [...tenants.values()].find((one) => one.id === values.tenant || one.slug === values.tenant)?.currency;
+  const currency = [...tenants.values()].find(
+    (one) => one.id === values.tenant || one.slug === values.tenant,
+  )?.currency;
   return (
     <Form
       form={form}
@@ -49,8 +77,10 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
       onCancel={onDone}
       save={async () => {
         if (values.tenant === "") throw wrong("tenant", "Whose budget it is must be said.");
-        if (budget === undefined && values.scope === "project" && values.project === "") throw wrong("project", "Which project's it is must be said.");
-        if (budget === undefined && values.scope === "key" && values.key_id === "") throw wrong("key_id", "Which key's it is must be said.");
+        if (budget === undefined && values.scope === "project" && values.project === "")
+          throw wrong("project", "Which project's it is must be said.");
+        if (budget === undefined && values.scope === "key" && values.key_id === "")
+          throw wrong("key_id", "Which key's it is must be said.");
         await set.mutateAsync({
           tenant: values.tenant,
           unit: values.unit,
@@ -68,24 +98,103 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
       {budget === undefined ? (
         <>
           <div className="field-row">
-            {own === null && <LookupField form={form} name="tenant" label="Tenant" control={(props) => <TenantLookup {...props} onChange={(slug) => { form.set("tenant", slug); form.set("project", ""); form.set("key_id", ""); }} />} />}
-            <SelectField form={form} name="scope" label="Of" options={SCOPES.filter(([scope]) => own === null || scope !== "tenant")} />
+            {own === null && (
+              <LookupField
+                form={form}
+                name="tenant"
+                label="Tenant"
+                control={(props) => (
+                  <TenantLookup
+                    {...props}
+                    onChange={(slug) => {
+                      form.set("tenant", slug);
+                      form.set("project", "");
+                      form.set("key_id", "");
+                    }}
+                  />
+                )}
+              />
+            )}
+            <SelectField
+              form={form}
+              name="scope"
+              label="Of"
+              options={SCOPES.filter(([scope]) => own === null || scope !== "tenant")}
+            />
           </div>
-          {values.scope === "project" && values.tenant !== "" && <LookupField form={form} name="project" label="Project" control={(props) => <ProjectLookup {...props} tenant={values.tenant} />} />}
-          {values.scope === "key" && values.tenant !== "" && <LookupField form={form} name="key_id" label="Key" control={(props) => <KeyLookup {...props} tenant={values.tenant} status="active" />} />}
+          {values.scope === "project" && values.tenant !== "" && (
+            <LookupField
+              form={form}
+              name="project"
+              label="Project"
+              control={(props) => <ProjectLookup {...props} tenant={values.tenant} />}
+            />
+          )}
+          {values.scope === "key" && values.tenant !== "" && (
+            <LookupField
+              form={form}
+              name="key_id"
+              label="Key"
+              control={(props) => <KeyLookup {...props} tenant={values.tenant} status="active" />}
+            />
+          )}
           <div className="field-row">
-            <SelectField form={form} name="unit" label="In" options={[["money", "money"], ["tokens", "tokens"]]} />
-            <SelectField form={form} name="period" label="Each" options={[["day", "day"], ["month", "month"], ["total", "no window: in total"]]} hint="Days and months begin at the tenant's midnight." />
+            <SelectField
+              form={form}
+              name="unit"
+              label="In"
+              options={[
+                ["money", "money"],
+                ["tokens", "tokens"],
+              ]}
+            />
+            <SelectField
+              form={form}
+              name="period"
+              label="Each"
+              options={[
+                ["day", "day"],
+                ["month", "month"],
+                ["total", "no window: in total"],
+              ]}
+              hint="Days and months begin at the tenant's midnight."
+            />
           </div>
         </>
       ) : (
-        <p className="note">Of <ScopeOf of={budget} />, {budget.period === "total" ? "in total" : `each ${budget.period}`}, in {budget.unit}.</p>
+        <p className="note">
+          Of <ScopeOf of={budget} />, {budget.period === "total" ? "in total" : `each ${budget.period}`}, in{" "}
+          {budget.unit}.
+        </p>
       )}
       <div className="field-row">
-        <TextField form={form} name="limit_amount" label="Limit" type="number" unit={money ? (currency ?? "") : "tokens"} autoFocus={budget !== undefined} placeholder={money ? "500.00" : "1,000,000"} />
-        <SelectField form={form} name="kind" label="Kind" options={[["hard", "hard: refuses what is over"], ["soft", "soft: only tells"]]} />
+        <TextField
+          form={form}
+          name="limit_amount"
+          label="Limit"
+          type="number"
+          unit={money ? (currency ?? "") : "tokens"}
+          autoFocus={budget !== undefined}
+          placeholder={money ? "500.00" : "1,000,000"}
+        />
+        <SelectField
+          form={form}
+          name="kind"
+          label="Kind"
+          options={[
+            ["hard", "hard: refuses what is over"],
+            ["soft", "soft: only tells"],
+          ]}
+        />
       </div>
-      <TextField form={form} name="thresholds" label="Alerts at" unit="%" placeholder="80, 100" hint="Whole percentages of the limit. Each window tells each of them once, to the webhooks." />
+      <TextField
+        form={form}
+        name="thresholds"
+        label="Alerts at"
+        unit="%"
+        placeholder="80, 100"
+        hint="Whole percentages of the limit. Each window tells each of them once, to the webhooks."
+      />
     </Form>
   );
 }
@@ -106,7 +215,10 @@ export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; t
     tokens_per_minute: text(limits?.tokens_per_minute),
     concurrency: text(limits?.concurrency),
   });
-  const set = useWrite((body: Parameters<typeof api.post<"/v1/admin/limits">>[1]["body"]) => api.post("/v1/admin/limits", { body }), LIMITS);
+  const set = useWrite(
+    (body: Parameters<typeof api.post<"/v1/admin/limits">>[1]["body"]) => api.post("/v1/admin/limits", { body }),
+    LIMITS,
+  );
   return (
     <Form
       form={form}
@@ -123,9 +235,31 @@ export function LimitsForm({ of: limits, tenant = "", onDone }: { of?: Limits; t
     >
       {limits === undefined && (
         <>
-          {own === null && <LookupField form={form} name="tenant" label="Tenant" control={(props) => <TenantLookup {...props} onChange={(slug) => { form.set("tenant", slug); form.set("key_id", ""); }} />} />}
+          {own === null && (
+            <LookupField
+              form={form}
+              name="tenant"
+              label="Tenant"
+              control={(props) => (
+                <TenantLookup
+                  {...props}
+                  onChange={(slug) => {
+                    form.set("tenant", slug);
+                    form.set("key_id", "");
+                  }}
+                />
+              )}
+            />
+          )}
           {mayKeys && own === null && <CheckField form={form} name="of_key" label="Of one key of it" />}
-          {form.values.of_key && form.values.tenant !== "" && <LookupField form={form} name="key_id" label="Key" control={(props) => <KeyLookup {...props} tenant={form.values.tenant} status="active" />} />}
+          {form.values.of_key && form.values.tenant !== "" && (
+            <LookupField
+              form={form}
+              name="key_id"
+              label="Key"
+              control={(props) => <KeyLookup {...props} tenant={form.values.tenant} status="active" />}
+            />
+          )}
         </>
       )}
       <div className="field-row">

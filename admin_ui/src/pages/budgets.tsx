@@ -11,13 +11,21 @@ export default function BudgetsAndLimits() {
   const may = useMay();
   return (
     <>
-      <PageHead title="Budgets and limits" note="What tenants, projects and keys may use in a window, and in a minute. A hard budget is never overshot: what a request may cost is held before it runs." />
+      <PageHead
+        title="Budgets and limits"
+        note="What tenants, projects and keys may use in a window, and in a minute. A hard budget is never overshot: what a request may cost is held before it runs."
+      />
       <Tabs
         label="What bounds use"
         tabs={[
           { id: "budgets", label: "Budgets", content: () => <Budgets /> },
           ...(may("limits:read") ? [{ id: "limits", label: "Rate limits", content: () => <RateLimits /> }] : []),
-          ...(may("alerts:read") ? [{ id: "alerts", label: "Alerts", content: () => <Alerts /> }, { id: "webhooks", label: "Webhooks", content: () => <Webhooks /> }] : []),
+          ...(may("alerts:read")
+            ? [
+                { id: "alerts", label: "Alerts", content: () => <Alerts /> },
+                { id: "webhooks", label: "Webhooks", content: () => <Webhooks /> },
+              ]
+            : []),
         ]}
       />
     </>
@@ -30,7 +38,11 @@ function Budgets() {
   const own = useSession().tenant;
   const [creating, setCreating] = useState(false);
   const { tenant } = view.values;
-  const create = may && <button type="button" className="button button-main" onClick={() => setCreating(true)}>New budget</button>;
+  const create = may && (
+    <button type="button" className="button button-main" onClick={() => setCreating(true)}>
+      New budget
+    </button>
+  );
   return (
     <>
       <BudgetTable
@@ -38,10 +50,29 @@ function Budgets() {
         query={view.values}
         view={view}
         search="Tenant, project or id"
-        filters={<>{own === null && <LookupFilter label="Tenant"><TenantLookup value={tenant} onChange={(value) => view.set({ tenant: value })} /></LookupFilter>}{create}</>}
-        empty={<EmptyState title="No budget yet"><p>What tenants may use is bounded by nothing but their rate limits.</p></EmptyState>}
+        filters={
+          <>
+            {own === null && (
+              <LookupFilter label="Tenant">
+                <TenantLookup value={tenant} onChange={(value) => view.set({ tenant: value })} />
+              </LookupFilter>
+            )}
+            {create}
+          </>
+        }
+        empty={
+          <EmptyState title="No budget yet">
+            <p>What tenants may use is bounded by nothing but their rate limits.</p>
+          </EmptyState>
+        }
       />
-      <Dialog open={creating} onClose={() => setCreating(false)} title="New budget" note="There is one for each unit and period of a tenant, a project or a key: to set it again changes it." keep>
+      <Dialog
+        open={creating}
+        onClose={() => setCreating(false)}
+        title="New budget"
+        note="There is one for each unit and period of a tenant, a project or a key: to set it again changes it."
+        keep
+      >
         <BudgetForm tenant={tenant} onDone={() => setCreating(false)} />
       </Dialog>
     </>

@@ -1,7 +1,20 @@
 // The engine, each second: whose each page is, who waits and runs, who gives way, where adapters are.
 import { useEffect, useState } from "react";
 import { useMay } from "../api";
-import { Badge, Link, PageHead, Section, Skeleton, StatTile, Tiles, count, duration, moment, useView, useZone } from "../kit";
+import {
+  Badge,
+  Link,
+  PageHead,
+  Section,
+  Skeleton,
+  StatTile,
+  Tiles,
+  count,
+  duration,
+  moment,
+  useView,
+  useZone,
+} from "../kit";
 import type { EngineEvent } from "./liveArena";
 import { type Feed, Listening, grown, useFeed } from "./liveFeed";
 import { ArenaMap, useLook } from "./liveMap";
@@ -20,12 +33,21 @@ export default function Live() {
   return (
     <>
       {!paused && <Listening />}
-      <PageHead title="Live engine" note="Asked once a second while this page is looked at, and not while it is hidden.">
+      <PageHead
+        title="Live engine"
+        note="Asked once a second while this page is looked at, and not while it is hidden."
+      >
         <Standing feed={feed} paused={paused} late={late} />
-        <button type="button" className="button" aria-pressed={paused} onClick={() => setPaused(!paused)}>{paused ? "Go on" : "Pause"}</button>
+        <button type="button" className="button" aria-pressed={paused} onClick={() => setPaused(!paused)}>
+          {paused ? "Go on" : "Pause"}
+        </button>
       </PageHead>
       {away !== null && <Away away={away} event={event} />}
-      {event === null ? away === null && <Skeleton lines={10} /> : <Moment event={event} feed={feed} old={away !== null || late > LATE_S} />}
+      {event === null ? (
+        away === null && <Skeleton lines={10} />
+      ) : (
+        <Moment event={event} feed={feed} old={away !== null || late > LATE_S} />
+      )}
     </>
   );
 }
@@ -53,7 +75,9 @@ function Standing({ feed, paused, late }: { feed: Feed; paused: boolean; late: n
   })();
   return (
     <span className="live-standing">
-      <span role="status"><Badge tone={tone}>{words}</Badge></span>
+      <span role="status">
+        <Badge tone={tone}>{words}</Badge>
+      </span>
       {feed.event !== null && <span className="faint num">as of {moment(feed.event.at, zone).slice(11)}</span>}
     </span>
   );
@@ -63,8 +87,16 @@ function Away({ away, event }: { away: NonNullable<Feed["away"]>; event: EngineE
   const zone = useZone();
   return (
     <div className="problem away" role="alert">
-      <p><b>No engine can be watched:</b> {away.reason}.</p>
-      <p className="faint">Since {moment(away.at, zone)}. {event === null ? "It is asked again each second." : "Below is what was last seen; it is asked again each second."} <Link to="/health">Health</Link> says what is down.</p>
+      <p>
+        <b>No engine can be watched:</b> {away.reason}.
+      </p>
+      <p className="faint">
+        Since {moment(away.at, zone)}.{" "}
+        {event === null
+          ? "It is asked again each second."
+          : "Below is what was last seen; it is asked again each second."}{" "}
+        <Link to="/health">Health</Link> says what is down.
+      </p>
     </div>
   );
 }
@@ -80,31 +112,63 @@ function Moment({ event, feed, old }: { event: EngineEvent; feed: Feed; old: boo
       {/* One model that always stays says nothing that the page does not say already. */}
       {models !== undefined && (models.data.length > 1 || models.weights_bytes !== 0) && <WeightsBudget of={models} />}
       <div className="live-two">
-        <Section title="Queues by tier" note="Below its floor nobody takes a tier's pages."><Queues event={event} palette={look.palette} /></Section>
+        <Section title="Queues by tier" note="Below its floor nobody takes a tier's pages.">
+          <Queues event={event} palette={look.palette} />
+        </Section>
         <Minutes event={event} samples={feed.samples} palette={look.palette} />
       </div>
       <div className="live-two">
-        <Section title="Preemptions, as they happen"><Preemptions preemptions={feed.preemptions} /></Section>
-        <Section title="Adapters, and where they are"><Adapters event={event} view={view} /></Section>
+        <Section title="Preemptions, as they happen">
+          <Preemptions preemptions={feed.preemptions} />
+        </Section>
+        <Section title="Adapters, and where they are">
+          <Adapters event={event} view={view} />
+        </Section>
       </div>
-      <Section title="Requests in flight"><Requests event={event} view={view} /></Section>
-      <p className="faint">Engine <code>{event.epoch}</code>, step {count(event.steps)}.</p>
+      <Section title="Requests in flight">
+        <Requests event={event} view={view} />
+      </Section>
+      <p className="faint">
+        Engine <code>{event.epoch}</code>, step {count(event.steps)}.
+      </p>
     </div>
   );
 }
 
 function Glance({ event, feed }: { event: EngineEvent; feed: Feed }) {
   const total = (name: "waiting" | "running") => event.tiers.reduce((sum, tier) => sum + tier[name], 0);
-  const free = event.arena.owners.filter((one) => one.kind === "free" || one.kind === "cached").reduce((sum, one) => sum + one.pages, 0);
+  const free = event.arena.owners
+    .filter((one) => one.kind === "free" || one.kind === "cached")
+    .reduce((sum, one) => sum + one.pages, 0);
   const steps = grown(feed.samples, "steps", 10);
   const gave = grown(feed.samples, "preempted", 60);
-  const oldest = event.requests.filter((one) => one.state === "waiting").reduce((most, one) => Math.max(most, one.age_s), 0);
+  const oldest = event.requests
+    .filter((one) => one.state === "waiting")
+    .reduce((most, one) => Math.max(most, one.age_s), 0);
   return (
     <Tiles>
-      <StatTile label="Running" value={count(total("running"))} note={steps.over > 0 ? `${(steps.by / steps.over).toFixed(1)} steps a second` : "steps are being counted"} />
-      <StatTile label="Waiting" value={count(total("waiting"))} tone={total("waiting") > 0 ? "warn" : "plain"} note={total("waiting") > 0 && oldest > 0 ? `the oldest for ${duration(oldest)}` : "nobody"} />
-      <StatTile label="Pages to be had" value={`${event.arena.pages === 0 ? 0 : Math.round((100 * free) / event.arena.pages)} %`} note={`${count(free)} free or cached of ${count(event.arena.pages)}`} />
-      <StatTile label="Gave way" value={count(gave.by)} tone={gave.by > 0 ? "warn" : "plain"} note={gave.over < 59 ? `in the ${Math.round(gave.over)} s that one looks` : "in the last minute"} />
+      <StatTile
+        label="Running"
+        value={count(total("running"))}
+        note={steps.over > 0 ? `${(steps.by / steps.over).toFixed(1)} steps a second` : "steps are being counted"}
+      />
+      <StatTile
+        label="Waiting"
+        value={count(total("waiting"))}
+        tone={total("waiting") > 0 ? "warn" : "plain"}
+        note={total("waiting") > 0 && oldest > 0 ? `the oldest for ${duration(oldest)}` : "nobody"}
+      />
+      <StatTile
+        label="Pages to be had"
+        value={`${event.arena.pages === 0 ? 0 : Math.round((100 * free) / event.arena.pages)} %`}
+        note={`${count(free)} free or cached of ${count(event.arena.pages)}`}
+      />
+      <StatTile
+        label="Gave way"
+        value={count(gave.by)}
+        tone={gave.by > 0 ? "warn" : "plain"}
+        note={gave.over < 59 ? `in the ${Math.round(gave.over)} s that one looks` : "in the last minute"}
+      />
     </Tiles>
   );
 }

@@ -36,7 +36,17 @@ export interface Palette {
 }
 
 /** In a square of 10 by 10; the first has none. */
-export const MARKS = ["", "M3.5 3.5h3v3h-3z", "M2 4.2h6v1.6H2z", "M4.2 2h1.6v6H4.2z", "M2 2h2.4v2.4H2zM5.6 5.6H8V8H5.6z", "M2 2h6L2 8z", "M4.2 2h1.6v2.2H8v1.6H5.8V8H4.2V5.8H2V4.2h2.2z", "M2 2.4h6V4H2zM2 6h6v1.6H2z", "M2 6.4L6.4 2H8v1.6L3.6 8H2z"] as const;
+export const MARKS = [
+  "",
+  "M3.5 3.5h3v3h-3z",
+  "M2 4.2h6v1.6H2z",
+  "M4.2 2h1.6v6H4.2z",
+  "M2 2h2.4v2.4H2zM5.6 5.6H8V8H5.6z",
+  "M2 2h6L2 8z",
+  "M4.2 2h1.6v2.2H8v1.6H5.8V8H4.2V5.8H2V4.2h2.2z",
+  "M2 2.4h6V4H2zM2 6h6v1.6H2z",
+  "M2 6.4L6.4 2H8v1.6L3.6 8H2z",
+] as const;
 const ADAPTER_MARK = MARKS.length - 1;
 // Of the eight of the charts: tiers take these in their order; what is cached has its own.
 const TIER_HUES = [0, 2, 1, 3, 5, 6];
@@ -79,15 +89,25 @@ export function layout(width: number, count: number): { cell: number; columns: n
 
 /** Whether a group is picked out with this owner: what is cached of a model, with the model. */
 export function isOf(owner: Owner, group: string, by: By): boolean {
-  return groupKey(ownerKey(owner), by) === group || (by === "model" && owner.kind === "cached" && group === `kv/${owner.model}`);
+  return (
+    groupKey(ownerKey(owner), by) === group ||
+    (by === "model" && owner.kind === "cached" && group === `kv/${owner.model}`)
+  );
 }
 
 /** Those that have pages, KV or cached. */
 export function modelsOf(event: EngineEvent): string[] {
-  return [...new Set(event.arena.owners.flatMap((owner) => (owner.model !== null && owner.pages > 0 ? [owner.model] : [])))].sort();
+  return [
+    ...new Set(event.arena.owners.flatMap((owner) => (owner.model !== null && owner.pages > 0 ? [owner.model] : []))),
+  ].sort();
 }
 
-export function paletteOf(by: By, tiers: readonly string[], models: ReadonlyMap<string, number>, style: CSSStyleDeclaration): Palette {
+export function paletteOf(
+  by: By,
+  tiers: readonly string[],
+  models: ReadonlyMap<string, number>,
+  style: CSSStyleDeclaration,
+): Palette {
   const colour = (name: string) => rgb(style.getPropertyValue(name));
   const hues = Array.from({ length: 8 }, (_, index) => colour(`--chart-${index}`));
   return { by, tiers, models, hues, surface: colour("--surface"), sunk: colour("--sunk"), ink: colour("--ink") };
@@ -108,7 +128,9 @@ export function paintOf(group: string, { by, tiers, models, hues, surface, sunk,
 export function paintsOf(event: EngineEvent, palette: Palette): Paint[] {
   return event.arena.owners.map((owner, index) => {
     const paint = paintOf(groupKey(ownerKey(owner), palette.by), palette);
-    return owner.kind === "adapter" && index % 2 === 1 ? { ...paint, colour: mix(paint.colour, palette.surface, 0.3) } : paint;
+    return owner.kind === "adapter" && index % 2 === 1
+      ? { ...paint, colour: mix(paint.colour, palette.surface, 0.3) }
+      : paint;
   });
 }
 
@@ -116,7 +138,8 @@ export function paintsOf(event: EngineEvent, palette: Palette): Paint[] {
  * but for the free. `also`: further owners' keys that have a place, as what held pages before. */
 export function groupsOf(event: EngineEvent, palette: Palette, also: Iterable<string> = []): Group[] {
   const pages = new Map<string, number>([["free", 0]]);
-  const add = (key: string, more: number) => pages.set(groupKey(key, palette.by), (pages.get(groupKey(key, palette.by)) ?? 0) + more);
+  const add = (key: string, more: number) =>
+    pages.set(groupKey(key, palette.by), (pages.get(groupKey(key, palette.by)) ?? 0) + more);
   for (const owner of event.arena.owners) add(ownerKey(owner), owner.pages);
   for (const key of also) add(key, 0);
   const rank = ({ key }: Group) => {
@@ -125,7 +148,12 @@ export function groupsOf(event: EngineEvent, palette: Palette, also: Iterable<st
     const name = key.slice("kv/".length);
     return palette.by === "tier" ? palette.tiers.indexOf(name) : (palette.models.get(name) ?? 0);
   };
-  const groups = [...pages].map(([key, held]): Group => ({ key, label: labelOf(key, palette.by), pages: held, paint: paintOf(key, palette) }));
+  const groups = [...pages].map(([key, held]): Group => ({
+    key,
+    label: labelOf(key, palette.by),
+    pages: held,
+    paint: paintOf(key, palette),
+  }));
   return groups.sort((a, b) => rank(a) - rank(b) || a.key.localeCompare(b.key));
 }
 

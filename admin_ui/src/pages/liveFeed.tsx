@@ -79,7 +79,11 @@ export function useFeed(): Feed {
 }
 
 /** How much `count` grew in the last `seconds` that were seen, and over how many seconds that was. */
-export function grown(samples: readonly Sample[], count: "steps" | "preempted", seconds: number): { by: number; over: number } {
+export function grown(
+  samples: readonly Sample[],
+  count: "steps" | "preempted",
+  seconds: number,
+): { by: number; over: number } {
   const last = samples.at(-1);
   const first = samples.find((one) => last !== undefined && one.at >= last.at - seconds - 0.5);
   if (last === undefined || first === undefined) return { by: 0, over: 0 };

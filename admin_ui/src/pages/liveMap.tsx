@@ -2,7 +2,26 @@
 // it, the legend picks an owner out, and the table has the same numbers.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 import { bytes, count, useShade, useView } from "../kit";
-import { type By, type EngineEvent, type Group, MARKS, type Paint, type Palette, cells, groupsOf, hex, isOf, layout, mix, modelsOf, nameOf, ownerKey, ownerWords, paintsOf, paletteOf } from "./liveArena";
+import {
+  type By,
+  type EngineEvent,
+  type Group,
+  MARKS,
+  type Paint,
+  type Palette,
+  cells,
+  groupsOf,
+  hex,
+  isOf,
+  layout,
+  mix,
+  modelsOf,
+  nameOf,
+  ownerKey,
+  ownerWords,
+  paintsOf,
+  paletteOf,
+} from "./liveArena";
 import type { Model } from "./modelParts";
 
 const MARKED_PX_MIN = 8;
@@ -20,11 +39,18 @@ export function useLook(event: EngineEvent, models: readonly Model[] | undefined
   const shade = useShade();
   const view = useView({ by: "" });
   const known = models === undefined ? modelsOf(event).join("\n") : models.map((model) => model.name).join("\n");
-  const several = models === undefined ? modelsOf(event).length > 1 : models.filter((model) => model.state !== "removed").length > 1;
+  const several =
+    models === undefined ? modelsOf(event).length > 1 : models.filter((model) => model.state !== "removed").length > 1;
   const by: By = view.values.by === "tier" || !several ? "tier" : "model";
   const tiers = event.tiers.map((tier) => tier.tier).join("\n");
   const palette = useMemo(
-    () => paletteOf(by, tiers.split("\n"), new Map(known.split("\n").map((name, index) => [name, index])), getComputedStyle(document.documentElement)),
+    () =>
+      paletteOf(
+        by,
+        tiers.split("\n"),
+        new Map(known.split("\n").map((name, index) => [name, index])),
+        getComputedStyle(document.documentElement),
+      ),
     [by, tiers, known, shade], // eslint-disable-line
   );
   return { palette, choose: several ? (chosen) => view.set({ by: chosen === "tier" ? "tier" : "" }) : undefined };
@@ -40,14 +66,34 @@ export function ArenaMap({ event, look: { palette, choose } }: { event: EngineEv
     <figure className="arena" aria-label="The page arena">
       <figcaption>
         <h2>Page arena</h2>
-        <span className="note num">{count(arena.pages)} pages of {bytes(arena.page_bytes)}, {bytes(arena.pages * arena.page_bytes)} in all{arena.map_cell_pages > 1 && `; one square is ${arena.map_cell_pages} pages, coloured as the first`}</span>
+        <span className="note num">
+          {count(arena.pages)} pages of {bytes(arena.page_bytes)}, {bytes(arena.pages * arena.page_bytes)} in all
+          {arena.map_cell_pages > 1 && `; one square is ${arena.map_cell_pages} pages, coloured as the first`}
+        </span>
         <span className="actions">
           {choose !== undefined && (
             <span className="segments" role="group" aria-label="Coloured by">
-              {(["model", "tier"] as const).map((by) => <button key={by} type="button" className="button button-quiet" aria-pressed={by === palette.by} onClick={() => choose(by)}>by {by}</button>)}
+              {(["model", "tier"] as const).map((by) => (
+                <button
+                  key={by}
+                  type="button"
+                  className="button button-quiet"
+                  aria-pressed={by === palette.by}
+                  onClick={() => choose(by)}
+                >
+                  by {by}
+                </button>
+              ))}
             </span>
           )}
-          <button type="button" className="button button-quiet" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>{asTable ? "Map" : "Table"}</button>
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-pressed={asTable}
+            onClick={() => setAsTable(!asTable)}
+          >
+            {asTable ? "Map" : "Table"}
+          </button>
         </span>
       </figcaption>
       {asTable ? <OwnerTable event={event} /> : <MapCanvas event={event} palette={palette} only={only} />}
@@ -56,12 +102,28 @@ export function ArenaMap({ event, look: { palette, choose } }: { event: EngineEv
   );
 }
 
-function Legend({ groups, pages, palette, only, onOnly }: { groups: readonly Group[]; pages: number; palette: Palette; only: string | null; onOnly: (key: string | null) => void }) {
+function Legend({
+  groups,
+  pages,
+  palette,
+  only,
+  onOnly,
+}: {
+  groups: readonly Group[];
+  pages: number;
+  palette: Palette;
+  only: string | null;
+  onOnly: (key: string | null) => void;
+}) {
   return (
     <ul className="arena-legend" aria-label="Pages by owner; press one to pick it out">
       {groups.map((group) => (
         <li key={group.key}>
-          <button type="button" aria-pressed={only === group.key} onClick={() => onOnly(only === group.key ? null : group.key)}>
+          <button
+            type="button"
+            aria-pressed={only === group.key}
+            onClick={() => onOnly(only === group.key ? null : group.key)}
+          >
             <Swatch of={group.paint} surface={palette.surface} />
             <span>{group.label}</span>
             <b className="num">{share(group.pages, pages)}</b>
@@ -92,13 +154,33 @@ function OwnerTable({ event: { arena } }: { event: EngineEvent }) {
     <div className="table-scroll chart-twin" tabIndex={0} role="region" aria-label="The page arena, as a table">
       <table className="table table-small">
         <caption className="sr-only">Pages by owner</caption>
-        <thead><tr><th scope="col">Owner</th><th scope="col">Tier</th><th scope="col">Model</th><th scope="col">Adapter</th><th scope="col" className="end">Pages</th><th scope="col" className="end">Share</th><th scope="col" className="end">Bytes</th></tr></thead>
+        <thead>
+          <tr>
+            <th scope="col">Owner</th>
+            <th scope="col">Tier</th>
+            <th scope="col">Model</th>
+            <th scope="col">Adapter</th>
+            <th scope="col" className="end">
+              Pages
+            </th>
+            <th scope="col" className="end">
+              Share
+            </th>
+            <th scope="col" className="end">
+              Bytes
+            </th>
+          </tr>
+        </thead>
         <tbody>
           {arena.owners.map((owner) => (
             <tr key={`${ownerKey(owner)}/${owner.adapter_digest}`}>
               <th scope="row">{owner.kind === "kv" ? "KV" : owner.kind}</th>
-              <td>{owner.tier}</td><td>{owner.model}</td><td>{nameOf(owner.adapter)}</td>
-              <td className="end num">{count(owner.pages)}</td><td className="end num">{share(owner.pages, arena.pages)}</td><td className="end num">{bytes(owner.pages * arena.page_bytes)}</td>
+              <td>{owner.tier}</td>
+              <td>{owner.model}</td>
+              <td>{nameOf(owner.adapter)}</td>
+              <td className="end num">{count(owner.pages)}</td>
+              <td className="end num">{share(owner.pages, arena.pages)}</td>
+              <td className="end num">{bytes(owner.pages * arena.page_bytes)}</td>
             </tr>
           ))}
         </tbody>
@@ -118,7 +200,11 @@ function MapCanvas({ event, palette, only }: { event: EngineEvent; palette: Pale
   const cursor = at === null || at >= drawn.length ? null : at;
   useEffect(() => {
     if (canvas.current === null || width === 0) return;
-    const paints = paintsOf(event, palette).map((one, index) => (only === null || isOf(arena.owners[index]!, only, palette.by) ? one : { colour: mix(one.colour, palette.surface, 0.82), mark: 0 }));
+    const paints = paintsOf(event, palette).map((one, index) =>
+      only === null || isOf(arena.owners[index]!, only, palette.by)
+        ? one
+        : { colour: mix(one.colour, palette.surface, 0.82), mark: 0 },
+    );
     draw(canvas.current, drawn, grid, paints, palette, cursor);
   }, [drawn, width, palette, only, cursor]); // eslint-disable-line
   const point = ({ nativeEvent: { offsetX, offsetY } }: PointerEvent) => {
@@ -134,12 +220,23 @@ function MapCanvas({ event, palette, only }: { event: EngineEvent; palette: Pale
   };
   return (
     <>
-      <div className="arena-map" role="group" tabIndex={0} onKeyDown={key} onFocus={() => setFocused(true)} onBlur={() => setFocused(false)}
-        aria-label="The page arena: a map. Arrow keys go from page to page, Page Up and Page Down from owner to owner; the table has the same numbers.">
+      <div
+        className="arena-map"
+        role="group"
+        tabIndex={0}
+        onKeyDown={key}
+        onFocus={() => setFocused(true)}
+        onBlur={() => setFocused(false)}
+        aria-label="The page arena: a map. Arrow keys go from page to page, Page Up and Page Down from owner to owner; the table has the same numbers."
+      >
         <canvas ref={canvas} onPointerMove={point} onPointerLeave={() => setAt(null)} />
       </div>
       <p className="arena-readout num" role="status" aria-live={focused ? "polite" : "off"}>
-        {cursor === null ? <span className="faint">Point at a page, or go there with the arrow keys.</span> : <Readout event={event} drawn={drawn} at={cursor} />}
+        {cursor === null ? (
+          <span className="faint">Point at a page, or go there with the arrow keys.</span>
+        ) : (
+          <Readout event={event} drawn={drawn} at={cursor} />
+        )}
       </p>
     </>
   );
@@ -150,7 +247,16 @@ function Readout({ event: { arena }, drawn, at }: { event: EngineEvent; drawn: U
   const [first, last] = [edge(drawn, at, -1), edge(drawn, at, 1)];
   const each = arena.map_cell_pages;
   const end = Math.min(arena.pages, (last + 1) * each) - 1;
-  return <>Page <b>{count(at * each)}</b>: {owner === undefined ? "unknown" : ownerWords(owner)}{end > first * each && <span className="faint">, as all of {count(first * each)}–{count(end)}</span>}</>;
+  return (
+    <>
+      Page <b>{count(at * each)}</b>: {owner === undefined ? "unknown" : ownerWords(owner)}
+      {end > first * each && (
+        <span className="faint">
+          , as all of {count(first * each)}–{count(end)}
+        </span>
+      )}
+    </>
+  );
 }
 
 /** The last cell in a direction that has the same owner. */
@@ -176,7 +282,14 @@ function moved(key: string, cursor: number | null, drawn: Uint16Array, columns: 
 }
 
 /** One pixel a page, then enlarged: what it takes hardly depends on how the pages are mixed. */
-function draw(canvas: HTMLCanvasElement, drawn: Uint16Array, grid: ReturnType<typeof layout>, paints: readonly Paint[], palette: Palette, cursor: number | null): void {
+function draw(
+  canvas: HTMLCanvasElement,
+  drawn: Uint16Array,
+  grid: ReturnType<typeof layout>,
+  paints: readonly Paint[],
+  palette: Palette,
+  cursor: number | null,
+): void {
   const began = performance.now();
   const { columns, rows } = grid;
   const scale = Math.max(1, Math.round(grid.cell * devicePixelRatio));
@@ -210,7 +323,14 @@ function draw(canvas: HTMLCanvasElement, drawn: Uint16Array, grid: ReturnType<ty
 }
 
 /** In cells that are large enough for it. */
-function marks(context: CanvasRenderingContext2D, drawn: Uint16Array, columns: number, scale: number, paints: readonly Paint[], colour: string): void {
+function marks(
+  context: CanvasRenderingContext2D,
+  drawn: Uint16Array,
+  columns: number,
+  scale: number,
+  paints: readonly Paint[],
+  colour: string,
+): void {
   const tiles = paints.map(({ mark }) => {
     if (mark === 0) return null;
     const tile = new OffscreenCanvas(scale, scale);

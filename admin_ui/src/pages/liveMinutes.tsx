@@ -28,13 +28,24 @@ function heldOf({ at, pages, owners }: Sample, { by }: Palette): Held {
   return { at, pages, groups };
 }
 
-export function Minutes({ event, samples: every, palette }: { event: EngineEvent; samples: readonly Sample[]; palette: Palette }) {
+export function Minutes({
+  event,
+  samples: every,
+  palette,
+}: {
+  event: EngineEvent;
+  samples: readonly Sample[];
+  palette: Palette;
+}) {
   const zone = useZone();
   const [asTable, setAsTable] = useState(false);
   const samples = useMemo(() => every.map((one) => heldOf(one, palette)), [every, palette]);
   // Who held pages in these minutes and has none now, too.
   const layers = useMemo(
-    () => groupsOf(event, palette, new Set(every.flatMap((one) => [...one.owners.keys()]))).filter((one) => one.key !== "free").map(({ key, label, paint }): Layer => ({ key, label, colour: hex(paint.colour) })),
+    () =>
+      groupsOf(event, palette, new Set(every.flatMap((one) => [...one.owners.keys()])))
+        .filter((one) => one.key !== "free")
+        .map(({ key, label, paint }): Layer => ({ key, label, colour: hex(paint.colour) })),
     [event, every, palette],
   );
   return (
@@ -42,8 +53,22 @@ export function Minutes({ event, samples: every, palette }: { event: EngineEvent
       <figcaption>
         <h3>Pages held, the last {MINUTES} minutes</h3>
         <div className="actions">
-          <button type="button" className="button button-quiet" aria-pressed={zone === "utc"} onClick={() => setSetting("zone", zone === "utc" ? "local" : "utc")}>{zone === "utc" ? "UTC" : "Local time"}</button>
-          <button type="button" className="button button-quiet" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>{asTable ? "Chart" : "Table"}</button>
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-pressed={zone === "utc"}
+            onClick={() => setSetting("zone", zone === "utc" ? "local" : "utc")}
+          >
+            {zone === "utc" ? "UTC" : "Local time"}
+          </button>
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-pressed={asTable}
+            onClick={() => setAsTable(!asTable)}
+          >
+            {asTable ? "Chart" : "Table"}
+          </button>
         </div>
       </figcaption>
       {asTable ? <Twin layers={layers} samples={samples} /> : <Stack layers={layers} samples={samples} />}
@@ -53,17 +78,41 @@ export function Minutes({ event, samples: every, palette }: { event: EngineEvent
 
 function Twin({ layers, samples }: { layers: readonly Layer[]; samples: readonly Held[] }) {
   const zone = useZone();
-  const rows = samples.filter((one, index) => index === samples.length - 1 || Math.floor(one.at / TWIN_S) !== Math.floor((samples[index + 1]?.at ?? 0) / TWIN_S)).reverse();
+  const rows = samples
+    .filter(
+      (one, index) =>
+        index === samples.length - 1 ||
+        Math.floor(one.at / TWIN_S) !== Math.floor((samples[index + 1]?.at ?? 0) / TWIN_S),
+    )
+    .reverse();
   return (
     <div className="table-scroll chart-twin" tabIndex={0} role="region" aria-label="Pages held, as a table">
       <table className="table table-small">
         <caption className="sr-only">Pages held, each {TWIN_S} seconds, the newest first</caption>
-        <thead><tr><th scope="col">Time</th>{layers.map((one) => <th key={one.key} scope="col" className="end">{one.label}</th>)}<th scope="col" className="end">Free</th></tr></thead>
+        <thead>
+          <tr>
+            <th scope="col">Time</th>
+            {layers.map((one) => (
+              <th key={one.key} scope="col" className="end">
+                {one.label}
+              </th>
+            ))}
+            <th scope="col" className="end">
+              Free
+            </th>
+          </tr>
+        </thead>
         <tbody>
           {rows.map((one) => (
             <tr key={one.at}>
-              <th scope="row" className="num">{moment(one.at, zone)}</th>
-              {layers.map(({ key }) => <td key={key} className="end num">{count(one.groups.get(key) ?? 0)}</td>)}
+              <th scope="row" className="num">
+                {moment(one.at, zone)}
+              </th>
+              {layers.map(({ key }) => (
+                <td key={key} className="end num">
+                  {count(one.groups.get(key) ?? 0)}
+                </td>
+              ))}
               <td className="end num">{count(one.groups.get("free") ?? 0)}</td>
             </tr>
           ))}
@@ -84,7 +133,8 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
   useEffect(() => {
     if (canvas.current !== null && width > 0) draw(canvas.current, width, layers, samples, begin, pointed);
   }, [width, layers, samples, begin, pointed]);
-  const point = ({ nativeEvent }: PointerEvent) => setAt(begin + (nativeEvent.offsetX / Math.max(1, width)) * MINUTES * 60);
+  const point = ({ nativeEvent }: PointerEvent) =>
+    setAt(begin + (nativeEvent.offsetX / Math.max(1, width)) * MINUTES * 60);
   const key = (event: KeyboardEvent) => {
     const by = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
     if (by === 0) return;
@@ -94,14 +144,28 @@ function Stack({ layers, samples }: { layers: readonly Layer[]; samples: readonl
   };
   return (
     <>
-      <div className="arena-stack" role="group" tabIndex={0} onKeyDown={key} aria-label="Pages held over time: a chart. Left and right arrows read it; the table has the same numbers.">
+      <div
+        className="arena-stack"
+        role="group"
+        tabIndex={0}
+        onKeyDown={key}
+        aria-label="Pages held over time: a chart. Left and right arrows read it; the table has the same numbers."
+      >
         <canvas ref={canvas} onPointerMove={point} onPointerLeave={() => setAt(null)} />
       </div>
       <p className="arena-readout num">
         {pointed === null ? (
-          <><span className="faint">{MINUTES} min ago</span><span className="faint">{count(samples.at(-1)?.pages ?? 0)} pages in all</span><span className="faint">now</span></>
+          <>
+            <span className="faint">{MINUTES} min ago</span>
+            <span className="faint">{count(samples.at(-1)?.pages ?? 0)} pages in all</span>
+            <span className="faint">now</span>
+          </>
         ) : (
-          <span>{moment(pointed.at, zone)}: {layers.map((one) => `${one.label} ${count(pointed.groups.get(one.key) ?? 0)}`).join(", ")}, free {count(pointed.groups.get("free") ?? 0)}</span>
+          <span>
+            {moment(pointed.at, zone)}:{" "}
+            {layers.map((one) => `${one.label} ${count(pointed.groups.get(one.key) ?? 0)}`).join(", ")}, free{" "}
+            {count(pointed.groups.get("free") ?? 0)}
+          </span>
         )}
       </p>
     </>
@@ -114,7 +178,14 @@ function nearest(samples: readonly Held[], at: number): Held | null {
   return found;
 }
 
-function draw(canvas: HTMLCanvasElement, width: number, layers: readonly Layer[], samples: readonly Held[], begin: number, pointed: Held | null): void {
+function draw(
+  canvas: HTMLCanvasElement,
+  width: number,
+  layers: readonly Layer[],
+  samples: readonly Held[],
+  begin: number,
+  pointed: Held | null,
+): void {
   const scale = devicePixelRatio;
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(HEIGHT_PX * scale);
@@ -130,7 +201,8 @@ function draw(canvas: HTMLCanvasElement, width: number, layers: readonly Layer[]
   samples.forEach((one, index) => {
     const next = samples[index + 1];
     const left = Math.round(x(one.at));
-    const right = next === undefined || next.at - one.at > GAP_S ? left + 2 : Math.max(left + 1, Math.round(x(next.at)));
+    const right =
+      next === undefined || next.at - one.at > GAP_S ? left + 2 : Math.max(left + 1, Math.round(x(next.at)));
     let y = HEIGHT_PX;
     for (const { key, colour } of layers) {
       const height = ((one.groups.get(key) ?? 0) / Math.max(1, one.pages)) * HEIGHT_PX;

@@ -6,7 +6,9 @@ export const MONTHS_BACK = 36;
 /** This month and those before it, by UTC. */
 export function monthsBefore(now: number, count = MONTHS_BACK): string[] {
   const date = new Date(now * 1000);
-  return Array.from({ length: count }, (_, back) => new Date(Date.UTC(date.getUTCFullYear(), date.getUTCMonth() - back)).toISOString().slice(0, 7));
+  return Array.from({ length: count }, (_, back) =>
+    new Date(Date.UTC(date.getUTCFullYear(), date.getUTCMonth() - back)).toISOString().slice(0, 7),
+  );
 }
 
 export function monthOptions(now: number, none: string): Option[] {

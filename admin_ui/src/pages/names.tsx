@@ -8,7 +8,12 @@ const KEPT_MS = 300_000;
 const FIRST = 500;
 
 type Kind = "tenant" | "project" | "key" | "adapter";
-const PATHS = { tenant: "/v1/admin/tenants", project: "/v1/admin/projects", key: "/v1/admin/keys", adapter: "/v1/admin/adapters" } as const;
+const PATHS = {
+  tenant: "/v1/admin/tenants",
+  project: "/v1/admin/projects",
+  key: "/v1/admin/keys",
+  adapter: "/v1/admin/adapters",
+} as const;
 const NEEDS = { tenant: "people:read", project: "people:read", key: "keys:read", adapter: "adapters:read" } as const;
 
 interface Named {
@@ -74,9 +79,19 @@ export function useAdapters(): ReadonlyMap<string, RowOf<"/v1/admin/adapters">> 
 export function TenantName({ id }: { id: string }) {
   const tenants = useTenants();
   const known = tenants.get(id);
-  const asked = useGet("/v1/admin/tenants/{tenant_id}", { path: { tenant_id: id } }, { enabled: known === undefined && tenants.size > 0 });
+  const asked = useGet(
+    "/v1/admin/tenants/{tenant_id}",
+    { path: { tenant_id: id } },
+    { enabled: known === undefined && tenants.size > 0 },
+  );
   const tenant = known ?? asked.data;
-  return tenant === undefined ? <ShortId value={id} /> : <Link to={place("/tenants", tenant.slug)} title={tenant.name}>{tenant.slug}</Link>;
+  return tenant === undefined ? (
+    <ShortId value={id} />
+  ) : (
+    <Link to={place("/tenants", tenant.slug)} title={tenant.name}>
+      {tenant.slug}
+    </Link>
+  );
 }
 
 export function ProjectName({ id }: { id: string }) {
@@ -88,7 +103,13 @@ export function ProjectName({ id }: { id: string }) {
 export function KeyName({ id }: { id: string }) {
   const may = useMay()("keys:read");
   const { data } = useGet("/v1/admin/keys/{key_id}", { path: { key_id: id } }, { enabled: may });
-  return data === undefined ? <ShortId value={id} /> : <Link to={place("/keys", id)} title={id}>{data.name}</Link>;
+  return data === undefined ? (
+    <ShortId value={id} />
+  ) : (
+    <Link to={place("/keys", id)} title={id}>
+      {data.name}
+    </Link>
+  );
 }
 
 interface Control {
@@ -101,7 +122,16 @@ interface Control {
 
 /** A project of the tenant, by id. */
 export function ProjectLookup({ tenant, ...control }: Control & { tenant: string }) {
-  return <Lookup label="Project" placeholder="All projects" {...control} path="/v1/admin/projects" query={{ tenant }} choice={(project) => ({ value: project.id, said: project.name })} />;
+  return (
+    <Lookup
+      label="Project"
+      placeholder="All projects"
+      {...control}
+      path="/v1/admin/projects"
+      query={{ tenant }}
+      choice={(project) => ({ value: project.id, said: project.name })}
+    />
+  );
 }
 
 /** A key, by id; those of a tenant, and those that still work (`status`), alone. */
@@ -109,7 +139,17 @@ export function KeyLookup({ tenant, status, ...control }: Control & { tenant?: s
   const query = { ...(tenant === undefined ? {} : { tenant }), ...(status === undefined ? {} : { status }) };
   const known = useNames("key", [control.value]).get(control.value);
   const choice = (key: RowOf<"/v1/admin/keys">) => ({ value: key.id, said: `${key.name} …${key.last4}`, note: key.id });
-  return <Lookup label="Key" placeholder="All keys" {...control} {...(known === undefined ? {} : { said: known })} path="/v1/admin/keys" query={query} choice={choice} />;
+  return (
+    <Lookup
+      label="Key"
+      placeholder="All keys"
+      {...control}
+      {...(known === undefined ? {} : { said: known })}
+      path="/v1/admin/keys"
+      query={query}
+      choice={choice}
+    />
+  );
 }
 
 /** A tenant's slug where the whole row is a link already. */
@@ -122,5 +162,9 @@ export function TenantText({ id }: { id: string }) {
 export function AnsweredBy({ model, adapter }: { model: string; adapter: string | null }) {
   const known = useAdapters();
   if (adapter === null) return <>{model}</>;
-  return <Link to={place("/adapters", adapter)}><b>{known.get(adapter)?.name ?? <ShortId value={adapter} />}</b></Link>;
+  return (
+    <Link to={place("/adapters", adapter)}>
+      <b>{known.get(adapter)?.name ?? <ShortId value={adapter} />}</b>
+    </Link>
+  );
 }

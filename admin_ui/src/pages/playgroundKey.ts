@@ -23,7 +23,8 @@ export function usePlaygroundKey(session: Session) {
     const name = `playground of ${session.key.name}`.slice(0, 64);
     const made = await api.post("/v1/admin/keys", { body: { tenant, name, kind: "live", expires_at } });
     held.current = { id: made.id, secret: made.secret, tenant, expires_at };
-    if (gone.current) leave(held); // one left while it was made
+    if (gone.current)
+      leave(held); // one left while it was made
     else setKey(held.current);
   };
   /** It is forgotten here in any case; where it cannot be revoked that is said. */
@@ -36,7 +37,10 @@ export function usePlaygroundKey(session: Session) {
       await api.post("/v1/admin/keys/{key_id}/revoke", { path: { key_id: ended.id } });
       toast("The key is revoked.");
     } catch (error) {
-      toast(`The key ${ended.id} could not be revoked, and works until ${moment(ended.expires_at, "utc", "minute")}: ${apiError(error).message}`, true);
+      toast(
+        `The key ${ended.id} could not be revoked, and works until ${moment(ended.expires_at, "utc", "minute")}: ${apiError(error).message}`,
+        true,
+      );
     }
   }, []);
   useEffect(() => {
@@ -57,6 +61,11 @@ export function usePlaygroundKey(session: Session) {
 function leave(held: { current: PlaygroundKey | null }): void {
   if (held.current === null) return;
   const path = `/v1/admin/keys/${encodeURIComponent(held.current.id)}/revoke`;
-  void fetch(path, { method: "POST", keepalive: true, credentials: "same-origin", headers: { "x-csrf-token": csrfToken() ?? "" } }).catch(() => undefined);
+  void fetch(path, {
+    method: "POST",
+    keepalive: true,
+    credentials: "same-origin",
+    headers: { "x-csrf-token": csrfToken() ?? "" },
+  }).catch(() => undefined);
   held.current = null;
 }

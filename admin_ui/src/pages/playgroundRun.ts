@@ -31,7 +31,20 @@ interface Chunk {
   usage?: { prompt_tokens: number; completion_tokens: number } | null;
 }
 
-export const IDLE: Run = { text: "", state: "idle", error: null, finish: null, tier: null, model: null, request_id: null, ttft_s: null, tokens_s: null, prompt_tokens: null, completion_tokens: null, settled: null };
+export const IDLE: Run = {
+  text: "",
+  state: "idle",
+  error: null,
+  finish: null,
+  tier: null,
+  model: null,
+  request_id: null,
+  ttft_s: null,
+  tokens_s: null,
+  prompt_tokens: null,
+  completion_tokens: null,
+  settled: null,
+};
 const SETTLED_TRIES = 8;
 const SETTLED_MS = 250;
 
@@ -58,7 +71,16 @@ export function useRun() {
           text += piece;
         }
         const finish = chunk.choices[0]?.finish_reason ?? null;
-        change({ text, request_id, state: text === "" ? "waiting" : "answering", ...(finish === null ? {} : { finish }), ...(chunk.service_tier == null ? {} : { tier: chunk.service_tier }), ...(chunk.model === undefined ? {} : { model: chunk.model }), ...(first === 0 ? {} : { ttft_s: (first - sent) / 1000 }), ...counted(chunk.usage ?? null, first, last) });
+        change({
+          text,
+          request_id,
+          state: text === "" ? "waiting" : "answering",
+          ...(finish === null ? {} : { finish }),
+          ...(chunk.service_tier == null ? {} : { tier: chunk.service_tier }),
+          ...(chunk.model === undefined ? {} : { model: chunk.model }),
+          ...(first === 0 ? {} : { ttft_s: (first - sent) / 1000 }),
+          ...counted(chunk.usage ?? null, first, last),
+        });
       }
       change({ state: "done" });
     } catch (error) {

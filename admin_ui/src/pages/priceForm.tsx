@@ -1,7 +1,23 @@
 // A new price: what it would have made of a month's usage is seen before it is published.
 import { useState } from "react";
 import { type AnswerOf, api, useGet, useWrite } from "../api";
-import { type Column, Count, DataTable, EmptyState, Form, Money, StatTile, TextField, Tiles, exact, percent, toast, useForm, wholeList, wrong } from "../kit";
+import {
+  type Column,
+  Count,
+  DataTable,
+  EmptyState,
+  Form,
+  Money,
+  StatTile,
+  TextField,
+  Tiles,
+  exact,
+  percent,
+  toast,
+  useForm,
+  wholeList,
+  wrong,
+} from "../kit";
 import { TenantName } from "./names";
 import { type Standing, perMillion, perTokenOf, plainTier } from "./prices";
 
@@ -11,9 +27,16 @@ type Row = Preview["tenants"][number];
 /** "premium 3, batch 0.5" by tier. */
 export function multipliersOf(text: string): Record<string, string> {
   const found: Record<string, string> = {};
-  for (const one of text.split(",").map((part) => part.trim()).filter(Boolean)) {
+  for (const one of text
+    .split(",")
+    .map((part) => part.trim())
+    .filter(Boolean)) {
     const [, tier, times] = /^(\S+)\s*[\s=:×]\s*([\d.]+)$/.exec(one) ?? [];
-    if (tier === undefined || times === undefined) throw wrong("multipliers", `'${one}' is not a tier and what its prices are times the plain ones, as in 'premium 3'.`);
+    if (tier === undefined || times === undefined)
+      throw wrong(
+        "multipliers",
+        `'${one}' is not a tier and what its prices are times the plain ones, as in 'premium 3'.`,
+      );
     found[tier] = times;
   }
   return found;
@@ -25,11 +48,23 @@ function multipliersSaid(standing: Standing | undefined): string {
   if (price == null) return "";
   const plain = price.tiers[plainTier(price)];
   if (plain === undefined || plain.input === 0) return "";
-  return Object.entries(price.tiers).map(([tier, unit]) => `${tier} ${unit.input / plain.input}`).join(", ");
+  return Object.entries(price.tiers)
+    .map(([tier, unit]) => `${tier} ${unit.input / plain.input}`)
+    .join(", ");
 }
 
 /** `ahead`: the model is not there yet, and nobody has used it: there is nothing to preview. */
-export function PriceForm({ model, standing, ahead = false, onDone }: { model: string; standing: readonly Standing[]; ahead?: boolean; onDone: () => void }) {
+export function PriceForm({
+  model,
+  standing,
+  ahead = false,
+  onDone,
+}: {
+  model: string;
+  standing: readonly Standing[];
+  ahead?: boolean;
+  onDone: () => void;
+}) {
   const first = standing[0];
   const plain = first?.now?.tiers[plainTier(first.now)];
   const tiers = useGet("/v1/admin/tiers").data?.data ?? [];
@@ -43,10 +78,20 @@ export function PriceForm({ model, standing, ahead = false, onDone }: { model: s
     month: "",
   });
   const [seen, setSeen] = useState<{ of: string; preview: Preview } | null>(null);
-  const publish = useWrite((body: Parameters<typeof api.post<"/v1/admin/prices">>[1]["body"]) => api.post("/v1/admin/prices", { body }), ["/v1/admin/prices", "/v1/admin/audit_log"]);
+  const publish = useWrite(
+    (body: Parameters<typeof api.post<"/v1/admin/prices">>[1]["body"]) => api.post("/v1/admin/prices", { body }),
+    ["/v1/admin/prices", "/v1/admin/audit_log"],
+  );
   const { values } = form;
   // What was seen holds for these values alone.
-  const asked = JSON.stringify([values.currency, values.input, values.cached_input, values.output, values.multipliers, values.month]);
+  const asked = JSON.stringify([
+    values.currency,
+    values.input,
+    values.cached_input,
+    values.output,
+    values.multipliers,
+    values.month,
+  ]);
   const ready = ahead || seen?.of === asked;
   const body = () => ({
     subject: model,
@@ -60,7 +105,9 @@ export function PriceForm({ model, standing, ahead = false, onDone }: { model: s
   });
   const save = async () => {
     if (!ready) {
-      const preview = await api.post("/v1/admin/prices/preview", { body: { ...body(), month: values.month.trim() === "" ? null : values.month.trim() } });
+      const preview = await api.post("/v1/admin/prices/preview", {
+        body: { ...body(), month: values.month.trim() === "" ? null : values.month.trim() },
+      });
       setSeen({ of: asked, preview });
       return;
     }
@@ -74,16 +121,45 @@ export function PriceForm({ model, standing, ahead = false, onDone }: { model: s
     <Form form={form} verb={ready ? "Publish" : "Preview"} onCancel={onDone} save={save}>
       <div className="field-row">
         <TextField form={form} name="input" label="Input" type="number" unit={values.currency} autoFocus />
-        <TextField form={form} name="cached_input" label="Cached input" type="number" unit={values.currency} hint="Blank: as input." />
+        <TextField
+          form={form}
+          name="cached_input"
+          label="Cached input"
+          type="number"
+          unit={values.currency}
+          hint="Blank: as input."
+        />
         <TextField form={form} name="output" label="Output" type="number" unit={values.currency} />
       </div>
       <div className="field-row">
-        <TextField form={form} name="multipliers" label="Tiers" placeholder="premium 3, batch 0.5" hint={`What each tier's prices are times these; a tier not named: 1.${tiers.length > 0 ? ` There are ${tiers.map((tier) => tier.name).join(", ")}.` : ""}`} />
+        <TextField
+          form={form}
+          name="multipliers"
+          label="Tiers"
+          placeholder="premium 3, batch 0.5"
+          hint={`What each tier's prices are times these; a tier not named: 1.${tiers.length > 0 ? ` There are ${tiers.map((tier) => tier.name).join(", ")}.` : ""}`}
+        />
         <TextField form={form} name="currency" label="Currency" mono />
       </div>
       <div className="field-row">
-        <TextField form={form} name="effective_from" label="In force from, UTC" type="datetime-local" optional hint="Blank: at once. Holds that were taken keep the price they were taken at." />
-        {!ahead && <TextField form={form} name="month" label="Month of the preview" optional placeholder="2026-01" hint="Blank: the last whole one." />}
+        <TextField
+          form={form}
+          name="effective_from"
+          label="In force from, UTC"
+          type="datetime-local"
+          optional
+          hint="Blank: at once. Holds that were taken keep the price they were taken at."
+        />
+        {!ahead && (
+          <TextField
+            form={form}
+            name="month"
+            label="Month of the preview"
+            optional
+            placeholder="2026-01"
+            hint="Blank: the last whole one."
+          />
+        )}
       </div>
       {ready && seen !== null && <Seen of={seen.preview} />}
     </Form>
@@ -96,18 +172,58 @@ function Seen({ of: preview }: { of: Preview }) {
   const said = (value: number) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(value).toFixed(1)} %`;
   const columns: readonly Column<Row>[] = [
     { id: "tenant", header: "Tenant", cell: (row) => <TenantName id={row.tenant_id} />, csv: (row) => row.tenant_id },
-    { id: "requests", header: "Requests", end: true, cell: (row) => <Count value={row.requests} />, csv: (row) => row.requests },
-    { id: "was", header: "It paid", end: true, cell: (row) => <Money picos={row.was_picos} />, csv: (row) => row.was_picos },
-    { id: "would", header: "It would have", end: true, cell: (row) => <Money picos={row.would_picos} />, csv: (row) => row.would_picos },
-    { id: "change", header: "Change", end: true, cell: (row) => (exact(row.was_picos) === 0n ? "–" : <span className="num">{said(percent(exact(row.would_picos) - exact(row.was_picos), row.was_picos))}</span>) },
+    {
+      id: "requests",
+      header: "Requests",
+      end: true,
+      cell: (row) => <Count value={row.requests} />,
+      csv: (row) => row.requests,
+    },
+    {
+      id: "was",
+      header: "It paid",
+      end: true,
+      cell: (row) => <Money picos={row.was_picos} />,
+      csv: (row) => row.was_picos,
+    },
+    {
+      id: "would",
+      header: "It would have",
+      end: true,
+      cell: (row) => <Money picos={row.would_picos} />,
+      csv: (row) => row.would_picos,
+    },
+    {
+      id: "change",
+      header: "Change",
+      end: true,
+      cell: (row) =>
+        exact(row.was_picos) === 0n ? (
+          "–"
+        ) : (
+          <span className="num">{said(percent(exact(row.would_picos) - exact(row.was_picos), row.was_picos))}</span>
+        ),
+    },
   ];
   return (
     <div className="stack" role="status">
       <Tiles>
         <StatTile label={`Paid in ${preview.month}`} value={<Money picos={was} currency={preview.currency} short />} />
-        <StatTile label="It would have been" value={<Money picos={would} currency={preview.currency} short />} note={change === null ? undefined : said(change)} tone="accent" />
+        <StatTile
+          label="It would have been"
+          value={<Money picos={would} currency={preview.currency} short />}
+          note={change === null ? undefined : said(change)}
+          tone="accent"
+        />
       </Tiles>
-      <DataTable label={`What ${preview.month} would have cost`} list={wholeList(preview.tenants)} columns={columns} id={(row) => row.tenant_id} csv empty={<EmptyState title={`Nothing used it in ${preview.month}`} />} />
+      <DataTable
+        label={`What ${preview.month} would have cost`}
+        list={wholeList(preview.tenants)}
+        columns={columns}
+        id={(row) => row.tenant_id}
+        csv
+        empty={<EmptyState title={`Nothing used it in ${preview.month}`} />}
+      />
     </div>
   );
 }

@@ -5,7 +5,11 @@ import { decimal, exact, picosOf, useNow, wrong } from "../kit";
 
 export type Price = RowOf<"/v1/admin/prices">;
 export const METERS = ["input", "cached_input", "output"] as const;
-export const METERS_SAID: Record<(typeof METERS)[number], string> = { input: "Input", cached_input: "Cached input", output: "Output" };
+export const METERS_SAID: Record<(typeof METERS)[number], string> = {
+  input: "Input",
+  cached_input: "Cached input",
+  output: "Output",
+};
 
 const MILLION = 1_000_000n;
 
@@ -28,7 +32,11 @@ export interface Standing {
 }
 
 /** The price of a model in force, and the one that follows, by currency; with every version, the latest first. */
-export function usePrices(subject: string): { standing: readonly Standing[]; versions: readonly Price[]; known: boolean } {
+export function usePrices(subject: string): {
+  standing: readonly Standing[];
+  versions: readonly Price[];
+  known: boolean;
+} {
   const may = useMay()("prices:read");
   const list = useList("/v1/admin/prices", { query: { subject } }, { enabled: may, limit: 500 });
   const now = useNow();
@@ -36,8 +44,14 @@ export function usePrices(subject: string): { standing: readonly Standing[]; ver
     const versions = list.rows.filter((one) => one.subject === subject);
     const currencies = [...new Set(versions.map((one) => one.currency))].sort();
     const standing = currencies.map((currency) => {
-      const own = versions.filter((one) => one.currency === currency).sort((a, b) => b.effective_from - a.effective_from || b.created_at - a.created_at);
-      return { currency, now: own.find((one) => one.effective_from <= now) ?? null, next: own.filter((one) => one.effective_from > now).at(-1) ?? null };
+      const own = versions
+        .filter((one) => one.currency === currency)
+        .sort((a, b) => b.effective_from - a.effective_from || b.created_at - a.created_at);
+      return {
+        currency,
+        now: own.find((one) => one.effective_from <= now) ?? null,
+        next: own.filter((one) => one.effective_from > now).at(-1) ?? null,
+      };
     });
     return { standing, versions, known: !list.loading };
   }, [list.rows, subject, now, list.loading]);

@@ -19,7 +19,14 @@ export function SecretDialog({ shown, onStored }: { shown: Shown | null; onStore
     onStored();
   };
   return (
-    <Dialog open={shown !== null} onClose={() => setAsked(true)} title={shown?.title ?? ""} note={shown?.note} keep wide>
+    <Dialog
+      open={shown !== null}
+      onClose={() => setAsked(true)}
+      title={shown?.title ?? ""}
+      note={shown?.note}
+      keep
+      wide
+    >
       {shown !== null && (
         <>
           <CodeBlock label="The secret" text={shown.secret} />
@@ -29,8 +36,16 @@ export function SecretDialog({ shown, onStored }: { shown: Shown | null; onStore
               <CodeBlock label={shown.example.label} text={shown.example.text} />
             </div>
           )}
-          {asked && <div className="problem" role="alert"><p>It is shown this once, and nobody can read it again. Say that it is stored before it goes.</p></div>}
-          <div className="form-end"><button type="button" className="button button-main" onClick={stored}>I have stored it</button></div>
+          {asked && (
+            <div className="problem" role="alert">
+              <p>It is shown this once, and nobody can read it again. Say that it is stored before it goes.</p>
+            </div>
+          )}
+          <div className="form-end">
+            <button type="button" className="button button-main" onClick={stored}>
+              I have stored it
+            </button>
+          </div>
         </>
       )}
     </Dialog>
@@ -41,7 +56,8 @@ export function SecretDialog({ shown, onStored }: { shown: Shown | null; onStore
 export function curlOf(kind: string, secret: string, model: string | undefined): string {
   const { origin } = location;
   const bearer = `-H 'Authorization: Bearer ${secret}'`;
-  if (kind === "admin") return `curl ${origin}/v1/admin/session -H 'content-type: application/json' -d '${JSON.stringify({ key: secret })}'`;
+  if (kind === "admin")
+    return `curl ${origin}/v1/admin/session -H 'content-type: application/json' -d '${JSON.stringify({ key: secret })}'`;
   if (model === undefined) return `curl ${origin}/v1/models ${bearer}`;
   const body = JSON.stringify({ model, messages: [{ role: "user", content: "Hello" }], max_tokens: 32 });
   return `curl ${origin}/v1/chat/completions ${bearer} -H 'content-type: application/json' -d '${body}'`;

@@ -21,7 +21,17 @@ export function shareSaid(part: number, whole: number): string {
 }
 
 /** `whole`: what the bar's full width is; default: all parts together. The legend names each; colour is never all. */
-export function ShareBar({ label, parts, whole, legend = true }: { label: string; parts: readonly Part[]; whole?: number; legend?: boolean }) {
+export function ShareBar({
+  label,
+  parts,
+  whole,
+  legend = true,
+}: {
+  label: string;
+  parts: readonly Part[];
+  whole?: number;
+  legend?: boolean;
+}) {
   const all = whole ?? parts.reduce((sum, part) => sum + part.value, 0);
   let at = 0;
   const drawn = parts.map((part) => {
@@ -30,18 +40,41 @@ export function ShareBar({ label, parts, whole, legend = true }: { label: string
     at += width;
     return { part, x, width };
   });
-  const said = parts.map((part) => (part.known === false ? part.key : `${part.key} ${shareSaid(part.value, all)}`)).join(", ");
+  const said = parts
+    .map((part) => (part.known === false ? part.key : `${part.key} ${shareSaid(part.value, all)}`))
+    .join(", ");
   return (
     <div className="shares">
-      <svg className="share-bar" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label={`${label}: ${said || "nothing"}`}>
+      <svg
+        className="share-bar"
+        viewBox="0 0 100 8"
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={`${label}: ${said || "nothing"}`}
+      >
         <rect className="share-rest" width="100" height="8" />
-        {drawn.map(({ part, x, width }) => <rect key={part.key} className={`c${part.hue % 8}${part.moving ? " share-moving" : ""}`} x={x} width={Math.max(0, width - (x + width < 99.9 ? 0.25 : 0))} height="8" />)}
+        {drawn.map(({ part, x, width }) => (
+          <rect
+            key={part.key}
+            className={`c${part.hue % 8}${part.moving ? " share-moving" : ""}`}
+            x={x}
+            width={Math.max(0, width - (x + width < 99.9 ? 0.25 : 0))}
+            height="8"
+          />
+        ))}
       </svg>
       {legend && (
         <ul className="share-words">
           {parts.map((part) => (
             <li key={part.key}>
-              <svg viewBox="0 0 10 10" aria-hidden="true"><rect className={`c${part.hue % 8}${part.moving ? " share-moving" : ""}`} width="10" height="10" rx="2" /></svg>
+              <svg viewBox="0 0 10 10" aria-hidden="true">
+                <rect
+                  className={`c${part.hue % 8}${part.moving ? " share-moving" : ""}`}
+                  width="10"
+                  height="10"
+                  rx="2"
+                />
+              </svg>
               <span>{part.key}</span> {part.known !== false && <b className="num">{shareSaid(part.value, all)}</b>}
               {part.note !== undefined && <span className="faint num">{part.note}</span>}
             </li>

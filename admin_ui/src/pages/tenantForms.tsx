@@ -10,7 +10,8 @@ type Project = RowOf<"/v1/admin/projects">;
 const MAX_TOKENS_HINT = "For a request that names none, where its key and project have none. Blank: the model's.";
 const WEIGHT_HINT = "Of two tenants that wait in a tier, one with twice the weight is served twice as much.";
 const ZONE_HINT = "An IANA name, as Europe/Berlin: days and months of its budgets begin at midnight there.";
-const CHEAPEST_HINT = "Of an alias that allows it, the cheapest model that can serve a request does, whatever the weights.";
+const CHEAPEST_HINT =
+  "Of an alias that allows it, the cheapest model that can serve a request does, whatever the weights.";
 const TIER_HINT = "The highest that its keys may have.";
 
 /** Of either form here: what a field of a tier needs of it. */
@@ -20,12 +21,31 @@ type TierForm = FormState<{ tier: string }>;
 function TierField({ form }: { form: TierForm }) {
   const tiers = useGet("/v1/admin/tiers", undefined, { enabled: useMay()("engine:read") }).data?.data;
   if (tiers === undefined) return <TextField form={form} name="tier" label="Tier" hint={TIER_HINT} />;
-  return <SelectField form={form} name="tier" label="Tier" options={[...(form.values.tier === "" ? [["", "Choose…"] as const] : []), ...tiers.map((tier) => tier.name)]} hint={TIER_HINT} />;
+  return (
+    <SelectField
+      form={form}
+      name="tier"
+      label="Tier"
+      options={[...(form.values.tier === "" ? [["", "Choose…"] as const] : []), ...tiers.map((tier) => tier.name)]}
+      hint={TIER_HINT}
+    />
+  );
 }
 
 export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => void; onCancel: () => void }) {
-  const form = useForm({ slug: "", name: "", tier: "", currency: "USD", time_zone: "UTC", share_weight: "1", default_max_tokens: "" });
-  const create = useWrite((body: Parameters<typeof api.post<"/v1/admin/tenants">>[1]["body"]) => api.post("/v1/admin/tenants", { body }), TENANTS);
+  const form = useForm({
+    slug: "",
+    name: "",
+    tier: "",
+    currency: "USD",
+    time_zone: "UTC",
+    share_weight: "1",
+    default_max_tokens: "",
+  });
+  const create = useWrite(
+    (body: Parameters<typeof api.post<"/v1/admin/tenants">>[1]["body"]) => api.post("/v1/admin/tenants", { body }),
+    TENANTS,
+  );
   return (
     <Form
       form={form}
@@ -57,7 +77,15 @@ export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => 
         <TextField form={form} name="time_zone" label="Time zone" hint={ZONE_HINT} />
         <TextField form={form} name="share_weight" label="Share weight" type="number" hint={WEIGHT_HINT} />
       </div>
-      <TextField form={form} name="default_max_tokens" label="Default max_tokens" type="number" unit="tokens" optional hint={MAX_TOKENS_HINT} />
+      <TextField
+        form={form}
+        name="default_max_tokens"
+        label="Default max_tokens"
+        type="number"
+        unit="tokens"
+        optional
+        hint={MAX_TOKENS_HINT}
+      />
     </Form>
   );
 }
@@ -95,11 +123,29 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
         <TierField form={form as unknown as TierForm} />
       </div>
       <div className="field-row">
-        <TextField form={form} name="time_zone" label="Time zone" hint={<>{ZONE_HINT} Another zone begins the windows afresh.</>} />
+        <TextField
+          form={form}
+          name="time_zone"
+          label="Time zone"
+          hint={<>{ZONE_HINT} Another zone begins the windows afresh.</>}
+        />
         <TextField form={form} name="share_weight" label="Share weight" type="number" hint={WEIGHT_HINT} />
       </div>
-      <TextField form={form} name="default_max_tokens" label="Default max_tokens" type="number" unit="tokens" optional hint={MAX_TOKENS_HINT} />
-      <CheckField form={form} name="cheapest" label="The cheapest model, where an alias allows it" hint={CHEAPEST_HINT} />
+      <TextField
+        form={form}
+        name="default_max_tokens"
+        label="Default max_tokens"
+        type="number"
+        unit="tokens"
+        optional
+        hint={MAX_TOKENS_HINT}
+      />
+      <CheckField
+        form={form}
+        name="cheapest"
+        label="The cheapest model, where an alias allows it"
+        hint={CHEAPEST_HINT}
+      />
     </Form>
   );
 }
@@ -107,14 +153,26 @@ export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => v
 /** Changes a tenant; what is given changes. */
 export function useTenantChange(tenant_id: string) {
   return useWrite(
-    (body: Parameters<typeof api.patch<"/v1/admin/tenants/{tenant_id}">>[1]["body"]) => api.patch("/v1/admin/tenants/{tenant_id}", { path: { tenant_id }, body }),
+    (body: Parameters<typeof api.patch<"/v1/admin/tenants/{tenant_id}">>[1]["body"]) =>
+      api.patch("/v1/admin/tenants/{tenant_id}", { path: { tenant_id }, body }),
     TENANTS,
   );
 }
 
 /** Makes a project, or changes the one given. */
-export function ProjectForm({ tenant, project, onDone }: { tenant: string; project: Project | null; onDone: () => void }) {
-  const form = useForm({ name: project?.name ?? "", default_max_tokens: project?.default_max_tokens?.toString() ?? "" });
+export function ProjectForm({
+  tenant,
+  project,
+  onDone,
+}: {
+  tenant: string;
+  project: Project | null;
+  onDone: () => void;
+}) {
+  const form = useForm({
+    name: project?.name ?? "",
+    default_max_tokens: project?.default_max_tokens?.toString() ?? "",
+  });
   const write = useWrite((body: { name: string; default_max_tokens: number | null }) => {
     if (project === null) return api.post("/v1/admin/projects", { body: { tenant, ...body } });
     const change = body.name === project.name ? { default_max_tokens: body.default_max_tokens } : body;
@@ -126,13 +184,24 @@ export function ProjectForm({ tenant, project, onDone }: { tenant: string; proje
       verb={project === null ? "Create project" : "Save"}
       onCancel={onDone}
       save={async (values) => {
-        await write.mutateAsync({ name: values.name.trim(), default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens") });
+        await write.mutateAsync({
+          name: values.name.trim(),
+          default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+        });
         toast(project === null ? `Project ${values.name.trim()} is made.` : "Saved.");
         onDone();
       }}
     >
       <TextField form={form} name="name" label="Name" autoFocus />
-      <TextField form={form} name="default_max_tokens" label="Default max_tokens" type="number" unit="tokens" optional hint="For a request that names none, where its key has none." />
+      <TextField
+        form={form}
+        name="default_max_tokens"
+        label="Default max_tokens"
+        type="number"
+        unit="tokens"
+        optional
+        hint="For a request that names none, where its key has none."
+      />
     </Form>
   );
 }

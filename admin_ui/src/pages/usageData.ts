@@ -88,7 +88,13 @@ export function useUsage(asked: Asked | null) {
 async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
   const at = edges(asked.start, asked.end, asked.unit, asked.zone);
   const parts = partsOf(at, asked.unit, asked.measure === "owed");
-  if (parts === null) throw new ApiError(400, null, "unit", `These are ${at.length - 1 > BUCKETS_MAX ? `more than ${BUCKETS_MAX}` : at.length - 1} buckets, which is too many by this clock: choose a shorter time, or longer buckets.`);
+  if (parts === null)
+    throw new ApiError(
+      400,
+      null,
+      "unit",
+      `These are ${at.length - 1 > BUCKETS_MAX ? `more than ${BUCKETS_MAX}` : at.length - 1} buckets, which is too many by this clock: choose a shorter time, or longer buckets.`,
+    );
   const whole: Part = { start: asked.start, end: asked.end, width: "all", limit: 1 };
   const ranked = await rowsOf(asked, whole, true, null, signal);
   const currencies = byRequests(ranked);
@@ -96,7 +102,9 @@ async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
   const totals = new Map<string | null, Cell>();
   for (const row of ranked) totals.set(row.id, added(totals.get(row.id) ?? ZERO, inCurrency(row, currency)));
   const size = (id: string | null) => measured(totals.get(id)!, asked.measure);
-  const ids = [...totals.keys()].sort((a, b) => (size(b) > size(a) ? 1 : size(b) < size(a) ? -1 : String(a).localeCompare(String(b))));
+  const ids = [...totals.keys()].sort((a, b) =>
+    size(b) > size(a) ? 1 : size(b) < size(a) ? -1 : String(a).localeCompare(String(b)),
+  );
   const shown = ids.length <= asked.top + 1 ? ids : ids.slice(0, asked.top);
   const fewer = shown.length < ids.length;
   const cellsOf = (rows: Row[]) => {
@@ -107,7 +115,8 @@ async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
     }
     return cells;
   };
-  const found = ids.length === 0 ? [] : await pooled(parts, (part) => rowsOf(asked, part, true, fewer ? shown : null, signal));
+  const found =
+    ids.length === 0 ? [] : await pooled(parts, (part) => rowsOf(asked, part, true, fewer ? shown : null, signal));
   const rowsBy = new Map<string | null, Row[]>(shown.map((id) => [id, []]));
   for (const row of found) {
     if (!rowsBy.has(row.id)) rowsBy.set(row.id, []); // came since it was ranked
@@ -125,15 +134,27 @@ async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
 }
 
 /** All pages of one question. */
-async function rowsOf(asked: Asked, part: Part, grouped: boolean, ids: readonly (string | null)[] | null, signal: AbortSignal): Promise<Row[]> {
+async function rowsOf(
+  asked: Asked,
+  part: Part,
+  grouped: boolean,
+  ids: readonly (string | null)[] | null,
+  signal: AbortSignal,
+): Promise<Row[]> {
   const { group, filter } = GROUPS[asked.by];
-  const query: Record<string, unknown> = { start_time: part.start, end_time: part.end, bucket_width: part.width, limit: part.limit };
+  const query: Record<string, unknown> = {
+    start_time: part.start,
+    end_time: part.end,
+    bucket_width: part.width,
+    limit: part.limit,
+  };
   if (grouped) query.group_by = [group];
-  for (const [by, value] of Object.entries(asked.filters)) if (value) query[GROUPS[by as By].filter] = [value === NONE ? "" : value];
+  for (const [by, value] of Object.entries(asked.filters))
+    if (value) query[GROUPS[by as By].filter] = [value === NONE ? "" : value];
   if (ids !== null) query[filter] = ids.map((id) => id ?? "");
   const path = asked.measure === "owed" ? "/v1/organization/costs" : "/v1/organization/usage/completions";
   const rows: Row[] = [];
-  for (let page: string | null = null; ; ) {
+  for (let page: string | null = null; ;) {
     const answer: AnswerOf<typeof path> = await api.get(path, { query: { ...query, page } as never, signal });
     for (const bucket of answer.data) {
       for (const one of bucket.results) {
@@ -148,7 +169,14 @@ async function rowsOf(asked: Asked, part: Part, grouped: boolean, ids: readonly 
 
 function usageCell(row: UsageRow) {
   const [input, cached] = [exact(row.input_tokens), exact(row.input_cached_tokens)];
-  return { requests: exact(row.num_model_requests), input: input - cached, cached, output: exact(row.output_tokens), picos: exact(row.cost_picos), currency: row.currency };
+  return {
+    requests: exact(row.num_model_requests),
+    input: input - cached,
+    cached,
+    output: exact(row.output_tokens),
+    picos: exact(row.cost_picos),
+    currency: row.currency,
+  };
 }
 
 function costCell(row: CostRow) {
@@ -162,7 +190,9 @@ function inCurrency(row: Row, currency: string): Cell {
 function byRequests(rows: readonly Row[]): string[] {
   const sums = new Map<string, bigint>();
   for (const row of rows) sums.set(row.currency, (sums.get(row.currency) ?? 0n) + row.requests);
-  return [...sums].sort(([a, x], [b, y]) => (y > x ? 1 : y < x ? -1 : a.localeCompare(b))).map(([currency]) => currency);
+  return [...sums]
+    .sort(([a, x], [b, y]) => (y > x ? 1 : y < x ? -1 : a.localeCompare(b)))
+    .map(([currency]) => currency);
 }
 
 function bucketOf(at: readonly number[], moment: number): number {

@@ -17,8 +17,14 @@ const HOUR = 3600;
 const DAY = 24 * HOUR;
 
 export const PRESETS = [
-  ["24h", "24 hours"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"],
-  ["month", "This month"], ["last", "Last month"], ["12m", "12 months"], ["custom", "From … to"],
+  ["24h", "24 hours"],
+  ["7d", "7 days"],
+  ["30d", "30 days"],
+  ["90d", "90 days"],
+  ["month", "This month"],
+  ["last", "Last month"],
+  ["12m", "12 months"],
+  ["custom", "From … to"],
 ] as const;
 
 /** The beginning of the bucket that `at` (Unix seconds) is in, `by` buckets on. */
@@ -66,7 +72,8 @@ export function unitOf(chosen: string, start: number, end: number): Unit {
 /** Beginnings of the buckets, and the end of the last one. */
 export function edges(start: number, end: number, unit: Unit, zone: Zone): number[] {
   const found = [start];
-  for (let at = edge(start, unit, zone, 1); at < end && found.length <= BUCKETS_MAX; at = edge(at, unit, zone, 1)) found.push(at);
+  for (let at = edge(start, unit, zone, 1); at < end && found.length <= BUCKETS_MAX; at = edge(at, unit, zone, 1))
+    found.push(at);
   return [...found, end];
 }
 
@@ -84,6 +91,7 @@ export function partsOf(at: readonly number[], unit: Unit, days: boolean): Part[
 
 function windows(start: number, end: number, width: "1h" | "1d", step: number, limit: number): Part[] {
   const found: Part[] = [];
-  for (let at = start; at < end; at += step * limit) found.push({ start: at, end: Math.min(end, at + step * limit), width, limit });
+  for (let at = start; at < end; at += step * limit)
+    found.push({ start: at, end: Math.min(end, at + step * limit), width, limit });
   return found;
 }

@@ -19,7 +19,11 @@ export function Palette({ open, onClose }: { open: boolean; onClose: () => void 
   const go = useGo();
   const all: Command[] = [
     ...pages.map((page) => ({ name: page.title, note: page.group ?? "", run: () => go(page.path) })),
-    ...(["dark", "light", "system"] as const).map((theme) => ({ name: `Theme: ${theme}`, note: "Look", run: () => setSetting("theme", theme) })),
+    ...(["dark", "light", "system"] as const).map((theme) => ({
+      name: `Theme: ${theme}`,
+      note: "Look",
+      run: () => setSetting("theme", theme),
+    })),
     { name: "Times in UTC", note: "Look", run: () => setSetting("zone", "utc") },
     { name: "Times by the local clock", note: "Look", run: () => setSetting("zone", "local") },
     { name: "Sign out", note: "Session", run: () => void signOut() },
@@ -62,8 +66,15 @@ export function Palette({ open, onClose }: { open: boolean; onClose: () => void 
       />
       <ul id="palette-list" role="listbox" aria-label="Found" className="palette-list">
         {found.map((one, index) => (
-          <li key={one.name} id={`palette-${index}`} role="option" aria-selected={index === at} onClick={() => run(one)}>
-            <span>{one.name}</span><span className="faint">{one.note}</span>
+          <li
+            key={one.name}
+            id={`palette-${index}`}
+            role="option"
+            aria-selected={index === at}
+            onClick={() => run(one)}
+          >
+            <span>{one.name}</span>
+            <span className="faint">{one.note}</span>
           </li>
         ))}
       </ul>
