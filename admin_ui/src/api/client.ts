@@ -33,7 +33,8 @@ export type Call<P extends keyof paths, M extends Method> = {
   ([QueryOf<P, M>] extends [never] ? { query?: undefined } : { query?: Partial<QueryOf<P, M>> }) &
   ([BodyOf<P, M>] extends [never] ? { body?: undefined } : { body: BodyOf<P, M> });
 
-type Rest<P extends keyof paths, M extends Method> = {} extends Call<P, M> ? [call?: Call<P, M>] : [call: Call<P, M>];
+type Rest<P extends keyof paths, M extends Method> =
+  Record<never, never> extends Call<P, M> ? [call?: Call<P, M>] : [call: Call<P, M>];
 
 /** `api.get("/v1/admin/tenants/{tenant_id}", { path: { tenant_id } })`; every refusal is thrown as an ApiError. */
 export const api = {

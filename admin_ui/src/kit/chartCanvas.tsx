@@ -80,7 +80,8 @@ export default function Canvas(props: Props) {
       size.disconnect();
       made.destroy();
     };
-  }, [at, series, colours.join(), kind, mark?.at, mark?.name, zone, shade, height]); // eslint-disable-line
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- arrays by their content, the theme by its shade
+  }, [at, series, colours.join(), kind, mark?.at, mark?.name, zone, shade, height]);
   const step = (by: number) => {
     const made = plot.current;
     if (made === null) return;

@@ -138,7 +138,7 @@ export function Lookup<P extends PathsOf<"get">>({
 } & Omit<Props, "choices" | "onSearch" | "busy">) {
   const [search, setSearch] = useState("");
   const late = useLate(search);
-  const list = useList(path, { query: { ...query, search: late } as never }, { limit: 20 });
+  const list = useList(path, { query: { ...query, search: late } }, { limit: 20 });
   const words = search.toLowerCase();
   const choices = list.rows
     .map(choice)

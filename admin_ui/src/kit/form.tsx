@@ -1,5 +1,5 @@
 // Forms: what is wrong is said beside its field, in the API's words; a failed save loses nothing that was typed.
-import { type ReactNode, createContext, useContext, useEffect, useId, useRef, useState } from "react";
+import { type ReactNode, createContext, useCallback, useContext, useEffect, useId, useRef, useState } from "react";
 import { ApiError, apiError } from "../api/errors";
 import { ungrouped } from "./numbers";
 import { Problem } from "./parts";
@@ -80,14 +80,15 @@ export function Form<V extends Values>({
 }) {
   const element = useRef<HTMLFormElement>(null);
   const known = useRef(new Set<string>());
-  const [, bump] = useState(0);
+  const [, setBumps] = useState(0);
+  const bump = useCallback(() => setBumps((now) => now + 1), []);
   const { error } = form;
   useEffect(() => {
     if (error !== null) element.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus();
   }, [error]);
   const placed = error !== null && known.current.has(fieldOf(error.param) ?? "");
   return (
-    <Fields.Provider value={{ error, known: known.current, bump: () => bump((n) => n + 1) }}>
+    <Fields.Provider value={{ error, known: known.current, bump }}>
       <form
         ref={element}
         className="form"
@@ -143,7 +144,7 @@ export function Field({
     known.add(name);
     bump();
     return () => void known.delete(name);
-  }, [known, name]);
+  }, [known, name, bump]);
   const refused = error !== null && fieldOf(error.param) === name ? error.message : null;
   const described = [hint === undefined ? null : `${id}-hint`, refused === null ? null : `${id}-error`].filter(
     (one) => one !== null,

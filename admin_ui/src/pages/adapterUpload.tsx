@@ -93,18 +93,19 @@ function Whole({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | null }) 
   const [asking, setAsking] = useState(false);
   const confirmed = useRef(false);
   const late = useLate(`${values.tenant}/${values.name.trim()}`, 300);
+  const know = (found: Existing | null) => {
+    if (found?.adapter.id === there?.adapter.id) return;
+    setThere(found);
+    form.set("promote", found === null);
+  };
   useEffect(() => {
     const stale = new AbortController();
     void existing(of, values.tenant, values.name.trim(), stale.signal)
       .then((found) => !stale.signal.aborted && know(found))
       .catch(() => undefined); // asked again when it is uploaded
     return () => stale.abort();
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- `late` is the tenant and the name, once they have settled
   }, [late]);
-  const know = (found: Existing | null) => {
-    if (found?.adapter.id === there?.adapter.id) return;
-    setThere(found);
-    form.set("promote", found === null);
-  };
   const send = async (path: string, verb: string, fields: Record<string, string>): Promise<unknown> => {
     const config = files[CONFIG];
     const weights = files[WEIGHTS];

@@ -99,7 +99,7 @@ function changes({ before, after }: Line): (readonly [string, unknown, unknown])
       : value == null
         ? {}
         : { value };
-  const [was, is] = [fields(before) as Record<string, unknown>, fields(after) as Record<string, unknown>];
+  const [was, is] = [fields(before), fields(after)];
   const names = [...new Set([...Object.keys(was), ...Object.keys(is)])];
   return names.filter((name) => said(was[name]) !== said(is[name])).map((name) => [name, was[name], is[name]] as const);
 }

@@ -86,7 +86,7 @@ export function BudgetForm({ of: budget, tenant = "", onDone }: { of?: Budget; t
           unit: values.unit,
           period: values.period,
           kind: values.kind,
-          limit_amount: limitOf(values.limit_amount, money) as unknown as number, // exact: written as the integer it is
+          limit_amount: limitOf(values.limit_amount, money), // exact: written as the integer it is
           thresholds: thresholdsOf(values.thresholds),
           project: values.scope === "project" ? (budget?.scope_id ?? values.project) : null,
           key_id: values.scope === "key" ? (budget?.scope_id ?? values.key_id) : null,

@@ -356,7 +356,7 @@ function Billed({
   const picos = picosOf(String(amount));
   const own = invoices.filter(([, one]) => one.currency === currency).map(([, one]) => picosOf(String(one.total)));
   if (picos === null) return <span className="num">{String(amount)}</span>;
-  const all = own.every((one) => one !== null) ? sum(own as bigint[]) : null;
+  const all = own.every((one) => one !== null) ? sum(own) : null;
   return (
     <>
       <Money picos={picos} currency={currency} />

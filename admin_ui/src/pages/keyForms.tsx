@@ -87,7 +87,7 @@ export function NewKeyForm({
     KEYS,
   );
   const { values } = form;
-  const roles = GRANTS[session.role as Role];
+  const roles = GRANTS[session.role];
   const admin = values.kind === "admin";
   const role = admin ? ((roles.includes(values.role as Role) ? values.role : (roles[0] ?? "")) as Role) : null;
   const ofTenant = !admin || role === "tenant_admin";

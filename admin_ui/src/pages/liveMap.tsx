@@ -51,7 +51,8 @@ export function useLook(event: EngineEvent, models: readonly Model[] | undefined
         new Map(known.split("\n").map((name, index) => [name, index])),
         getComputedStyle(document.documentElement),
       ),
-    [by, tiers, known, shade], // eslint-disable-line
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- the colours are read from the styles of `shade`
+    [by, tiers, known, shade],
   );
   return { palette, choose: several ? (chosen) => view.set({ by: chosen === "tier" ? "tier" : "" }) : undefined };
 }
@@ -206,7 +207,8 @@ function MapCanvas({ event, palette, only }: { event: EngineEvent; palette: Pale
         : { colour: mix(one.colour, palette.surface, 0.82), mark: 0 },
     );
     draw(canvas.current, drawn, grid, paints, palette, cursor);
-  }, [drawn, width, palette, only, cursor]); // eslint-disable-line
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- `drawn` and `grid` follow from the event and the width
+  }, [drawn, width, palette, only, cursor]);
   const point = ({ nativeEvent: { offsetX, offsetY } }: PointerEvent) => {
     const [column, row] = [Math.floor(offsetX / grid.cell), Math.floor(offsetY / grid.cell)];
     const found = row * grid.columns + column;

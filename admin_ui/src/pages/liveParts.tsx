@@ -192,7 +192,7 @@ export function Requests({ event, view }: { event: EngineEvent; view: LiveView }
         list={wholeList(shown)}
         columns={REQUESTS}
         id={(one) => String(one.number)}
-        view={view as never}
+        view={view}
         filters={filters}
         csv
         empty={
@@ -284,7 +284,7 @@ export function Adapters({ event, view }: { event: EngineEvent; view: LiveView }
         list={wholeList(shown)}
         columns={ADAPTERS}
         id={(one) => one.digest}
-        view={view as never}
+        view={view}
         filters={
           <SelectFilter
             label="Where"

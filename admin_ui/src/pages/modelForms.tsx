@@ -5,7 +5,6 @@ import {
   CheckField,
   Dialog,
   Form,
-  type FormState,
   SelectField,
   TextField,
   duration,
@@ -233,7 +232,7 @@ export function ChangeModelForm({
     >
       <TenantsFields form={form as unknown as TenantsForm} />
       <ModelsField
-        form={form as FormState<typeof form.values>}
+        form={form}
         name="fallbacks"
         label="Fallbacks"
         optional

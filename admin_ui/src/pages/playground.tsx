@@ -147,7 +147,8 @@ function Bench({ with_: key }: { with_: PlaygroundKey }) {
     const base = data.find((one) => one.parent == null)?.id ?? "";
     form.set("left", base);
     form.set("right", data.find((one) => one.parent === base)?.id ?? "");
-  }, [data]); // eslint-disable-line
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- only the first answer fills the form
+  }, [data]);
   if (models.error !== null) return <Problem error={apiError(models.error)} again={() => void models.refetch()} />;
   const names =
     data?.map((one) => [one.id, one.parent == null ? one.id : `${one.id} (of ${one.parent})`] as const) ?? [];

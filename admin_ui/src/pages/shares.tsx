@@ -20,6 +20,17 @@ export function shareSaid(part: number, whole: number): string {
   return `${Math.round(value * 10) / 10} %`;
 }
 
+/** Each part with its place and width, in percent of the bar. */
+function placed(parts: readonly Part[], all: number): { part: Part; x: number; width: number }[] {
+  let at = 0;
+  return parts.map((part) => {
+    const width = all <= 0 ? 0 : Math.min(100 - at, (100 * part.value) / all);
+    const x = at;
+    at += width;
+    return { part, x, width };
+  });
+}
+
 /** `whole`: what the bar's full width is; default: all parts together. The legend names each; colour is never all. */
 export function ShareBar({
   label,
@@ -33,13 +44,7 @@ export function ShareBar({
   legend?: boolean;
 }) {
   const all = whole ?? parts.reduce((sum, part) => sum + part.value, 0);
-  let at = 0;
-  const drawn = parts.map((part) => {
-    const width = all <= 0 ? 0 : Math.min(100 - at, (100 * part.value) / all);
-    const x = at;
-    at += width;
-    return { part, x, width };
-  });
+  const drawn = placed(parts, all);
   const said = parts
     .map((part) => (part.known === false ? part.key : `${part.key} ${shareSaid(part.value, all)}`))
     .join(", ");

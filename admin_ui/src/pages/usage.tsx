@@ -223,7 +223,9 @@ function Whole({
   const kind = by === "model" || by === "tier" ? "tenant" : by;
   const names = useNames(kind, kind === by ? usage.series.map((one) => one.id) : []);
   const money = measure === "cost" || measure === "owed";
-  const shown = useMemo(() => seriesOf(usage, by, names), [usage, by, [...names.values()].join()]);
+  const known = [...names.values()].join();
+  // eslint-disable-next-line react-hooks/exhaustive-deps -- `names` is a new map at every render; `known` is its content
+  const shown = useMemo(() => seriesOf(usage, by, names), [usage, by, known]);
   const series = useMemo(
     () => shown.map((one) => ({ name: one.name, values: one.cells.map((cell) => measured(cell, measure)) })),
     [shown, measure],
