@@ -37,7 +37,7 @@ run: $(VENV)/.runtime console-if-npm
 admin-ui: admin_ui/dist/index.html
 
 admin_ui/dist/index.html: $(UI_SOURCES)
-	$(STEP) $(word 1,$(CONSOLE_STEPS)) "the console's packages (30 MB)" $(VENV)/logs/npm-ci.log -- \
+	$(STEP) $(word 1,$(CONSOLE_STEPS)) "the console's packages (45 MB)" $(VENV)/logs/npm-ci.log -- \
 	$(NPM) --prefix admin_ui ci
 	$(STEP) $(word 2,$(CONSOLE_STEPS)) "the console, built" $(VENV)/logs/console.log -- \
 	$(NPM) --prefix admin_ui run build

@@ -20,7 +20,7 @@ from gateway.field_tables import STATES, Row, tables
 REPO = Path(__file__).resolve().parents[1]
 PAGE = REPO / "docs" / "clients.md"
 README = REPO / "README.md"
-CONSOLE_FILE = REPO / "admin_ui" / "src" / "pages" / "connect.json"
+CONSOLE_FILE = REPO / "admin_ui" / "src" / "pages" / "serve" / "connect.json"
 BEGIN = "<!-- tables: written by `python tests/connect_page.py` from the wire types -->\n"
 END = "<!-- end of tables -->\n"
 # What the console puts a value in the place of.
@@ -97,7 +97,7 @@ def page() -> str:
 
 
 def console_file() -> str:
-    """admin_ui/src/pages/connect.json as it should be."""
+    """admin_ui/src/pages/serve/connect.json as it should be."""
     data: dict[str, Any] = {
         "snippets": [
             {

@@ -1,33 +1,13 @@
 // Values over time: stacked bars or lines, the same numbers as a table and as a CSV, by UTC or the local clock.
 import { Suspense, lazy, useMemo, useState } from "react";
 import { moment } from "./amounts";
+import type { ChartProps } from "./chartCanvas";
 import { iso, saveCsv } from "./csv";
 import { type Exact, count, exact, sum } from "./numbers";
 import { EmptyState, Skeleton } from "./parts";
 import { setSetting, useShade, useZone } from "./settings";
 
-export interface Series {
-  name: string;
-  /** One for each moment; null where nothing is known. Exact amounts are drawn rounded and tabled whole. */
-  values: readonly (Exact | null)[];
-}
-
-export interface ChartProps {
-  title: string;
-  kind: "bars" | "lines";
-  /** Unix seconds, ascending; with bars each the beginning of its bucket. */
-  at: readonly number[];
-  series: readonly Series[];
-  /** An amount as it is tabled and read out. Default: a count. */
-  say?: (value: Exact) => string;
-  /** An amount at an axis. Default: `say`. */
-  brief?: (value: number) => string;
-  /** What one moment is called: a day needs no hours. */
-  detail?: "day" | "minute" | "second";
-  /** A horizontal line: a target, a limit. */
-  mark?: { at: number; name: string };
-  height?: number;
-}
+export type { ChartProps, Series } from "./chartCanvas";
 
 const Canvas = lazy(() => import("./chartCanvas"));
 

@@ -2,9 +2,32 @@
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import type { ChartProps } from "./chart";
 import { moment } from "./amounts";
+import type { Exact } from "./numbers";
 import type { Zone } from "./settings";
+
+export interface Series {
+  name: string;
+  /** One for each moment; null where nothing is known. Exact amounts are drawn rounded and tabled whole. */
+  values: readonly (Exact | null)[];
+}
+
+export interface ChartProps {
+  title: string;
+  kind: "bars" | "lines";
+  /** Unix seconds, ascending; with bars each the beginning of its bucket. */
+  at: readonly number[];
+  series: readonly Series[];
+  /** An amount as it is tabled and read out. Default: a count. */
+  say?: (value: Exact) => string;
+  /** An amount at an axis. Default: `say`. */
+  brief?: (value: number) => string;
+  /** What one moment is called: a day needs no hours. */
+  detail?: "day" | "minute" | "second";
+  /** A horizontal line: a target, a limit. */
+  mark?: { at: number; name: string };
+  height?: number;
+}
 
 type Values = (number | null)[];
 

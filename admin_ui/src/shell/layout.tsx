@@ -1,12 +1,12 @@
 // Around every page: the navigation, who is signed in, the switches, and what comes over the page.
 import { Outlet, useRouterState } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
-import { signOut, useMay, useSession } from "../api/session";
+import { signOut, useSession } from "../api/session";
 import { Toasts } from "../kit/dialog";
 import { Link } from "../kit/links";
 import { type Theme, setSetting, useTheme, useZone } from "../kit/settings";
-import { GROUPS, PAGES, type Page } from "../routes";
-import { Palette } from "./palette";
+import { GROUPS, type Page } from "../routes";
+import { Palette, usePages } from "./palette";
 import { Mark } from "./signIn";
 
 export function Layout() {
@@ -72,12 +72,6 @@ export function Layout() {
       <Toasts />
     </div>
   );
-}
-
-/** The pages that one may see. */
-export function usePages(): Page[] {
-  const may = useMay();
-  return PAGES.filter((page) => page.group !== undefined && (page.needs === undefined || may(page.needs)));
 }
 
 function Side({ path }: { path: string }) {

@@ -1,15 +1,21 @@
 // ⌘K: every page and switch by typing.
 import { type KeyboardEvent, useState } from "react";
-import { signOut } from "../api/session";
+import { signOut, useMay } from "../api/session";
 import { Dialog } from "../kit/dialog";
 import { useGo } from "../kit/links";
 import { setSetting } from "../kit/settings";
-import { usePages } from "./layout";
+import { PAGES, type Page } from "../routes";
 
 interface Command {
   name: string;
   note: string;
   run: () => void;
+}
+
+/** The pages that one may see. */
+export function usePages(): Page[] {
+  const may = useMay();
+  return PAGES.filter((page) => page.group !== undefined && (page.needs === undefined || may(page.needs)));
 }
 
 export function Palette({ open, onClose }: { open: boolean; onClose: () => void }) {

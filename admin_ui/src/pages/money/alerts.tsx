@@ -1,6 +1,6 @@
 // Thresholds that budgets reached, and the webhooks that are told of them.
 import { useState } from "react";
-import { type RowOf, api, useList, useMay, useSession, useWrite } from "../api";
+import { type RowOf, api, useList, useMay, useSession, useWrite } from "../../api";
 import {
   Badge,
   type Column,
@@ -18,10 +18,10 @@ import {
   iso,
   useForm,
   useView,
-} from "../kit";
-import { ScopeOf, useSay } from "./budgetTable";
-import { TenantName } from "./names";
-import { SecretDialog, type Shown } from "./secret";
+} from "../../kit";
+import { ScopeOf, useSay } from "./budgetParts";
+import { TenantName } from "../parts/names";
+import { SecretDialog, type Shown } from "../parts/secret";
 
 type Alert = RowOf<"/v1/admin/alerts">;
 type Delivery = Alert["deliveries"][number];

@@ -1,6 +1,6 @@
 // Billing: the months of each tenant, what was invoiced and corrected, the files for finance, and what a tier earns.
-import { useMay, useSession } from "../api";
-import { PageHead, Tabs } from "../kit";
+import { useMay, useSession } from "../../api";
+import { PageHead, Tabs } from "../../kit";
 import { Corrections } from "./corrections";
 import { Exports } from "./exports";
 import { Invoices } from "./invoices";

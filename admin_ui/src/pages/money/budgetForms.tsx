@@ -1,5 +1,5 @@
 // The forms of budgets and of rate limits.
-import { type RowOf, api, useMay, useSession, useWrite } from "../api";
+import { type RowOf, api, useMay, useSession, useWrite } from "../../api";
 import {
   CheckField,
   Form,
@@ -14,9 +14,9 @@ import {
   ungrouped,
   useForm,
   wrong,
-} from "../kit";
-import { BUDGETS, type Budget, ScopeOf } from "./budgetTable";
-import { KeyLookup, ProjectLookup, useTenants } from "./names";
+} from "../../kit";
+import { BUDGETS, type Budget, ScopeOf } from "./budgetParts";
+import { KeyLookup, ProjectLookup, useTenants } from "../parts/names";
 
 type Limits = RowOf<"/v1/admin/limits">;
 

@@ -1,65 +1,25 @@
 // Budgets as a table: what is posted, held and left of each, where it leads at its present pace, and what to do.
 import { type ReactNode, useState } from "react";
-import { type RowOf, api, useList, useMay, useSession, useWrite } from "../api";
+import { api, useList, useMay, useSession, useWrite } from "../../api";
 import {
   Badge,
   type Column,
   ConfirmDialog,
   DataTable,
   Dialog,
-  type Exact,
   Meter,
   Time,
   type View,
-  brief,
   count,
   decimal,
   exact,
   iso,
   percent,
-  rounded,
   toast,
   useNow,
-} from "../kit";
+} from "../../kit";
 import { BudgetForm } from "./budgetForms";
-import { KeyName, ProjectName, TenantName, useTenants } from "./names";
-
-export type Budget = RowOf<"/v1/admin/budgets">;
-
-export const BUDGETS = ["/v1/admin/budgets", "/v1/admin/overview", "/v1/admin/audit_log"];
-
-/** What of a budget's: tenant, project or key, each leading there. */
-export function ScopeOf({ of }: { of: { scope: Budget["scope"]; scope_id: string; tenant_id: string } }) {
-  if (of.scope === "tenant")
-    return (
-      <b>
-        <TenantName id={of.tenant_id} />
-      </b>
-    );
-  return (
-    <span>
-      <TenantName id={of.tenant_id} /> <span className="faint">›</span>{" "}
-      {of.scope === "key" ? (
-        <>
-          key <KeyName id={of.scope_id} />
-        </>
-      ) : (
-        <>
-          project <ProjectName id={of.scope_id} />
-        </>
-      )}
-    </span>
-  );
-}
-
-/** An amount of a budget, in words; `short`: tokens without their unit. */
-export function useSay(): (of: { unit: Budget["unit"]; tenant_id: string }, amount: Exact, short?: boolean) => string {
-  const tenants = useTenants();
-  return ({ unit, tenant_id }, amount, short) => {
-    if (unit === "tokens") return short ? brief(amount) : `${brief(amount)} tokens`;
-    return `${rounded(amount)} ${tenants.get(tenant_id)?.currency ?? ""}`.trim();
-  };
-}
+import { BUDGETS, type Budget, ScopeOf, useSay } from "./budgetParts";
 
 const DAY_S = 86_400;
 

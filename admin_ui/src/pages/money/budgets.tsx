@@ -1,7 +1,7 @@
 // What bounds use: budgets, rate limits, the alerts that budgets raised, and who is told.
 import { useState } from "react";
-import { useMay, useSession } from "../api";
-import { Dialog, EmptyState, LookupFilter, PageHead, Tabs, TenantLookup, useView } from "../kit";
+import { useMay, useSession } from "../../api";
+import { Dialog, EmptyState, LookupFilter, PageHead, Tabs, TenantLookup, useView } from "../../kit";
 import { BudgetForm } from "./budgetForms";
 import { BudgetTable } from "./budgetTable";
 import { Alerts, Webhooks } from "./alerts";

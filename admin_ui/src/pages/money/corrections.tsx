@@ -1,6 +1,6 @@
 // Corrections: what is owed more or less than usage says, each with its reason, in the month that is open.
 import { useState } from "react";
-import { type BodyOf, type RowOf, api, useList, useMay, useSession, useWrite } from "../api";
+import { type BodyOf, type RowOf, api, useList, useMay, useSession, useWrite } from "../../api";
 import {
   type Column,
   Copy,
@@ -28,8 +28,8 @@ import {
   useForm,
   useView,
   wrong,
-} from "../kit";
-import { TenantName, TenantText } from "./names";
+} from "../../kit";
+import { TenantName, TenantText } from "../parts/names";
 
 type Correction = RowOf<"/v1/admin/corrections">;
 type Body = BodyOf<"/v1/admin/corrections", "post">;

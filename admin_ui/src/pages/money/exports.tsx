@@ -13,7 +13,7 @@ import {
   useMay,
   useSession,
   useWrite,
-} from "../api";
+} from "../../api";
 import {
   Badge,
   CodeBlock,
@@ -45,9 +45,9 @@ import {
   useForm,
   useNow,
   useView,
-} from "../kit";
-import { monthsBefore } from "./months";
-import { TenantText } from "./names";
+} from "../../kit";
+import { monthsBefore } from "../parts/months";
+import { TenantText } from "../parts/names";
 
 type Export = RowOf<"/v1/admin/exports">;
 type Body = BodyOf<"/v1/admin/exports", "post">;

@@ -1,5 +1,5 @@
 // One invoice: its lines, exact to the last place, and that they add up to its total. It prints as a sheet of paper.
-import { type AnswerOf, useGet, useList } from "../api";
+import { type AnswerOf, useGet, useList } from "../../api";
 import {
   Badge,
   Count,
@@ -18,10 +18,10 @@ import {
   saveCsv,
   sum,
   useParam,
-} from "../kit";
-import { alike } from "./alike";
+} from "../../kit";
+import { alike } from "../parts/alike";
 import "./billing.css";
-import { TenantName, useNames } from "./names";
+import { TenantName, useNames } from "../parts/names";
 import { ReconcileBadge } from "./reconcile";
 
 type Invoice = AnswerOf<"/v1/admin/invoices/{invoice_id}">;

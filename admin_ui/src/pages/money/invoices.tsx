@@ -1,5 +1,5 @@
 // Invoices: what each tenant owes for each closed month.
-import { type RowOf, useList, useSession } from "../api";
+import { type RowOf, useList, useSession } from "../../api";
 import {
   type Column,
   DataTable,
@@ -16,9 +16,9 @@ import {
   place,
   useNow,
   useView,
-} from "../kit";
-import { monthOptions } from "./months";
-import { TenantText } from "./names";
+} from "../../kit";
+import { monthOptions } from "../parts/months";
+import { TenantText } from "../parts/names";
 
 type Invoice = RowOf<"/v1/admin/invoices">;
 

@@ -1,5 +1,5 @@
 // Margins: what each tier earned in a month, what its device time cost, and of that what its preemptions did to others.
-import { useGet } from "../api";
+import { useGet } from "../../api";
 import {
   Count,
   EmptyState,
@@ -19,9 +19,9 @@ import {
   sum,
   useNow,
   useView,
-} from "../kit";
-import type { AnswerOf } from "../api";
-import { monthOptions } from "./months";
+} from "../../kit";
+import type { AnswerOf } from "../../api";
+import { monthOptions } from "../parts/months";
 
 type Margins = AnswerOf<"/v1/admin/margins">;
 

@@ -1,6 +1,6 @@
 // Periods: the months of each tenant. One that is over can be closed, the oldest first, and stays so.
 import { useState } from "react";
-import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useSession, useWrite } from "../api";
+import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useSession, useWrite } from "../../api";
 import {
   Badge,
   type Column,
@@ -24,9 +24,9 @@ import {
   useNow,
   useView,
   useZone,
-} from "../kit";
-import { monthOptions } from "./months";
-import { TenantText, useNames } from "./names";
+} from "../../kit";
+import { monthOptions } from "../parts/months";
+import { TenantText, useNames } from "../parts/names";
 
 type Period = RowOf<"/v1/admin/periods">;
 

@@ -1,6 +1,6 @@
 // Rate limits of a tenant's or a key's own; who has none is bounded by laneway.toml.
 import { useState } from "react";
-import { type RowOf, api, useList, useMay, useWrite } from "../api";
+import { type RowOf, api, useList, useMay, useWrite } from "../../api";
 import {
   type Column,
   ConfirmDialog,
@@ -12,9 +12,9 @@ import {
   TenantLookup,
   toast,
   useView,
-} from "../kit";
+} from "../../kit";
 import { LIMITS, LimitsForm } from "./budgetForms";
-import { ScopeOf } from "./budgetTable";
+import { ScopeOf } from "./budgetParts";
 
 type Limits = RowOf<"/v1/admin/limits">;
 

@@ -1,7 +1,7 @@
 // Do the books add up? A word of it beside every page of money, and behind it both sums, when they were last compared,
 // and a way to compare them now.
 import { useState } from "react";
-import { type RowOf, api, apiError, useGet, useList, useMay, useSession, useWrite } from "../api";
+import { type RowOf, api, apiError, useGet, useList, useMay, useSession, useWrite } from "../../api";
 import {
   Badge,
   type Column,
@@ -18,7 +18,7 @@ import {
   duration,
   exact,
   toast,
-} from "../kit";
+} from "../../kit";
 import "./billing.css";
 
 type Result = RowOf<"/v1/admin/reconciliations">;

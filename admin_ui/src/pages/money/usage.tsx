@@ -1,6 +1,6 @@
 // Usage and costs: what was used and what it costs, over time, by whom and by what, with the same numbers as tables.
 import { useMemo } from "react";
-import { useMay, useSession } from "../api";
+import { useMay, useSession } from "../../api";
 import {
   Chart,
   EmptyState,
@@ -23,8 +23,8 @@ import {
   useNow,
   useView,
   useZone,
-} from "../kit";
-import { KeyLookup, useNames } from "./names";
+} from "../../kit";
+import { KeyLookup, useNames } from "../parts/names";
 import { ReconcileBadge } from "./reconcile";
 import "./usage.css";
 import { BYS, type By, type Measure, NONE, type Usage, measured, summed, useUsage } from "./usageData";

@@ -1,8 +1,8 @@
 // What the usage page shows: the largest series of a time with what is left as "others", bucket by bucket. Three questions
 // of the API, however many keys there are: the sums of each over the whole time, those of the largest by bucket, and all.
 import { useQuery } from "@tanstack/react-query";
-import { type AnswerOf, ApiError, api } from "../api";
-import { type Zone, exact } from "../kit";
+import { type AnswerOf, ApiError, api } from "../../api";
+import { type Zone, exact } from "../../kit";
 import { BUCKETS_MAX, type Part, type Unit, edges, partsOf } from "./usageTime";
 
 export type By = "tenant" | "project" | "key" | "model" | "adapter" | "tier";

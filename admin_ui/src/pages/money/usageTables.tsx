@@ -1,6 +1,6 @@
 // The numbers of the usage chart as tables, with their exact sums, and as the CSV of what is shown.
-import { type Exact, count, decimal, iso, moment, saveCsv, useZone } from "../kit";
-import { alike } from "./alike";
+import { type Exact, count, decimal, iso, moment, saveCsv, useZone } from "../../kit";
+import { alike } from "../parts/alike";
 import { type By, type Cell, type Measure, measured, summed } from "./usageData";
 import type { Unit } from "./usageTime";
 

@@ -1,5 +1,5 @@
 // The buckets of the usage page: hours, days and months of UTC or of the local clock, and how the API is asked for them.
-import type { Zone } from "../kit";
+import type { Zone } from "../../kit";
 
 export type Unit = "hour" | "day" | "month";
 export interface Part {

@@ -1,6 +1,6 @@
 // What this gateway needs, part by part: how it stands, since when, and what to do where it does not stand well.
-import { type AnswerOf, useGet } from "../api";
-import { Badge, Link, Loaded, PageHead, Time, type Tone } from "../kit";
+import { type AnswerOf, useGet } from "../../api";
+import { Badge, Link, Loaded, PageHead, Time, type Tone } from "../../kit";
 import "./health.css";
 
 type Report = AnswerOf<"/v1/admin/health">;

@@ -1,6 +1,6 @@
 // The engine, each second: whose each page is, who waits and runs, who gives way, where adapters are.
 import { useEffect, useState } from "react";
-import { useMay } from "../api";
+import { useMay } from "../../api";
 import {
   Badge,
   Link,
@@ -14,13 +14,13 @@ import {
   moment,
   useView,
   useZone,
-} from "../kit";
+} from "../../kit";
 import type { EngineEvent } from "./liveArena";
 import { type Feed, Listening, grown, useFeed } from "./liveFeed";
 import { ArenaMap, useLook } from "./liveMap";
 import { Minutes } from "./liveMinutes";
 import { Adapters, Preemptions, Queues, Requests } from "./liveParts";
-import { WeightsBudget, useModels } from "./modelParts";
+import { WeightsBudget, useModels } from "../serve/modelParts";
 import "./live.css";
 
 const LATE_S = 5;

@@ -1,6 +1,6 @@
 // The page arena as cells, groups and colours: what the map, its legend and the chart of occupancy agree on. Nothing here
 // draws or asks.
-import type { components } from "../api/schema";
+import type { components } from "../../api/schema";
 
 export type EngineEvent = components["schemas"]["EngineEvent"];
 export type Owner = components["schemas"]["LiveOwner"];

@@ -1,8 +1,8 @@
 // What the engine said since one looks: the latest moment, the minutes before it, who gave way. It is kept while one is
 // on another page, so that the minutes are there when one comes back; nothing is asked meanwhile.
 import { useEffect, useSyncExternalStore } from "react";
-import { useEvents } from "../api";
-import type { components } from "../api/schema";
+import { useEvents } from "../../api";
+import type { components } from "../../api/schema";
 import { type EngineEvent, ownerKey } from "./liveArena";
 
 export type Preemption = components["schemas"]["LivePreemption"];

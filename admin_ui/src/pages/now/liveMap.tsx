@@ -1,7 +1,7 @@
 // The page arena as a map: one square a page, in page order, coloured by model or by tier. Pointing or the arrow keys read
 // it, the legend picks an owner out, and the table has the same numbers.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
-import { bytes, count, useShade, useView } from "../kit";
+import { bytes, count, useShade, useView } from "../../kit";
 import {
   type By,
   type EngineEvent,
@@ -22,7 +22,7 @@ import {
   paintsOf,
   paletteOf,
 } from "./liveArena";
-import type { Model } from "./modelParts";
+import type { Model } from "../serve/modelParts";
 
 const MARKED_PX_MIN = 8;
 const MARK_ALPHA = 0.7;

@@ -1,6 +1,6 @@
 // Who held the arena over the last minutes, stacked in the map's colours: what is left on top is free.
 import { type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
-import { count, moment, setSetting, useZone } from "../kit";
+import { count, moment, setSetting, useZone } from "../../kit";
 import { type EngineEvent, type Palette, groupKey, groupsOf, hex } from "./liveArena";
 import { MINUTES, type Sample } from "./liveFeed";
 import { useWidth } from "./liveMap";

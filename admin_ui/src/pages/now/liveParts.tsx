@@ -16,8 +16,8 @@ import {
   place,
   useZone,
   wholeList,
-} from "../kit";
-import type { components } from "../api/schema";
+} from "../../kit";
+import type { components } from "../../api/schema";
 import { type EngineEvent, type Palette, hex, nameOf, paintOf } from "./liveArena";
 import type { Preemption } from "./liveFeed";
 

@@ -1,7 +1,7 @@
 // The first page: is it up, what needs somebody, is the promise of a first token kept, what is spent, what today came to.
 // Every statement leads to where one acts.
 import { useMemo, useState } from "react";
-import { type AnswerOf, useGet, useMay } from "../api";
+import { type AnswerOf, useGet, useMay } from "../../api";
 import {
   Badge,
   Chart,
@@ -24,8 +24,8 @@ import {
   place,
   rounded,
   useZone,
-} from "../kit";
-import type { components } from "../api/schema";
+} from "../../kit";
+import type { components } from "../../api/schema";
 import "./overview.css";
 
 type Overview = AnswerOf<"/v1/admin/overview">;

@@ -1,5 +1,5 @@
 // One request: how it went in time, what was held for it and what it came to, line by line of the ledger.
-import { type AnswerOf, useGet } from "../api";
+import { type AnswerOf, useGet } from "../../api";
 import {
   type Column,
   Count,
@@ -20,8 +20,8 @@ import {
   sum,
   useParam,
   wholeList,
-} from "../kit";
-import { AnsweredBy, TenantName } from "./names";
+} from "../../kit";
+import { AnsweredBy, TenantName } from "../parts/names";
 import { Standing } from "./requests";
 import "./requests.css";
 

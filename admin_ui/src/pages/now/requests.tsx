@@ -1,5 +1,5 @@
 // Requests: those that run, then those that ended, the newest first. What was asked and answered is not kept.
-import { type RowOf, useGet, useList, useMay } from "../api";
+import { type RowOf, useGet, useList, useMay } from "../../api";
 import {
   Badge,
   type Column,
@@ -21,8 +21,8 @@ import {
   iso,
   place,
   useView,
-} from "../kit";
-import { AnsweredBy, KeyLookup, TenantName, useAdapters, useTenants } from "./names";
+} from "../../kit";
+import { AnsweredBy, KeyLookup, TenantName, useAdapters, useTenants } from "../parts/names";
 import "./requests.css";
 
 export type Request = RowOf<"/v1/admin/requests">;

@@ -1,5 +1,5 @@
 // Amounts of one column, all with as many places as the finest of them, so that their points stand below each other.
-import { type Exact, decimal } from "../kit";
+import { type Exact, decimal } from "../../kit";
 
 export function alike(column: Iterable<Exact>): (value: Exact) => string {
   const fraction = (text: string) => text.length - text.indexOf(".") - 1;

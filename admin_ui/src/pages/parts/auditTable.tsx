@@ -1,5 +1,5 @@
 // The audit log as a table: who changed what, from what to what. On its own page, and on that of an object.
-import { type RowOf, useList } from "../api";
+import { type RowOf, useList } from "../../api";
 import {
   type Column,
   DataTable,
@@ -12,7 +12,7 @@ import {
   Time,
   iso,
   useView,
-} from "../kit";
+} from "../../kit";
 
 type Line = RowOf<"/v1/admin/audit_log">;
 

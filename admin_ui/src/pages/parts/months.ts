@@ -1,5 +1,5 @@
 // Months as the API writes them: 2026-01.
-import type { Option } from "../kit";
+import type { Option } from "../../kit";
 
 export const MONTHS_BACK = 36;
 

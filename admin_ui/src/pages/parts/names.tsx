@@ -1,8 +1,8 @@
 // Whose something is, by name: rows of the API carry identifiers, and people know slugs.
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { type RowOf, api, useGet, useList, useMay } from "../api";
-import { Link, Lookup, ShortId, place } from "../kit";
+import { type RowOf, api, useGet, useList, useMay } from "../../api";
+import { Link, Lookup, ShortId, place } from "../../kit";
 
 const KEPT_MS = 300_000;
 const FIRST = 500;

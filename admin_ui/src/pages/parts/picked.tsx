@@ -1,8 +1,8 @@
 // Several of many, in order: tenants that may call something, models that stand in for another. A form keeps them as
 // one text, separated by commas.
-import { Field, type FieldProps, type FormState, type Option, Options, SelectField, TenantLookup } from "../kit";
+import { Field, type FieldProps, type FormState, type Option, Options, SelectField, TenantLookup } from "../../kit";
 import { useTenants } from "./names";
-import "./models.css";
+import "./picked.css";
 
 type Values = Record<string, string | boolean>;
 

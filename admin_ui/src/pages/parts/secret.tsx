@@ -1,6 +1,6 @@
 // What is shown once: a key's secret, a webhook's. It leaves the page only when one says that it is stored.
 import { useState } from "react";
-import { CodeBlock, Dialog, useStay } from "../kit";
+import { CodeBlock, Dialog, useStay } from "../../kit";
 
 export interface Shown {
   title: string;

@@ -1,6 +1,6 @@
 // A whole and whose parts of it are, as one bar: weights on the device by model, requests behind an alias.
 import type { ReactNode } from "react";
-import "./models.css";
+import "./shares.css";
 
 export interface Part {
   key: string;

@@ -1,6 +1,6 @@
 // One key: whether it works, what it used, what bounds it, and who changed it.
 import { useMemo, useState } from "react";
-import { type AnswerOf, api, useGet, useMay, useSession, useWrite } from "../api";
+import { type AnswerOf, api, useGet, useMay, useSession, useWrite } from "../../api";
 import {
   Chart,
   ConfirmDialog,
@@ -22,13 +22,13 @@ import {
   toast,
   useNow,
   useParam,
-} from "../kit";
-import { AuditTable } from "./auditTable";
-import { BudgetTable } from "./budgetTable";
+} from "../../kit";
+import { AuditTable } from "../parts/auditTable";
+import { BudgetTable } from "../money/budgetTable";
 import { KeyForm, RotateForm } from "./keyForms";
 import { KeyState, KindOf, stateOf } from "./keys";
-import { KeyName, ProjectName, TenantName } from "./names";
-import { SecretDialog, type Shown } from "./secret";
+import { KeyName, ProjectName, TenantName } from "../parts/names";
+import { SecretDialog, type Shown } from "../parts/secret";
 
 type Key = AnswerOf<"/v1/admin/keys/{key_id}">;
 

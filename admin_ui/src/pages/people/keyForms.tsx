@@ -1,5 +1,5 @@
 // The forms of keys: a new one, a change, a rotation. Each new secret is handed on to be shown once.
-import { type AnswerOf, api, useGet, useMay, useSession, useWrite } from "../api";
+import { type AnswerOf, type RowOf, api, useGet, useMay, useSession, useWrite } from "../../api";
 import {
   Form,
   LookupField,
@@ -13,11 +13,11 @@ import {
   useNow,
   useZone,
   wrong,
-} from "../kit";
-import type { Key } from "./keys";
-import { ProjectLookup } from "./names";
-import { type Shown, curlOf } from "./secret";
+} from "../../kit";
+import { ProjectLookup } from "../parts/names";
+import { type Shown, curlOf } from "../parts/secret";
 
+export type Key = RowOf<"/v1/admin/keys">;
 type Made = AnswerOf<"/v1/admin/keys", "post">;
 type Role = NonNullable<Key["role"]>;
 const KEYS = ["/v1/admin/keys", "/v1/admin/audit_log", "/v1/admin/budgets"];

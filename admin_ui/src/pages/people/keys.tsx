@@ -1,6 +1,6 @@
 // Keys of all tenants: who holds one, whether it works, and when it was used last.
 import { useState } from "react";
-import { type RowOf, useList, useMay, useSession } from "../api";
+import { useList, useMay, useSession } from "../../api";
 import {
   Badge,
   type Column,
@@ -18,12 +18,10 @@ import {
   useNow,
   useView,
   useZone,
-} from "../kit";
-import { NewKeyForm } from "./keyForms";
-import { ProjectLookup, ProjectName, TenantName, useTenants } from "./names";
-import { SecretDialog, type Shown } from "./secret";
-
-export type Key = RowOf<"/v1/admin/keys">;
+} from "../../kit";
+import { type Key, NewKeyForm } from "./keyForms";
+import { ProjectLookup, ProjectName, TenantName, useTenants } from "../parts/names";
+import { SecretDialog, type Shown } from "../parts/secret";
 
 const SOON_S = 14 * 86_400;
 export const ROLES = ["owner", "operator", "finance", "tenant_admin", "read_only"] as const;

@@ -1,6 +1,6 @@
 // One tenant: what it is, its projects, keys and budgets, and who changed it.
 import { useState } from "react";
-import { type AnswerOf, type RowOf, useGet, useList, useMay } from "../api";
+import { type AnswerOf, type RowOf, useGet, useList, useMay } from "../../api";
 import {
   type Column,
   ConfirmDialog,
@@ -19,10 +19,11 @@ import {
   place,
   toast,
   useParam,
-} from "../kit";
-import { AuditTable } from "./auditTable";
-import { BudgetTable } from "./budgetTable";
-import { type Key, KeyState } from "./keys";
+} from "../../kit";
+import { AuditTable } from "../parts/auditTable";
+import { BudgetTable } from "../money/budgetTable";
+import type { Key } from "./keyForms";
+import { KeyState } from "./keys";
 import { ProjectForm, TenantForm, useTenantChange } from "./tenantForms";
 import { Status } from "./tenants";
 

@@ -1,6 +1,6 @@
 // The forms of tenants and their projects.
-import { type AnswerOf, type RowOf, api, useGet, useMay, useWrite } from "../api";
-import { CheckField, Form, type FormState, SelectField, TextField, numberOf, toast, useForm } from "../kit";
+import { type AnswerOf, type RowOf, api, useGet, useMay, useWrite } from "../../api";
+import { CheckField, Form, type FormState, SelectField, TextField, numberOf, toast, useForm } from "../../kit";
 
 const TENANTS = ["/v1/admin/tenants", "/v1/admin/audit_log"];
 const PROJECTS = ["/v1/admin/projects", "/v1/admin/audit_log"];

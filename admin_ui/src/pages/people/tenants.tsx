@@ -1,7 +1,19 @@
 // Tenants: who may use Laneway.
 import { useState } from "react";
-import { type RowOf, useList, useMay } from "../api";
-import { Badge, type Column, DataTable, Dialog, EmptyState, PageHead, Time, iso, place, useGo, useView } from "../kit";
+import { type RowOf, useList, useMay } from "../../api";
+import {
+  Badge,
+  type Column,
+  DataTable,
+  Dialog,
+  EmptyState,
+  PageHead,
+  Time,
+  iso,
+  place,
+  useGo,
+  useView,
+} from "../../kit";
 import { NewTenantForm } from "./tenantForms";
 
 type Tenant = RowOf<"/v1/admin/tenants">;

@@ -1,6 +1,6 @@
 // The audit log: every administrative write there was.
-import { PageHead } from "../kit";
-import { AuditTable } from "./auditTable";
+import { PageHead } from "../../kit";
+import { AuditTable } from "../parts/auditTable";
 
 export default function Audit() {
   return (

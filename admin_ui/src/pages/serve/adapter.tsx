@@ -1,6 +1,6 @@
 // One adapter: what is served under its name, where it is, its use, and its versions, to promote, roll back and remove.
 import { useMemo, useState } from "react";
-import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useWrite } from "../api";
+import { type AnswerOf, type RowOf, api, useGet, useList, useMay, useWrite } from "../../api";
 import {
   Badge,
   Chart,
@@ -27,11 +27,11 @@ import {
   toast,
   useGo,
   useParam,
-} from "../kit";
+} from "../../kit";
 import { AdapterForm } from "./adapterForm";
 import { useAdapterUse } from "./adapterUse";
 import { Owner, Shared, Where } from "./adapters";
-import { AuditTable } from "./auditTable";
+import { AuditTable } from "../parts/auditTable";
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
 type Version = RowOf<"/v1/admin/adapters/{adapter}/versions">;

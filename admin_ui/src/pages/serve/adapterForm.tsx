@@ -1,7 +1,7 @@
 // Who may call an adapter beside its owner, and what is noted of it.
-import { type AnswerOf, api, useWrite } from "../api";
-import { Form, SelectField, TextArea, TextField, toast, useForm } from "../kit";
-import { useTenants } from "./names";
+import { type AnswerOf, api, useWrite } from "../../api";
+import { Form, SelectField, TextArea, TextField, toast, useForm } from "../../kit";
+import { useTenants } from "../parts/names";
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
 

@@ -1,6 +1,6 @@
 // An adapter goes up: two files, checked first without a trace, then uploaded under a name.
 import { type DragEvent, useEffect, useRef, useState } from "react";
-import { ApiError, type AnswerOf, api, apiError, upload, useGet, useMay, useSession, useWrite } from "../api";
+import { ApiError, type AnswerOf, api, apiError, upload, useGet, useMay, useSession, useWrite } from "../../api";
 import {
   Badge,
   CheckField,
@@ -26,10 +26,10 @@ import {
   useStay,
   useView,
   wrong,
-} from "../kit";
+} from "../../kit";
 import { ADAPTERS, Warnings } from "./adapter";
 import { SHARES, sharesOf } from "./adapterForm";
-import { useTenants } from "./names";
+import { useTenants } from "../parts/names";
 import "./adapters.css";
 
 type Checked = AnswerOf<"/v1/admin/adapters/check", "post">;

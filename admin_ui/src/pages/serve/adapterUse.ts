@@ -1,6 +1,6 @@
 // What is known of adapters beside their rows: where each is, and how many tokens it made each day.
 import { useMemo } from "react";
-import { useGet, useMay } from "../api";
+import { useGet, useMay } from "../../api";
 
 export const USE_DAYS = 14;
 const DAY_S = 86_400;

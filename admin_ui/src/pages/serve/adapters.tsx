@@ -1,5 +1,5 @@
 // Adapters: whose each is, what is served under its name, where it is now, and how much it is used.
-import { type RowOf, useList, useMay } from "../api";
+import { type RowOf, useList, useMay } from "../../api";
 import {
   Badge,
   type Column,
@@ -16,10 +16,10 @@ import {
   iso,
   place,
   useView,
-} from "../kit";
+} from "../../kit";
 import { USE_DAYS, useAdapterUse, usePlaces } from "./adapterUse";
 import "./adapters.css";
-import { TenantName } from "./names";
+import { TenantName } from "../parts/names";
 
 export type Adapter = RowOf<"/v1/admin/adapters">;
 

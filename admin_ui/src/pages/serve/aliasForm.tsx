@@ -1,10 +1,10 @@
 // An alias as a whole: the models behind it with their weights, seen as shares while they are typed, and who may call it.
 import { useState } from "react";
-import { api, useWrite } from "../api";
-import { CheckField, Field, Form, Options, TextField, numberOf, toast, useForm, wrong } from "../kit";
+import { api, useWrite } from "../../api";
+import { CheckField, Field, Form, Options, TextField, numberOf, toast, useForm, wrong } from "../../kit";
 import { ALIASES, type Alias, Shares } from "./aliasParts";
 import { type Model, hues } from "./modelParts";
-import { ModelsField, TenantsFields, type TenantsForm, listed, tenantsOf, useTenantsValues } from "./picked";
+import { ModelsField, TenantsFields, type TenantsForm, listed, tenantsOf, useTenantsValues } from "../parts/picked";
 
 interface Target {
   model: string;

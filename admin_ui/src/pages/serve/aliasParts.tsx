@@ -1,6 +1,6 @@
 // Aliases as they hold, and their shares as they are drawn.
-import { type RowOf, useList, useMay } from "../api";
-import { type Part, ShareBar } from "./shares";
+import { type RowOf, useList, useMay } from "../../api";
+import { type Part, ShareBar } from "../parts/shares";
 
 export type Alias = RowOf<"/v1/admin/aliases">;
 export const ALIASES = ["/v1/admin/aliases", "/v1/admin/audit_log", "/v1/models"];

@@ -1,7 +1,7 @@
 // Aliases: names that stand for models, with the shares of each drawn; made, changed and taken away here.
 import { useState } from "react";
-import { api, useGet, useList, useMay, useWrite } from "../api";
-import { Badge, type Column, ConfirmDialog, DataTable, Dialog, EmptyState, PageHead, Time, toast } from "../kit";
+import { api, useGet, useList, useMay, useWrite } from "../../api";
+import { Badge, type Column, ConfirmDialog, DataTable, Dialog, EmptyState, PageHead, Time, toast } from "../../kit";
 import { AliasForm } from "./aliasForm";
 import { ALIASES, type Alias, Shares } from "./aliasParts";
 import { InOrder, MayCall, hues } from "./modelParts";

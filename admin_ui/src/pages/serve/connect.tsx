@@ -1,7 +1,7 @@
 // Connect: how a client calls this gateway. The snippets and the tables are docs/clients.md's, through connect.json,
 // which `python tests/connect_page.py` writes; the address and the model of this gateway are put in here.
 import { useState } from "react";
-import { useGet, useMay } from "../api";
+import { useGet, useMay } from "../../api";
 import {
   Badge,
   CodeBlock,
@@ -17,7 +17,7 @@ import {
   type Tone,
   useView,
   wholeList,
-} from "../kit";
+} from "../../kit";
 import data from "./connect.json";
 import "./connect.css";
 

@@ -1,7 +1,7 @@
 // One base model: where it is and who uses it, what its tokens cost now and next in each tier, who changed it, and what can
 // be done to it.
 import { type ReactNode, useState } from "react";
-import { api, useGet, useMay, useWrite } from "../api";
+import { api, useGet, useMay, useWrite } from "../../api";
 import {
   Badge,
   type Column,
@@ -27,9 +27,9 @@ import {
   toast,
   useParam,
   wholeList,
-} from "../kit";
+} from "../../kit";
 import { useAliases } from "./aliasParts";
-import { AuditTable } from "./auditTable";
+import { AuditTable } from "../parts/auditTable";
 import { ChangeModelForm, useModelChange } from "./modelForms";
 import {
   EngineAway,

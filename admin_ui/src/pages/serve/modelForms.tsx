@@ -1,6 +1,6 @@
 // The forms of base models: one that is added while everything serves, and what may be changed of one.
 import { useEffect, useRef, useState } from "react";
-import { api, apiError, useMay, useWrite } from "../api";
+import { api, apiError, useMay, useWrite } from "../../api";
 import {
   CheckField,
   Dialog,
@@ -13,9 +13,9 @@ import {
   useForm,
   useLate,
   wrong,
-} from "../kit";
+} from "../../kit";
 import { MODELS, type Model } from "./modelParts";
-import { ModelsField, TenantsFields, type TenantsForm, listed, tenantsOf, useTenantsValues } from "./picked";
+import { ModelsField, TenantsFields, type TenantsForm, listed, tenantsOf, useTenantsValues } from "../parts/picked";
 import { PriceForm } from "./priceForm";
 import { usePrices } from "./prices";
 

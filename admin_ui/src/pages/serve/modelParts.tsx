@@ -1,9 +1,9 @@
 // What is said of a base model in several places: its state, where its weights are, who may call it, and the device's
 // weights as one bar.
-import { type AnswerOf, useGet } from "../api";
-import { Badge, Link, Time, type Tone, bytes, duration, place } from "../kit";
-import { TenantName } from "./names";
-import { type Part, ShareBar } from "./shares";
+import { type AnswerOf, useGet } from "../../api";
+import { Badge, Link, Time, type Tone, bytes, duration, place } from "../../kit";
+import { TenantName } from "../parts/names";
+import { type Part, ShareBar } from "../parts/shares";
 
 export type ModelsAnswer = AnswerOf<"/v1/admin/models">;
 export type Model = ModelsAnswer["data"][number];

@@ -1,6 +1,6 @@
 // Base models: which are served, where the weights of each are, who uses it, and what its tokens cost.
 import { useState } from "react";
-import { useMay } from "../api";
+import { useMay } from "../../api";
 import {
   Badge,
   type Column,
@@ -18,7 +18,7 @@ import {
   count,
   place,
   wholeList,
-} from "../kit";
+} from "../../kit";
 import { AddModelForm } from "./modelForms";
 import {
   EngineAway,

@@ -1,9 +1,9 @@
 // The playground: a tenant's own call, as its keys would make it, to models, adapters or aliases side by side.
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
-import { type ApiError, apiError, useSession } from "../api";
-import { errorOf } from "../api/errors";
-import type { components } from "../api/schema";
+import { type ApiError, apiError, useSession } from "../../api";
+import { errorOf } from "../../api/errors";
+import type { components } from "../../api/schema";
 import {
   ConfirmDialog,
   EmptyState,
@@ -22,7 +22,7 @@ import {
   numberOf,
   place,
   useForm,
-} from "../kit";
+} from "../../kit";
 import { type PlaygroundKey, usePlaygroundKey } from "./playgroundKey";
 import { type Run, useRun } from "./playgroundRun";
 import "./playground.css";

@@ -1,9 +1,9 @@
 // The key that the playground calls with: one of the tenant's, made through the keys API, good for less than an hour, known
 // to this page alone, and revoked when one leaves.
 import { useCallback, useEffect, useRef, useState } from "react";
-import { type Session, api, apiError } from "../api";
-import { csrfToken } from "../api/session";
-import { moment, toast } from "../kit";
+import { type Session, api, apiError } from "../../api";
+import { csrfToken } from "../../api/session";
+import { moment, toast } from "../../kit";
 
 const KEY_S = 50 * 60;
 

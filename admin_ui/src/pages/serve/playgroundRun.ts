@@ -1,6 +1,6 @@
 // One answer as it is made, timed from here, and what it cost, asked of the request afterwards.
 import { useEffect, useRef, useState } from "react";
-import { type ApiError, type AnswerOf, api, apiError, streamed } from "../api";
+import { type ApiError, type AnswerOf, api, apiError, streamed } from "../../api";
 
 type Whole = AnswerOf<"/v1/admin/requests/{request_id}">;
 

@@ -1,6 +1,6 @@
 // A new price: what it would have made of a month's usage is seen before it is published.
 import { useState } from "react";
-import { type AnswerOf, api, useGet, useWrite } from "../api";
+import { type AnswerOf, api, useGet, useWrite } from "../../api";
 import {
   type Column,
   Count,
@@ -17,8 +17,8 @@ import {
   useForm,
   wholeList,
   wrong,
-} from "../kit";
-import { TenantName } from "./names";
+} from "../../kit";
+import { TenantName } from "../parts/names";
 import { type Standing, perMillion, perTokenOf, plainTier } from "./prices";
 
 type Preview = AnswerOf<"/v1/admin/prices/preview", "post">;

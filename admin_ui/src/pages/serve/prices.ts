@@ -1,7 +1,7 @@
 // Prices as people read them, per million tokens, and as the API has them, in picos per token. Exact both ways.
 import { useMemo } from "react";
-import { type RowOf, useList, useMay } from "../api";
-import { decimal, exact, picosOf, useNow, wrong } from "../kit";
+import { type RowOf, useList, useMay } from "../../api";
+import { decimal, exact, picosOf, useNow, wrong } from "../../kit";
 
 export type Price = RowOf<"/v1/admin/prices">;
 export const METERS = ["input", "cached_input", "output"] as const;

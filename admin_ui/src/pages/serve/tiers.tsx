@@ -1,5 +1,5 @@
 // Tiers: what each promises, and what came of it over five minutes, an hour and a day. They are set in laneway.toml.
-import { type AnswerOf, useGet } from "../api";
+import { type AnswerOf, useGet } from "../../api";
 import {
   Badge,
   type Column,
@@ -13,7 +13,7 @@ import {
   duration,
   percent,
   wholeList,
-} from "../kit";
+} from "../../kit";
 import "./tiers.css";
 
 type Answer = AnswerOf<"/v1/admin/tiers">;
