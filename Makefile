@@ -28,7 +28,7 @@ test: CONSOLE_STEPS := 6/7 7/7
 CONSOLE_STEPS ?= 1/2 2/2
 
 .NOTPARALLEL:
-.PHONY: run test long check bench format constraints clean admin-ui console-if-npm client-packages client-packages-if-npm first-run-check
+.PHONY: run test long check bench format constraints clean admin-ui console-if-npm client-packages client-packages-if-npm first-run-check check-console-if-npm
 
 run: $(VENV)/.runtime console-if-npm
 	@exec $(BIN)/laneway serve --demo
@@ -37,7 +37,7 @@ run: $(VENV)/.runtime console-if-npm
 admin-ui: admin_ui/dist/index.html
 
 admin_ui/dist/index.html: $(UI_SOURCES)
-	$(STEP) $(word 1,$(CONSOLE_STEPS)) "the console's packages (30 MB)" $(VENV)/logs/npm-ci.log -- \
+	$(STEP) $(word 1,$(CONSOLE_STEPS)) "the console's packages (45 MB)" $(VENV)/logs/npm-ci.log -- \
 	$(NPM) --prefix admin_ui ci
 	$(STEP) $(word 2,$(CONSOLE_STEPS)) "the console, built" $(VENV)/logs/console.log -- \
 	$(NPM) --prefix admin_ui run build
@@ -70,7 +70,17 @@ long: $(VENV)/.dev
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_frames.py --seed $(LONG_SEED)
 	PYTHONPATH=. $(BIN)/python tests/programs/hostile_requests.py --seed $(LONG_SEED)
 
-check: $(VENV)/.dev
+# The console's types, lint and format.
+admin_ui/node_modules/.package-lock.json: admin_ui/package.json admin_ui/package-lock.json
+	$(NPM) --prefix admin_ui ci --silent
+	@touch $@
+
+check-console-if-npm:
+	@if command -v $(NPM) >/dev/null; then \
+	$(MAKE) --no-print-directory -s admin_ui/node_modules/.package-lock.json && $(NPM) --prefix admin_ui run check; \
+	else echo "==> LEFT OUT: the checks of admin_ui (types, lint, format): there is no npm here"; fi
+
+check: $(VENV)/.dev check-console-if-npm
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

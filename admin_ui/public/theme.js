@@ -2,4 +2,6 @@
 try {
   const theme = localStorage.getItem("laneway.theme");
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
-} catch {}
+} catch {
+  // A browser that refuses storage gets its own theme.
+}

@@ -8,8 +8,14 @@ import { build } from "vite";
 const root = new URL("..", import.meta.url).pathname;
 const tests = readdirSync(join(root, "src"), { recursive: true }).filter((name) => /\.test\.tsx?$/.test(name));
 const outDir = mkdtempSync(join(tmpdir(), "laneway-console-"));
-const input = Object.fromEntries(tests.map((name) => [name.replaceAll("/", "_").replace(/\.tsx?$/, ""), join(root, "src", name)]));
-await build({ root, logLevel: "error", build: { ssr: true, outDir, emptyOutDir: false, copyPublicDir: false, rolldownOptions: { input } } });
+const input = Object.fromEntries(
+  tests.map((name) => [name.replaceAll("/", "_").replace(/\.tsx?$/, ""), join(root, "src", name)]),
+);
+await build({
+  root,
+  logLevel: "error",
+  build: { ssr: true, outDir, emptyOutDir: false, copyPublicDir: false, rolldownOptions: { input } },
+});
 const files = Object.keys(input).map((name) => join(outDir, `${name}.js`));
 const { status } = spawnSync(process.execPath, ["--test", ...files], { stdio: "inherit" });
 rmSync(outDir, { recursive: true });

@@ -22,11 +22,19 @@ function guarded({ title, needs, load }: Page): FunctionComponent {
       return (
         <>
           <PageHead title={title} />
-          <EmptyState title="Your role does not see this"><p>It needs <code>{needs}</code>. An owner can make a key that has it.</p></EmptyState>
+          <EmptyState title="Your role does not see this">
+            <p>
+              It needs <code>{needs}</code>. An owner can make a key that has it.
+            </p>
+          </EmptyState>
         </>
       );
     }
-    return <Suspense fallback={<Skeleton lines={8} />}><Content /></Suspense>;
+    return (
+      <Suspense fallback={<Skeleton lines={8} />}>
+        <Content />
+      </Suspense>
+    );
   };
 }
 
@@ -34,7 +42,9 @@ function NotFound() {
   return (
     <>
       <PageHead title="No such page" />
-      <EmptyState title="This address leads nowhere"><p>The navigation has every page there is.</p></EmptyState>
+      <EmptyState title="This address leads nowhere">
+        <p>The navigation has every page there is.</p>
+      </EmptyState>
     </>
   );
 }

@@ -25,7 +25,7 @@ TABLE_PAGES = {
     "/v1/messages": REPO / "docs" / "users" / "fields-messages.md",
 }
 README = REPO / "README.md"
-CONSOLE_FILE = REPO / "admin_ui" / "src" / "pages" / "connect.json"
+CONSOLE_FILE = REPO / "admin_ui" / "src" / "pages" / "serve" / "connect.json"
 TABLE_HEAD = """# Fields of `{path}`
 
 Generated from the wire types by `python tests/programs/write_clients_page.py`. The states: [Endpoints and
@@ -100,7 +100,7 @@ def _table(rows: list[FieldRow]) -> str:
 
 
 def console_file() -> str:
-    """admin_ui/src/pages/connect.json as it should be."""
+    """admin_ui/src/pages/serve/connect.json as it should be."""
     data: dict[str, Any] = {
         "snippets": [
             {

@@ -18,7 +18,9 @@ export type QueryOf<P extends keyof paths, M extends Method = "get"> = Part<Para
 export type PlaceOf<P extends keyof paths, M extends Method = "get"> = Part<Parameters<Operation<P, M>>, "path">;
 export type BodyOf<P extends keyof paths, M extends Method> =
   Part<Operation<P, M>, "requestBody"> extends { content: { "application/json": infer B } }
-    ? [Part<Operation<P, M>, "requestBody">] extends [never] ? never : B
+    ? [Part<Operation<P, M>, "requestBody">] extends [never]
+      ? never
+      : B
     : never;
 type Answers<O> = O extends { responses: infer R } ? R[keyof R & (200 | 201 | 202 | 204)] : never;
 export type AnswerOf<P extends keyof paths, M extends Method = "get"> =
@@ -31,7 +33,8 @@ export type Call<P extends keyof paths, M extends Method> = {
   ([QueryOf<P, M>] extends [never] ? { query?: undefined } : { query?: Partial<QueryOf<P, M>> }) &
   ([BodyOf<P, M>] extends [never] ? { body?: undefined } : { body: BodyOf<P, M> });
 
-type Rest<P extends keyof paths, M extends Method> = {} extends Call<P, M> ? [call?: Call<P, M>] : [call: Call<P, M>];
+type Rest<P extends keyof paths, M extends Method> =
+  Record<never, never> extends Call<P, M> ? [call?: Call<P, M>] : [call: Call<P, M>];
 
 /** `api.get("/v1/admin/tenants/{tenant_id}", { path: { tenant_id } })`; every refusal is thrown as an ApiError. */
 export const api = {

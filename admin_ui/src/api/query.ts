@@ -85,7 +85,13 @@ export function useList<P extends PathsOf<"get">>(
   asking: Asking & { limit?: number } = {},
 ): List<RowOf<P>> {
   const query = { limit: asking.limit ?? 50, ...call.query };
-  const found = useInfiniteQuery<Answered<RowOf<P>>, ApiError, { pages: Answered<RowOf<P>>[] }, unknown[], string | null>({
+  const found = useInfiniteQuery<
+    Answered<RowOf<P>>,
+    ApiError,
+    { pages: Answered<RowOf<P>>[] },
+    unknown[],
+    string | null
+  >({
     queryKey: [path, call.path ?? null, query, "list"],
     queryFn: async ({ pageParam, signal }) =>
       (await ask<P>(path, { path: call.path, query: { ...query, page: pageParam }, signal })) as Answered<RowOf<P>>,
@@ -143,7 +149,11 @@ async function askTwice<P extends PathsOf<"get">>(path: P, call: { signal: Abort
 /** A write. `changes`: beginnings of paths whose answers are stale afterwards; they are asked again at once where they are
  * shown, with `refetch` "none" only when they are shown next: what was removed is not there to be asked. `mutateAsync`
  * throws an ApiError. */
-export function useWrite<A, V = void>(write: (value: V) => Promise<A>, changes: readonly string[], refetch: "active" | "none" = "active") {
+export function useWrite<A, V = void>(
+  write: (value: V) => Promise<A>,
+  changes: readonly string[],
+  refetch: "active" | "none" = "active",
+) {
   const client = useQueryClient();
   return useMutation<A, ApiError, V>({
     mutationFn: write,

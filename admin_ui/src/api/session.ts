@@ -56,7 +56,8 @@ export function csrfToken(): string | null {
 export async function askSession(): Promise<void> {
   try {
     const answer = await fetch(PATH, { credentials: "same-origin" });
-    if (answer.status === 401) become({ ...standing, state: standing.session === null ? "out" : "expired", error: null });
+    if (answer.status === 401)
+      become({ ...standing, state: standing.session === null ? "out" : "expired", error: null });
     else enter(await sessionOf(answer));
   } catch (error) {
     if (standing.session !== null) return; // the page stays; what it asks will say that nothing answers
@@ -67,7 +68,12 @@ export async function askSession(): Promise<void> {
 /** Throws the API's refusal of a wrong key. */
 export async function signIn(key: string): Promise<void> {
   const headers = { "content-type": "application/json" };
-  const answer = await fetch(PATH, { method: "POST", headers, body: JSON.stringify({ key }), credentials: "same-origin" });
+  const answer = await fetch(PATH, {
+    method: "POST",
+    headers,
+    body: JSON.stringify({ key }),
+    credentials: "same-origin",
+  });
   enter(await sessionOf(answer));
 }
 

@@ -34,7 +34,9 @@ export function useEvents(url: string, on: Record<string, (data: unknown) => voi
         later = setTimeout(open, 5_000);
       };
       for (const name of names.split(" ")) {
-        made.addEventListener(name, (event) => handlers.current[name]?.(parseJson((event as MessageEvent<string>).data)));
+        made.addEventListener(name, (event) =>
+          handlers.current[name]?.(parseJson((event as MessageEvent<string>).data)),
+        );
       }
     };
     const seen = () => (document.hidden ? close() : open());
@@ -50,7 +52,12 @@ export function useEvents(url: string, on: Record<string, (data: unknown) => voi
 
 /** One answer as it is made: POSTs `body` and yields each event's data, until `[DONE]`. `key`: a bearer to call with
  * instead of the session (the playground calls as a tenant). Throws ApiError, also for an error event. */
-export async function* streamed(url: string, body: unknown, key: string | null, signal: AbortSignal): AsyncGenerator<unknown> {
+export async function* streamed(
+  url: string,
+  body: unknown,
+  key: string | null,
+  signal: AbortSignal,
+): AsyncGenerator<unknown> {
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (key !== null) headers.authorization = `Bearer ${key}`;
   const init = { method: "POST", headers, body: JSON.stringify(body), signal };
@@ -64,7 +71,11 @@ export async function* streamed(url: string, body: unknown, key: string | null, 
     const events = (kept + value).split("\n\n");
     kept = events.pop() ?? "";
     for (const event of events) {
-      const data = event.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trim()).join("\n");
+      const data = event
+        .split("\n")
+        .filter((line) => line.startsWith("data:"))
+        .map((line) => line.slice(5).trim())
+        .join("\n");
       if (data === "") continue;
       if (data === "[DONE]") return;
       const chunk = parseJson(data);
@@ -84,7 +95,12 @@ async function refusedBy(answer: Response): Promise<ApiError> {
 }
 
 /** Sends a form with files. `progress` from 0 to 1. Throws ApiError; an ended session is signed in again, as elsewhere. */
-export async function upload(url: string, form: FormData, progress: (share: number) => void, signal?: AbortSignal): Promise<unknown> {
+export async function upload(
+  url: string,
+  form: FormData,
+  progress: (share: number) => void,
+  signal?: AbortSignal,
+): Promise<unknown> {
   try {
     return await sendForm(url, form, progress, signal);
   } catch (error) {
@@ -93,7 +109,12 @@ export async function upload(url: string, form: FormData, progress: (share: numb
   }
 }
 
-function sendForm(url: string, form: FormData, progress: (share: number) => void, signal?: AbortSignal): Promise<unknown> {
+function sendForm(
+  url: string,
+  form: FormData,
+  progress: (share: number) => void,
+  signal?: AbortSignal,
+): Promise<unknown> {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
     request.open("POST", url);
@@ -112,7 +133,8 @@ function sendForm(url: string, form: FormData, progress: (share: number) => void
       if (request.status >= 200 && request.status < 300) resolve(body);
       else reject(errorOf(request.status, body, request.getResponseHeader("x-request-id")));
     };
-    request.onerror = () => reject(new ApiError(0, null, null, "The connection broke before the file was there. Try again."));
+    request.onerror = () =>
+      reject(new ApiError(0, null, null, "The connection broke before the file was there. Try again."));
     request.onabort = () => reject(new ApiError(0, null, null, "The upload was stopped."));
     signal?.addEventListener("abort", () => request.abort());
     request.send(form);

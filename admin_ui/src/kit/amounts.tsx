@@ -33,7 +33,13 @@ export function moment(at: number, zone: Zone, detail: "day" | "minute" | "secon
   return `${day} ${detail === "minute" ? time.slice(0, 5) : time}${local ? "" : " UTC"}`;
 }
 
-const UNITS = [["year", 31_557_600], ["month", 2_629_800], ["day", 86_400], ["hour", 3600], ["minute", 60]] as const;
+const UNITS = [
+  ["year", 31_557_600],
+  ["month", 2_629_800],
+  ["day", 86_400],
+  ["hour", 3600],
+  ["minute", 60],
+] as const;
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "short" });
 
 export function ago(at: number, now: number): string {
@@ -45,7 +51,15 @@ export function ago(at: number, now: number): string {
 }
 
 /** A moment: "3 hr. ago", with the whole of it as its title. `absolute`: the whole of it, with the distance as title. */
-export function Time({ at, absolute, detail }: { at: number | null | undefined; absolute?: boolean; detail?: "day" | "minute" | "second" }) {
+export function Time({
+  at,
+  absolute,
+  detail,
+}: {
+  at: number | null | undefined;
+  absolute?: boolean;
+  detail?: "day" | "minute" | "second";
+}) {
   const zone = useZone();
   const now = useNow();
   if (at === null || at === undefined) return <span className="faint">never</span>;

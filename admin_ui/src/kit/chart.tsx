@@ -1,33 +1,13 @@
 // Values over time: stacked bars or lines, the same numbers as a table and as a CSV, by UTC or the local clock.
 import { Suspense, lazy, useMemo, useState } from "react";
 import { moment } from "./amounts";
+import type { ChartProps } from "./chartCanvas";
 import { iso, saveCsv } from "./csv";
 import { type Exact, count, exact, sum } from "./numbers";
 import { EmptyState, Skeleton } from "./parts";
 import { setSetting, useShade, useZone } from "./settings";
 
-export interface Series {
-  name: string;
-  /** One for each moment; null where nothing is known. Exact amounts are drawn rounded and tabled whole. */
-  values: readonly (Exact | null)[];
-}
-
-export interface ChartProps {
-  title: string;
-  kind: "bars" | "lines";
-  /** Unix seconds, ascending; with bars each the beginning of its bucket. */
-  at: readonly number[];
-  series: readonly Series[];
-  /** An amount as it is tabled and read out. Default: a count. */
-  say?: (value: Exact) => string;
-  /** An amount at an axis. Default: `say`. */
-  brief?: (value: number) => string;
-  /** What one moment is called: a day needs no hours. */
-  detail?: "day" | "minute" | "second";
-  /** A horizontal line: a target, a limit. */
-  mark?: { at: number; name: string };
-  height?: number;
-}
+export type { ChartProps, Series } from "./chartCanvas";
 
 const Canvas = lazy(() => import("./chartCanvas"));
 
@@ -42,7 +22,11 @@ export function Chart(props: ChartProps) {
   const total = props.kind === "bars" && shown.length > 1;
   const save = () => {
     const header = ["Time", ...shown.map((one) => one.name)];
-    saveCsv(title.toLowerCase().replaceAll(/\W+/g, "-"), header, at.map((when, row) => [iso(when), ...shown.map((one) => one.values[row])]));
+    saveCsv(
+      title.toLowerCase().replaceAll(/\W+/g, "-"),
+      header,
+      at.map((when, row) => [iso(when), ...shown.map((one) => one.values[row])]),
+    );
   };
   const toggle = (name: string) =>
     setOff((now) => {
@@ -50,15 +34,39 @@ export function Chart(props: ChartProps) {
       if (!next.delete(name)) next.add(name);
       return next;
     });
-  if (at.length === 0 || series.length === 0) return <figure className="chart"><figcaption><h3>{title}</h3></figcaption><EmptyState title="Nothing in this time" /></figure>;
+  if (at.length === 0 || series.length === 0)
+    return (
+      <figure className="chart">
+        <figcaption>
+          <h3>{title}</h3>
+        </figcaption>
+        <EmptyState title="Nothing in this time" />
+      </figure>
+    );
   return (
     <figure className="chart">
       <figcaption>
         <h3>{title}</h3>
         <div className="actions">
-          <button type="button" className="button button-quiet" aria-pressed={zone === "utc"} onClick={() => setSetting("zone", zone === "utc" ? "local" : "utc")}>{zone === "utc" ? "UTC" : "Local time"}</button>
-          <button type="button" className="button button-quiet" aria-pressed={asTable} onClick={() => setAsTable(!asTable)}>{asTable ? "Chart" : "Table"}</button>
-          <button type="button" className="button button-quiet" onClick={save}>CSV</button>
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-pressed={zone === "utc"}
+            onClick={() => setSetting("zone", zone === "utc" ? "local" : "utc")}
+          >
+            {zone === "utc" ? "UTC" : "Local time"}
+          </button>
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-pressed={asTable}
+            onClick={() => setAsTable(!asTable)}
+          >
+            {asTable ? "Chart" : "Table"}
+          </button>
+          <button type="button" className="button button-quiet" onClick={save}>
+            CSV
+          </button>
         </div>
       </figcaption>
       {asTable ? (
@@ -66,14 +74,31 @@ export function Chart(props: ChartProps) {
       ) : (
         <>
           <Suspense fallback={<Skeleton lines={6} />}>
-            <Canvas {...props} series={shown} colours={shown.map((one) => series.indexOf(one) % 8)} zone={zone} shade={shade} onCursor={setCursor} />
+            <Canvas
+              {...props}
+              series={shown}
+              colours={shown.map((one) => series.indexOf(one) % 8)}
+              zone={zone}
+              shade={shade}
+              onCursor={setCursor}
+            />
           </Suspense>
           <div className="legend">
             {series.map((one, index) => (
-              <button key={one.name} type="button" className="legend-item" aria-pressed={!off.has(one.name)} onClick={() => toggle(one.name)}>
-                <svg viewBox="0 0 10 10" aria-hidden="true"><rect className={`c${index % 8}`} width="10" height="10" rx="2" /></svg>
+              <button
+                key={one.name}
+                type="button"
+                className="legend-item"
+                aria-pressed={!off.has(one.name)}
+                onClick={() => toggle(one.name)}
+              >
+                <svg viewBox="0 0 10 10" aria-hidden="true">
+                  <rect className={`c${index % 8}`} width="10" height="10" rx="2" />
+                </svg>
                 {one.name}
-                {cursor !== null && !off.has(one.name) && <span className="num"> {sayOf(one.values[cursor], say)}</span>}
+                {cursor !== null && !off.has(one.name) && (
+                  <span className="num"> {sayOf(one.values[cursor], say)}</span>
+                )}
               </button>
             ))}
             <span className="legend-at num">{cursor === null ? "" : moment(at[cursor] ?? 0, zone, detail)}</span>
@@ -91,18 +116,42 @@ function sayOf(value: Exact | null | undefined, say: (value: Exact) => string): 
 function Twin({ title, at, series, detail = "minute", say = count, total }: ChartProps & { total: boolean }) {
   const zone = useZone();
   // Fractions (seconds, shares) are not summed as integers are.
-  const whole = series.every((one) => one.values.every((value) => value === null || typeof value === "bigint" || Number.isInteger(value)));
+  const whole = series.every((one) =>
+    one.values.every((value) => value === null || typeof value === "bigint" || Number.isInteger(value)),
+  );
   return (
     <div className="table-scroll chart-twin" tabIndex={0} role="region" aria-label={`${title}, as a table`}>
       <table className="table">
         <caption className="sr-only">{title}</caption>
-        <thead><tr><th scope="col">Time</th>{series.map((one) => <th key={one.name} scope="col" className="end">{one.name}</th>)}{total && whole && <th scope="col" className="end">Sum</th>}</tr></thead>
+        <thead>
+          <tr>
+            <th scope="col">Time</th>
+            {series.map((one) => (
+              <th key={one.name} scope="col" className="end">
+                {one.name}
+              </th>
+            ))}
+            {total && whole && (
+              <th scope="col" className="end">
+                Sum
+              </th>
+            )}
+          </tr>
+        </thead>
         <tbody>
           {at.map((when, row) => (
             <tr key={when}>
-              <th scope="row" className="num">{moment(when, zone, detail)}</th>
-              {series.map((one) => <td key={one.name} className="end num">{sayOf(one.values[row], say)}</td>)}
-              {total && whole && <td className="end num">{say(sum(series.map((one) => exact(one.values[row] ?? 0))))}</td>}
+              <th scope="row" className="num">
+                {moment(when, zone, detail)}
+              </th>
+              {series.map((one) => (
+                <td key={one.name} className="end num">
+                  {sayOf(one.values[row], say)}
+                </td>
+              ))}
+              {total && whole && (
+                <td className="end num">{say(sum(series.map((one) => exact(one.values[row] ?? 0))))}</td>
+              )}
             </tr>
           ))}
         </tbody>

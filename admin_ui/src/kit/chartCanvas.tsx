@@ -2,9 +2,32 @@
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import type { ChartProps } from "./chart";
 import { moment } from "./amounts";
+import type { Exact } from "./numbers";
 import type { Zone } from "./settings";
+
+export interface Series {
+  name: string;
+  /** One for each moment; null where nothing is known. Exact amounts are drawn rounded and tabled whole. */
+  values: readonly (Exact | null)[];
+}
+
+export interface ChartProps {
+  title: string;
+  kind: "bars" | "lines";
+  /** Unix seconds, ascending; with bars each the beginning of its bucket. */
+  at: readonly number[];
+  series: readonly Series[];
+  /** An amount as it is tabled and read out. Default: a count. */
+  say?: (value: Exact) => string;
+  /** An amount at an axis. Default: `say`. */
+  brief?: (value: number) => string;
+  /** What one moment is called: a day needs no hours. */
+  detail?: "day" | "minute" | "second";
+  /** A horizontal line: a target, a limit. */
+  mark?: { at: number; name: string };
+  height?: number;
+}
 
 type Values = (number | null)[];
 
@@ -35,17 +58,33 @@ export default function Canvas(props: Props) {
         height,
         legend: { show: false },
         cursor: { y: false, points: { show: kind === "lines" } },
-        tzDate: (seconds) => (zone === "utc" ? uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC") : new Date(seconds * 1e3)),
+        tzDate: (seconds) =>
+          zone === "utc" ? uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC") : new Date(seconds * 1e3),
         // A bar begins at its moment: the last one has its width too.
-        scales: { x: { time: true, ...(kind === "bars" && at.length > 1 ? { range: (_: uPlot, from: number, to: number): [number, number] => [from, to + (at[1]! - at[0]!)] } : {}) }, y: { range: (_, __, highest) => [0, Math.max(highest, mark?.at ?? 0) * 1.06 || 1] } },
-        axes: axes(colour, zone, (value) => (words.current.brief ?? ((one: number) => (words.current.say ?? String)(Math.round(one))))(value)),
+        scales: {
+          x: {
+            time: true,
+            ...(kind === "bars" && at.length > 1
+              ? { range: (_: uPlot, from: number, to: number): [number, number] => [from, to + (at[1]! - at[0]!)] }
+              : {}),
+          },
+          y: { range: (_, __, highest) => [0, Math.max(highest, mark?.at ?? 0) * 1.06 || 1] },
+        },
+        axes: axes(colour, zone, (value) =>
+          (words.current.brief ?? ((one: number) => (words.current.say ?? String)(Math.round(one))))(value),
+        ),
         series: [
           {},
           // Stacked: the highest sum is drawn first, and those below it over it.
           ...order(series.length, kind).map((index) => ({
             stroke: colour(`--chart-${colours[index]}`),
             ...(kind === "bars"
-              ? { fill: colour(`--chart-${colours[index]}`), width: 0, paths: uPlot.paths.bars!({ size: [0.8, 48], align: at.length > 1 ? 1 : 0 }), points: { show: false } }
+              ? {
+                  fill: colour(`--chart-${colours[index]}`),
+                  width: 0,
+                  paths: uPlot.paths.bars!({ size: [0.8, 48], align: at.length > 1 ? 1 : 0 }),
+                  points: { show: false },
+                }
               : { width: 2, points: { show: at.length < 2 } }),
           })),
         ],
@@ -64,7 +103,8 @@ export default function Canvas(props: Props) {
       size.disconnect();
       made.destroy();
     };
-  }, [at, series, colours.join(), kind, mark?.at, mark?.name, zone, shade, height]); // eslint-disable-line
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- arrays by their content, the theme by its shade
+  }, [at, series, colours.join(), kind, mark?.at, mark?.name, zone, shade, height]);
   const step = (by: number) => {
     const made = plot.current;
     if (made === null) return;
@@ -109,7 +149,12 @@ function axes(colour: (name: string) => string, zone: Zone, say: (value: number)
     ticks: { show: false },
   };
   return [
-    { ...common, grid: { show: false }, space: 64, values: (_, splits, __, ___, step) => splits.map((at) => tick(at, step, zone)) },
+    {
+      ...common,
+      grid: { show: false },
+      space: 64,
+      values: (_, splits, __, ___, step) => splits.map((at) => tick(at, step, zone)),
+    },
     { ...common, size: 64, values: (_, splits) => splits.map(say) },
   ];
 }

@@ -27,7 +27,18 @@ interface Props {
 }
 
 /** The control alone, over choices of one's own. */
-export function Combobox({ id, label, value, said: known = value, onChange, choices, onSearch, busy, placeholder, ...aria }: Props) {
+export function Combobox({
+  id,
+  label,
+  value,
+  said: known = value,
+  onChange,
+  choices,
+  onSearch,
+  busy,
+  placeholder,
+  ...aria
+}: Props) {
   const [text, setText] = useState<string | null>(null); // null: not being typed in
   const [at, setAt] = useState(0);
   const box = useRef<HTMLDivElement>(null);
@@ -58,7 +69,11 @@ export function Combobox({ id, label, value, said: known = value, onChange, choi
   };
   const said = choices.find((choice) => choice.value === value)?.said ?? known;
   return (
-    <div className="combobox" ref={box} onBlur={(event) => !event.currentTarget.contains(event.relatedTarget) && setText(null)}>
+    <div
+      className="combobox"
+      ref={box}
+      onBlur={(event) => !event.currentTarget.contains(event.relatedTarget) && setText(null)}
+    >
       <input
         id={id}
         role="combobox"
@@ -80,47 +95,94 @@ export function Combobox({ id, label, value, said: known = value, onChange, choi
         }}
         onKeyDown={key}
       />
-      {value !== "" && !open && <button type="button" className="close" aria-label={`Clear ${label ?? "the choice"}`} onClick={() => pick("")}>×</button>}
+      {value !== "" && !open && (
+        <button type="button" className="close" aria-label={`Clear ${label ?? "the choice"}`} onClick={() => pick("")}>
+          ×
+        </button>
+      )}
       <ul id={`${own}-list`} role="listbox" aria-label={label ?? "Choices"} hidden={!open}>
-        {open && choices.map((choice, index) => (
-          <li key={choice.value} id={`${own}-${index}`} role="option" aria-selected={index === at} onPointerDown={(event) => event.preventDefault()} onClick={() => pick(choice.value)}>
-            <span>{choice.said}</span>
-            {choice.note !== undefined && <span className="faint">{choice.note}</span>}
+        {open &&
+          choices.map((choice, index) => (
+            <li
+              key={choice.value}
+              id={`${own}-${index}`}
+              role="option"
+              aria-selected={index === at}
+              onPointerDown={(event) => event.preventDefault()}
+              onClick={() => pick(choice.value)}
+            >
+              <span>{choice.said}</span>
+              {choice.note !== undefined && <span className="faint">{choice.note}</span>}
+            </li>
+          ))}
+        {open && choices.length === 0 && (
+          <li role="option" aria-selected={false} aria-disabled="true" className="faint">
+            {busy ? "Searching…" : "Nothing is called so"}
           </li>
-        ))}
-        {open && choices.length === 0 && <li role="option" aria-selected={false} aria-disabled="true" className="faint">{busy ? "Searching…" : "Nothing is called so"}</li>}
+        )}
       </ul>
     </div>
   );
 }
 
 /** Over a list of the API, which searches: `<Lookup path="/v1/admin/tenants" choice={(t) => ({ value: t.slug, said: t.slug })} …/>`. */
-export function Lookup<P extends PathsOf<"get">>({ path, query, choice, ...control }: {
+export function Lookup<P extends PathsOf<"get">>({
+  path,
+  query,
+  choice,
+  ...control
+}: {
   path: P;
   query?: Record<string, string>;
   choice: (row: RowOf<P>) => Choice;
 } & Omit<Props, "choices" | "onSearch" | "busy">) {
   const [search, setSearch] = useState("");
   const late = useLate(search);
-  const list = useList(path, { query: { ...query, search: late } as never }, { limit: 20 });
+  const list = useList(path, { query: { ...query, search: late } }, { limit: 20 });
   const words = search.toLowerCase();
-  const choices = list.rows.map(choice).filter((one) => `${one.value} ${one.said} ${one.note ?? ""}`.toLowerCase().includes(words));
+  const choices = list.rows
+    .map(choice)
+    .filter((one) => `${one.value} ${one.said} ${one.note ?? ""}`.toLowerCase().includes(words));
   return <Combobox {...control} choices={choices} onSearch={setSearch} busy={list.loading || list.busy} />;
 }
 
 /** A tenant, by slug. */
 export function TenantLookup(control: Omit<Props, "choices" | "onSearch" | "busy">) {
-  return <Lookup path="/v1/admin/tenants" placeholder="All tenants" label="Tenant" {...control} choice={(tenant) => ({ value: tenant.slug, said: tenant.slug, note: tenant.name })} />;
+  return (
+    <Lookup
+      path="/v1/admin/tenants"
+      placeholder="All tenants"
+      label="Tenant"
+      {...control}
+      choice={(tenant) => ({ value: tenant.slug, said: tenant.slug, note: tenant.name })}
+    />
+  );
 }
 
 /** A field of a form with any of the lookups in it. */
-export function LookupField<V extends Record<string, string | boolean>>({ form, control, ...field }: FieldProps & {
+export function LookupField<V extends Record<string, string | boolean>>({
+  form,
+  control,
+  ...field
+}: FieldProps & {
   form: FormState<V>;
-  control: (props: { id: string; value: string; onChange: (value: string) => void; placeholder: string }) => React.ReactNode;
+  control: (props: {
+    id: string;
+    value: string;
+    onChange: (value: string) => void;
+    placeholder: string;
+  }) => React.ReactNode;
 }) {
   return (
     <Field {...field}>
-      {(wired) => control({ ...wired, value: String(form.values[field.name] ?? ""), onChange: (value) => form.set(field.name, value as V[string]), placeholder: "Type to find" })}
+      {(wired) =>
+        control({
+          ...wired,
+          value: String(form.values[field.name] ?? ""),
+          onChange: (value) => form.set(field.name, value as V[string]),
+          placeholder: "Type to find",
+        })
+      }
     </Field>
   );
 }

@@ -34,12 +34,19 @@ export const CSV_ROWS_MAX = 1_000_000;
 /** Saves what `pages` has, as it is read. The text of each page becomes a blob of its own, which the browser may keep on
  * its disk: in this page's memory is never more than one page. `told` hears how many rows were read. Nothing is saved when
  * `pages` throws, or has more than CSV_ROWS_MAX rows (an Error). Returns the number of rows. */
-export async function saveCsvOf<Row>(name: string, header: readonly string[], pages: AsyncIterable<readonly Row[]>, cells: (row: Row) => readonly Cell[], told: (rows: number) => void): Promise<number> {
+export async function saveCsvOf<Row>(
+  name: string,
+  header: readonly string[],
+  pages: AsyncIterable<readonly Row[]>,
+  cells: (row: Row) => readonly Cell[],
+  told: (rows: number) => void,
+): Promise<number> {
   const parts = [new Blob([csvOf(header, [])])];
   let rows = 0;
   for await (const page of pages) {
     rows += page.length;
-    if (rows > CSV_ROWS_MAX) throw new Error(`The list has more than ${CSV_ROWS_MAX.toLocaleString("en")} rows. Narrow it by its filters.`);
+    if (rows > CSV_ROWS_MAX)
+      throw new Error(`The list has more than ${CSV_ROWS_MAX.toLocaleString("en")} rows. Narrow it by its filters.`);
     if (page.length > 0) parts.push(new Blob([linesOf(page.map(cells))]));
     told(rows);
   }

@@ -5,7 +5,15 @@ import { type ApiError, apiError } from "../api/errors";
 import { Problem } from "./parts";
 
 /** `open` is the page's own; closing asks nothing. The first field has the focus. */
-export function Dialog({ open, onClose, title, note, children, wide, keep }: {
+export function Dialog({
+  open,
+  onClose,
+  title,
+  note,
+  children,
+  wide,
+  keep,
+}: {
   open: boolean;
   onClose: () => void;
   title: string;
@@ -24,13 +32,24 @@ export function Dialog({ open, onClose, title, note, children, wide, keep }: {
           {...(note === undefined ? { "aria-describedby": undefined } : {})}
           onPointerDownOutside={(event) => keep && event.preventDefault()}
           // Escape in an open list of a lookup closes that list, and not the form that it is in.
-          onEscapeKeyDown={(event) => (event.target as Element | null)?.closest?.(".combobox")?.querySelector("[aria-expanded=true]") && event.preventDefault()}
+          onEscapeKeyDown={(event) =>
+            (event.target as Element | null)?.closest?.(".combobox")?.querySelector("[aria-expanded=true]") &&
+            event.preventDefault()
+          }
         >
           <div className="dialog-head">
-            <Primitive.Title asChild><h2>{title}</h2></Primitive.Title>
-            <Primitive.Close className="close" aria-label="Close">×</Primitive.Close>
+            <Primitive.Title asChild>
+              <h2>{title}</h2>
+            </Primitive.Title>
+            <Primitive.Close className="close" aria-label="Close">
+              ×
+            </Primitive.Close>
           </div>
-          {note !== undefined && <Primitive.Description asChild><div className="note">{note}</div></Primitive.Description>}
+          {note !== undefined && (
+            <Primitive.Description asChild>
+              <div className="note">{note}</div>
+            </Primitive.Description>
+          )}
           {children}
         </Primitive.Content>
       </Primitive.Portal>
@@ -39,7 +58,16 @@ export function Dialog({ open, onClose, title, note, children, wide, keep }: {
 }
 
 /** Asks before a deed. `name`: has to be typed, for what cannot be undone. `deed` runs on yes; its refusal is said here. */
-export function ConfirmDialog({ open, onClose, title, children, verb, name, deed, tone = "bad" }: {
+export function ConfirmDialog({
+  open,
+  onClose,
+  title,
+  children,
+  verb,
+  name,
+  deed,
+  tone = "bad",
+}: {
   open: boolean;
   onClose: () => void;
   title: string;
@@ -81,14 +109,31 @@ export function ConfirmDialog({ open, onClose, title, children, verb, name, deed
       >
         {name !== undefined && (
           <div className="field">
-            <label htmlFor="confirm-name">Type <code>{name}</code> to go on</label>
-            <input id="confirm-name" value={typed} onChange={(event) => setTyped(event.target.value)} autoComplete="off" spellCheck={false} autoFocus />
+            <label htmlFor="confirm-name">
+              Type <code>{name}</code> to go on
+            </label>
+            <input
+              id="confirm-name"
+              value={typed}
+              onChange={(event) => setTyped(event.target.value)}
+              autoComplete="off"
+              spellCheck={false}
+              autoFocus
+            />
           </div>
         )}
         {error !== null && <Problem error={error} />}
         <div className="form-end">
-          <button type="button" className="button" onClick={close}>Cancel</button>
-          <button type="submit" className={tone === "bad" ? "button button-bad" : "button button-main"} disabled={!ready}>{busy ? "One moment…" : verb}</button>
+          <button type="button" className="button" onClick={close}>
+            Cancel
+          </button>
+          <button
+            type="submit"
+            className={tone === "bad" ? "button button-bad" : "button button-main"}
+            disabled={!ready}
+          >
+            {busy ? "One moment…" : verb}
+          </button>
         </div>
       </form>
     </Dialog>
@@ -130,7 +175,14 @@ export function Toasts() {
       {all.map((one) => (
         <div key={one.id} className={one.bad ? "toast toast-bad" : "toast"}>
           <span>{one.text}</span>
-          <button type="button" className="close" aria-label="Dismiss" onClick={() => change(told.filter((other) => other.id !== one.id))}>×</button>
+          <button
+            type="button"
+            className="close"
+            aria-label="Dismiss"
+            onClick={() => change(told.filter((other) => other.id !== one.id))}
+          >
+            ×
+          </button>
         </div>
       ))}
     </div>

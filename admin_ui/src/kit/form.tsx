@@ -1,5 +1,5 @@
 // Forms: what is wrong is said beside its field, in the API's words; a failed save loses nothing that was typed.
-import { type ReactNode, createContext, useContext, useEffect, useId, useRef, useState } from "react";
+import { type ReactNode, createContext, useCallback, useContext, useEffect, useId, useRef, useState } from "react";
 import { ApiError, apiError } from "../api/errors";
 import { ungrouped } from "./numbers";
 import { Problem } from "./parts";
@@ -65,7 +65,13 @@ const Fields = createContext<{ error: ApiError | null; known: Set<string>; bump:
 });
 
 /** The form around its fields, with its buttons. `save` throws what the API refuses; after it `onDone`. */
-export function Form<V extends Values>({ form, save, verb, children, onCancel }: {
+export function Form<V extends Values>({
+  form,
+  save,
+  verb,
+  children,
+  onCancel,
+}: {
   form: FormState<V>;
   save: (values: V) => Promise<unknown>;
   verb: string;
@@ -74,14 +80,15 @@ export function Form<V extends Values>({ form, save, verb, children, onCancel }:
 }) {
   const element = useRef<HTMLFormElement>(null);
   const known = useRef(new Set<string>());
-  const [, bump] = useState(0);
+  const [, setBumps] = useState(0);
+  const bump = useCallback(() => setBumps((now) => now + 1), []);
   const { error } = form;
   useEffect(() => {
     if (error !== null) element.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus();
   }, [error]);
   const placed = error !== null && known.current.has(fieldOf(error.param) ?? "");
   return (
-    <Fields.Provider value={{ error, known: known.current, bump: () => bump((n) => n + 1) }}>
+    <Fields.Provider value={{ error, known: known.current, bump }}>
       <form
         ref={element}
         className="form"
@@ -95,8 +102,14 @@ export function Form<V extends Values>({ form, save, verb, children, onCancel }:
         {children}
         {error !== null && !placed && <Problem error={error} />}
         <div className="form-end">
-          {onCancel !== undefined && <button type="button" className="button" onClick={onCancel}>Cancel</button>}
-          <button type="submit" className="button button-main" disabled={form.busy}>{form.busy ? "Saving…" : verb}</button>
+          {onCancel !== undefined && (
+            <button type="button" className="button" onClick={onCancel}>
+              Cancel
+            </button>
+          )}
+          <button type="submit" className="button button-main" disabled={form.busy}>
+            {form.busy ? "Saving…" : verb}
+          </button>
         </div>
       </form>
     </Fields.Provider>
@@ -118,22 +131,45 @@ interface Wired {
 }
 
 /** A label, a hint, the refusal, and any control in between: for what is not among the fields below. */
-export function Field({ name, label, hint, optional, children }: FieldProps & { children: (wired: Wired) => ReactNode }) {
+export function Field({
+  name,
+  label,
+  hint,
+  optional,
+  children,
+}: FieldProps & { children: (wired: Wired) => ReactNode }) {
   const id = useId();
   const { error, known, bump } = useContext(Fields);
   useEffect(() => {
     known.add(name);
     bump();
     return () => void known.delete(name);
-  }, [known, name]);
+  }, [known, name, bump]);
   const refused = error !== null && fieldOf(error.param) === name ? error.message : null;
-  const described = [hint === undefined ? null : `${id}-hint`, refused === null ? null : `${id}-error`].filter((one) => one !== null);
+  const described = [hint === undefined ? null : `${id}-hint`, refused === null ? null : `${id}-error`].filter(
+    (one) => one !== null,
+  );
   return (
     <div className={refused === null ? "field" : "field field-bad"}>
-      <label htmlFor={id}>{label}{optional && <span className="optional"> optional</span>}</label>
-      {children({ id, "aria-describedby": described.join(" ") || undefined, "aria-invalid": refused === null ? undefined : true })}
-      {refused !== null && <p className="field-error" id={`${id}-error`} role="alert">{refused}</p>}
-      {hint !== undefined && <p className="hint" id={`${id}-hint`}>{hint}</p>}
+      <label htmlFor={id}>
+        {label}
+        {optional && <span className="optional"> optional</span>}
+      </label>
+      {children({
+        id,
+        "aria-describedby": described.join(" ") || undefined,
+        "aria-invalid": refused === null ? undefined : true,
+      })}
+      {refused !== null && (
+        <p className="field-error" id={`${id}-error`} role="alert">
+          {refused}
+        </p>
+      )}
+      {hint !== undefined && (
+        <p className="hint" id={`${id}-hint`}>
+          {hint}
+        </p>
+      )}
     </div>
   );
 }
@@ -141,7 +177,17 @@ export function Field({ name, label, hint, optional, children }: FieldProps & { 
 type NamesOf<V, T> = { [N in keyof V]: V[N] extends T ? N : never }[keyof V] & string;
 type Of<V extends Values, T> = Omit<FieldProps, "name"> & { form: FormState<V>; name: NamesOf<V, T> };
 
-export function TextField<V extends Values>({ form, type = "text", placeholder, mono, unit, disabled, autoFocus, autoComplete = "off", ...field }: Of<V, string> & {
+export function TextField<V extends Values>({
+  form,
+  type = "text",
+  placeholder,
+  mono,
+  unit,
+  disabled,
+  autoFocus,
+  autoComplete = "off",
+  ...field
+}: Of<V, string> & {
   type?: "text" | "password" | "number" | "url" | "date" | "datetime-local";
   placeholder?: string;
   mono?: boolean;
@@ -175,11 +221,22 @@ export function TextField<V extends Values>({ form, type = "text", placeholder, 
   );
 }
 
-export function TextArea<V extends Values>({ form, rows = 4, placeholder, ...field }: Of<V, string> & { rows?: number; placeholder?: string }) {
+export function TextArea<V extends Values>({
+  form,
+  rows = 4,
+  placeholder,
+  ...field
+}: Of<V, string> & { rows?: number; placeholder?: string }) {
   return (
     <Field {...field}>
       {(wired) => (
-        <textarea {...wired} rows={rows} placeholder={placeholder} value={form.values[field.name] as string} onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])} />
+        <textarea
+          {...wired}
+          rows={rows}
+          placeholder={placeholder}
+          value={form.values[field.name] as string}
+          onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}
+        />
       )}
     </Field>
   );
@@ -191,15 +248,27 @@ export type Option = string | readonly [value: string, said: string];
 export function Options({ options }: { options: readonly Option[] }) {
   return options.map((option) => {
     const [value, said] = typeof option === "string" ? [option, option] : option;
-    return <option key={value} value={value}>{said}</option>;
+    return (
+      <option key={value} value={value}>
+        {said}
+      </option>
+    );
   });
 }
 
-export function SelectField<V extends Values>({ form, options, ...field }: Of<V, string> & { options: readonly Option[] }) {
+export function SelectField<V extends Values>({
+  form,
+  options,
+  ...field
+}: Of<V, string> & { options: readonly Option[] }) {
   return (
     <Field {...field}>
       {(wired) => (
-        <select {...wired} value={form.values[field.name] as string} onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}>
+        <select
+          {...wired}
+          value={form.values[field.name] as string}
+          onChange={(event) => form.set(field.name, event.target.value as V[typeof field.name])}
+        >
           <Options options={options} />
         </select>
       )}
@@ -211,9 +280,19 @@ export function CheckField<V extends Values>({ form, name, label, hint }: Of<V, 
   const id = useId();
   return (
     <div className="field field-check">
-      <input id={id} type="checkbox" checked={form.values[name] as boolean} onChange={(event) => form.set(name, event.target.checked as V[typeof name])} aria-describedby={hint === undefined ? undefined : `${id}-hint`} />
+      <input
+        id={id}
+        type="checkbox"
+        checked={form.values[name] as boolean}
+        onChange={(event) => form.set(name, event.target.checked as V[typeof name])}
+        aria-describedby={hint === undefined ? undefined : `${id}-hint`}
+      />
       <label htmlFor={id}>{label}</label>
-      {hint !== undefined && <p className="hint" id={`${id}-hint`}>{hint}</p>}
+      {hint !== undefined && (
+        <p className="hint" id={`${id}-hint`}>
+          {hint}
+        </p>
+      )}
     </div>
   );
 }

@@ -6,13 +6,18 @@ import { useCallback, useMemo } from "react";
 type Values = Record<string, string>;
 
 /** A link within the console. `to` is a path, `query` what its list is narrowed to. */
-export function Link({ to, query, children, ...rest }: {
+export function Link({
+  to,
+  query,
+  children,
+  ...rest
+}: {
   to: string;
   query?: Values;
   children: ReactNode;
 } & Omit<AnchorHTMLAttributes<HTMLAnchorElement>, "href">) {
   return (
-    <RouterLink to={to} {...(query === undefined ? {} : { search: query as never })} {...rest}>
+    <RouterLink to={to} {...(query === undefined ? {} : { search: query })} {...rest}>
       {children}
     </RouterLink>
   );
@@ -26,7 +31,7 @@ export function place(...parts: string[]): string {
 
 export function useGo(): (to: string, query?: Values) => void {
   const navigate = useNavigate();
-  return useCallback((to, query) => void navigate({ to, search: (query ?? {}) as never }), [navigate]);
+  return useCallback((to, query) => void navigate({ to, search: query ?? {} }), [navigate]);
 }
 
 /** What does not narrow a list: its order, which rows and which tab are open. */
@@ -56,14 +61,14 @@ export function useView<V extends Values>(defaults: V): View<V> {
         to: ".",
         replace: true,
         resetScroll: false,
-        search: ((now: Values) => {
+        search: (now: Values) => {
           const next: Values = { ...now };
           for (const [name, value] of Object.entries(change)) {
             if (value === undefined || value === base[name]) delete next[name];
             else next[name] = value as string;
           }
           return next;
-        }) as never,
+        },
       });
     const narrowed = Object.keys(base).some((name) => !LOOKS.has(name) && values[name] !== base[name]);
     return { values, set: put, narrowed, clear: () => put(base) };
@@ -72,7 +77,7 @@ export function useView<V extends Values>(defaults: V): View<V> {
 
 /** A `$name` of the page's path. */
 export function useParam(name: string): string {
-  const params = useParams({ strict: false }) as Values;
+  const params: Values = useParams({ strict: false });
   return params[name] ?? "";
 }
 

@@ -15,8 +15,10 @@ test("integers beyond 2^53 are read and written to the last digit, and texts are
   assert.equal(value.d, 1.5e300);
   assert.equal(value.e, 12345678901234567.5);
   assert.deepEqual([value.f, value.g], [1.9634999999999998, -0.12345678901234567]);
-  assert.equal(writeJson({ a: LARGEST, b: [-LARGEST], c: 'a "quoted\\" 9007199254740993', n: null }),
-    `{"a":${LARGEST},"b":[-${LARGEST}],"c":"a \\"quoted\\\\\\" 9007199254740993","n":null}`);
+  assert.equal(
+    writeJson({ a: LARGEST, b: [-LARGEST], c: 'a "quoted\\" 9007199254740993', n: null }),
+    `{"a":${LARGEST},"b":[-${LARGEST}],"c":"a \\"quoted\\\\\\" 9007199254740993","n":null}`,
+  );
   assert.equal((parseJson("[42,9007199254740991]") as number[])[1], 9007199254740991);
 });
 
@@ -45,14 +47,34 @@ test("counts are grouped, and brief where they are glanced at", () => {
 test("a comma groups thousands or the number is refused: a decimal comma does not make a hundredfold", () => {
   assert.equal(picosOf("1,234,567.50"), 1_234_567_500_000_000_000n);
   assert.equal(picosOf("12 500"), 12_500n * 10n ** 12n);
-  for (const text of ["12,50", "1,5", "12,5000", "1,23,456", ",500", "0.5,000", "1,000,"]) assert.equal(picosOf(text), null, text);
-  assert.deepEqual([ungrouped("1,000"), ungrouped("-2,500.5"), ungrouped("0,7"), ungrouped(" 0.7 ")], ["1000", "-2500.5", null, "0.7"]);
+  for (const text of ["12,50", "1,5", "12,5000", "1,23,456", ",500", "0.5,000", "1,000,"])
+    assert.equal(picosOf(text), null, text);
+  assert.deepEqual(
+    [ungrouped("1,000"), ungrouped("-2,500.5"), ungrouped("0,7"), ungrouped(" 0.7 ")],
+    ["1000", "-2500.5", null, "0.7"],
+  );
 });
 
 test("what is rounded carries over into the next unit", () => {
-  assert.deepEqual([brief(999_999), brief(999_400), brief(999_500_000), brief(-999_999)], ["1.00 M", "999 k", "1.00 G", "-1.00 M"]);
-  assert.deepEqual([bytes(1000 * 2 ** 20), bytes(1023.9 * 2 ** 20), bytes(2 ** 30), bytes(1000)], ["1000 MiB", "1024 MiB", "1.00 GiB", "1000 B"]);
-  assert.deepEqual([119.7, 59.97, 7190, 0.9997, 95, 0.0421, 9.996, 3599.8, 86_400].map(duration), ["2 min 0 s", "1 min 0 s", "2 h 0 min", "1.00 s", "1 min 35 s", "42 ms", "10.0 s", "1 h 0 min", "24 h 0 min"]);
+  assert.deepEqual(
+    [brief(999_999), brief(999_400), brief(999_500_000), brief(-999_999)],
+    ["1.00 M", "999 k", "1.00 G", "-1.00 M"],
+  );
+  assert.deepEqual(
+    [bytes(1000 * 2 ** 20), bytes(1023.9 * 2 ** 20), bytes(2 ** 30), bytes(1000)],
+    ["1000 MiB", "1024 MiB", "1.00 GiB", "1000 B"],
+  );
+  assert.deepEqual([119.7, 59.97, 7190, 0.9997, 95, 0.0421, 9.996, 3599.8, 86_400].map(duration), [
+    "2 min 0 s",
+    "1 min 0 s",
+    "2 h 0 min",
+    "1.00 s",
+    "1 min 35 s",
+    "42 ms",
+    "10.0 s",
+    "1 h 0 min",
+    "24 h 0 min",
+  ]);
 });
 
 test("a cell of a CSV is never a formula", () => {

@@ -21,7 +21,10 @@ export function decimal(picos: Exact, group = true): string {
   const value = exact(picos);
   const size = value < 0n ? -value : value;
   const whole = (size / PICOS).toString();
-  const rest = (size % PICOS).toString().padStart(PLACES, "0").replace(/0{0,10}$/, "");
+  const rest = (size % PICOS)
+    .toString()
+    .padStart(PLACES, "0")
+    .replace(/0{0,10}$/, "");
   return `${value < 0n ? "−" : ""}${group ? grouped(whole) : whole}.${rest}`;
 }
 
@@ -69,7 +72,12 @@ function digits(value: number): string {
 /** A count at a glance: 1234567 → "1.23 M". */
 export function brief(value: Exact): string {
   const size = Math.abs(Number(value));
-  for (const [unit, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const) {
+  for (const [unit, name] of [
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ] as const) {
     if (size >= unit * 0.9995) return `${digits(Number(value) / unit)} ${name}`;
   }
   return Number.isInteger(Number(value)) ? String(value) : digits(Number(value));
@@ -77,7 +85,12 @@ export function brief(value: Exact): string {
 
 export function bytes(value: Exact): string {
   const size = Number(value);
-  for (const [unit, name] of [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]] as const) {
+  for (const [unit, name] of [
+    [2 ** 40, "TiB"],
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+  ] as const) {
     if (size >= unit) return `${digits(size / unit)} ${name}`;
   }
   return `${size} B`;

@@ -13,7 +13,17 @@ export function Badge({ tone = "plain", children }: { tone?: Tone; children: Rea
 let pages = 0;
 
 /** A page's head: what it is, a line on it, and what can be done. The title is the document's too. */
-export function PageHead({ title, note, children, trail }: { title: string; note?: ReactNode; children?: ReactNode; trail?: ReactNode }) {
+export function PageHead({
+  title,
+  note,
+  children,
+  trail,
+}: {
+  title: string;
+  note?: ReactNode;
+  children?: ReactNode;
+  trail?: ReactNode;
+}) {
   const head = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
     // After a link was followed, who cannot see the page is told which one it is; at load the skip link comes first.
@@ -23,8 +33,14 @@ export function PageHead({ title, note, children, trail }: { title: string; note
     <header className="page-head">
       <title>{`${title} – Laneway`}</title>
       <div>
-        {trail !== undefined && <nav className="trail" aria-label="Where this is">{trail}</nav>}
-        <h1 ref={head} tabIndex={-1}>{title}</h1>
+        {trail !== undefined && (
+          <nav className="trail" aria-label="Where this is">
+            {trail}
+          </nav>
+        )}
+        <h1 ref={head} tabIndex={-1}>
+          {title}
+        </h1>
         {note !== undefined && <p className="note">{note}</p>}
       </div>
       {children !== undefined && <div className="actions">{children}</div>}
@@ -33,7 +49,17 @@ export function PageHead({ title, note, children, trail }: { title: string; note
 }
 
 /** A part of a page with a head of its own. */
-export function Section({ title, children, actions, note }: { title: string; children: ReactNode; actions?: ReactNode; note?: ReactNode }) {
+export function Section({
+  title,
+  children,
+  actions,
+  note,
+}: {
+  title: string;
+  children: ReactNode;
+  actions?: ReactNode;
+  note?: ReactNode;
+}) {
   return (
     <section className="section" aria-label={title}>
       <div className="section-head">
@@ -47,7 +73,13 @@ export function Section({ title, children, actions, note }: { title: string; chi
 }
 
 /** One number that is read first. */
-export function StatTile({ label, value, note, tone = "plain", children }: {
+export function StatTile({
+  label,
+  value,
+  note,
+  tone = "plain",
+  children,
+}: {
   label: string;
   value: ReactNode;
   note?: ReactNode;
@@ -87,7 +119,9 @@ export function Skeleton({ lines = 3 }: { lines?: number }) {
   return (
     <div className="skeleton" role="status">
       <span className="sr-only">Loading…</span>
-      {Array.from({ length: lines }, (_, index) => <i key={index} className={`w${index % 4}`} />)}
+      {Array.from({ length: lines }, (_, index) => (
+        <i key={index} className={`w${index % 4}`} />
+      ))}
     </div>
   );
 }
@@ -107,14 +141,26 @@ export function Problem({ error, again }: { error: ApiError; again?: () => void 
   return (
     <div className="problem" role="alert">
       <p>{error.message}</p>
-      {error.requestId !== null && <p className="faint">Request <code>{error.requestId}</code></p>}
-      {again !== undefined && <button type="button" className="button" onClick={again}>Try again</button>}
+      {error.requestId !== null && (
+        <p className="faint">
+          Request <code>{error.requestId}</code>
+        </p>
+      )}
+      {again !== undefined && (
+        <button type="button" className="button" onClick={again}>
+          Try again
+        </button>
+      )}
     </div>
   );
 }
 
 /** What a useGet found: `<Loaded of={tenant}>{(data) => …}</Loaded>`, with skeleton and problem in its place. */
-export function Loaded<D>({ of, lines, children }: {
+export function Loaded<D>({
+  of,
+  lines,
+  children,
+}: {
   of: { data: D | undefined; error: ApiError | null; refetch: () => unknown };
   lines?: number;
   children: (data: D) => ReactNode;
@@ -163,14 +209,22 @@ export function ShortId({ value }: { value: string }) {
 export function CodeBlock({ text, label = "Code" }: { text: string; label?: string }) {
   return (
     <div className="code-block">
-      <pre tabIndex={0} role="region" aria-label={label}><code>{text}</code></pre>
+      <pre tabIndex={0} role="region" aria-label={label}>
+        <code>{text}</code>
+      </pre>
       <Copy text={text} />
     </div>
   );
 }
 
 /** A budget as a bar: what is posted, what is held beside it, and what is left. `say` names an amount. */
-export function Meter({ posted, held, limit, say, label }: {
+export function Meter({
+  posted,
+  held,
+  limit,
+  say,
+  label,
+}: {
   posted: Exact;
   held: Exact;
   limit: Exact;
@@ -178,13 +232,19 @@ export function Meter({ posted, held, limit, say, label }: {
   label: string;
 }) {
   const [used, kept, all] = [exact(posted), exact(held), exact(limit)];
-  const share = (amount: bigint) => (all <= 0n ? (amount > 0n ? 100 : 0) : Math.min(100, Number((amount * 10_000n) / all) / 100));
+  const share = (amount: bigint) =>
+    all <= 0n ? (amount > 0n ? 100 : 0) : Math.min(100, Number((amount * 10_000n) / all) / 100);
   const [a, b] = [share(used), share(used + kept)];
   const left = all - used - kept;
   const tone = b >= 100 ? "bad" : b >= 80 ? "warn" : "good";
   return (
     <div className={`meter meter-${tone}`}>
-      <svg viewBox="0 0 100 4" preserveAspectRatio="none" role="img" aria-label={`${label}: ${say(used)} posted, ${say(kept)} held, ${say(left)} left of ${say(all)}`}>
+      <svg
+        viewBox="0 0 100 4"
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={`${label}: ${say(used)} posted, ${say(kept)} held, ${say(left)} left of ${say(all)}`}
+      >
         <rect className="meter-all" width="100" height="4" />
         <rect className="meter-held" width={b} height="4" />
         <rect className="meter-posted" width={a} height="4" />
@@ -192,7 +252,9 @@ export function Meter({ posted, held, limit, say, label }: {
       <div className="meter-words num" aria-hidden="true">
         <span>{say(used)} posted</span>
         {kept > 0n && <span>{say(kept)} held</span>}
-        <span className="meter-left">{say(left)} left of {say(all)}</span>
+        <span className="meter-left">
+          {say(left)} left of {say(all)}
+        </span>
       </div>
     </div>
   );
@@ -202,7 +264,9 @@ export function Meter({ posted, held, limit, say, label }: {
 export function Sparkline({ values, label }: { values: readonly number[]; label: string }) {
   const highest = Math.max(...values, 0);
   const step = 100 / Math.max(1, values.length - 1);
-  const points = values.map((value, index) => `${(index * step).toFixed(2)},${(23 - (highest === 0 ? 0 : (value / highest) * 21)).toFixed(2)}`);
+  const points = values.map(
+    (value, index) => `${(index * step).toFixed(2)},${(23 - (highest === 0 ? 0 : (value / highest) * 21)).toFixed(2)}`,
+  );
   return (
     <svg className="sparkline" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label={label}>
       {values.length > 1 && <polyline points={points.join(" ")} vectorEffect="non-scaling-stroke" />}

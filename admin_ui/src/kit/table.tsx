@@ -48,7 +48,19 @@ interface Props<Row> {
   csv?: boolean;
 }
 
-export function DataTable<Row extends object>({ label, list, columns: all, id, to, detail, view, search, filters, empty, csv }: Props<Row>) {
+export function DataTable<Row extends object>({
+  label,
+  list,
+  columns: all,
+  id,
+  to,
+  detail,
+  view,
+  search,
+  filters,
+  empty,
+  csv,
+}: Props<Row>) {
   const columns = all.filter((column) => !column.hidden);
   const open = view?.values.open?.split(",").filter(Boolean) ?? [];
   const [opened, setOpened] = useState<string[]>([]);
@@ -64,10 +76,25 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
     <div className="table-block">
       {(search !== undefined || filters !== undefined || csv) && (
         <div className="table-bar" role="search" aria-label={`Filter ${label}`}>
-          {search !== undefined && view !== undefined && <SearchBox label={`${label}: ${search}`} hint={search} value={view.values.search ?? ""} onChange={(text) => view.set({ search: text })} />}
+          {search !== undefined && view !== undefined && (
+            <SearchBox
+              label={`${label}: ${search}`}
+              hint={search}
+              value={view.values.search ?? ""}
+              onChange={(text) => view.set({ search: text })}
+            />
+          )}
           {filters}
-          {narrowed && <button type="button" className="button button-quiet" onClick={view?.clear}>Clear</button>}
-          <span className="table-count num" role="status">{list.loading ? "" : `${list.rows.length}${list.hasMore ? "+" : ""} ${list.rows.length === 1 && !list.hasMore ? "row" : "rows"}`}</span>
+          {narrowed && (
+            <button type="button" className="button button-quiet" onClick={view?.clear}>
+              Clear
+            </button>
+          )}
+          <span className="table-count num" role="status">
+            {list.loading
+              ? ""
+              : `${list.rows.length}${list.hasMore ? "+" : ""} ${list.rows.length === 1 && !list.hasMore ? "row" : "rows"}`}
+          </span>
           {csv && <SaveList label={label} list={list} columns={all} />}
         </div>
       )}
@@ -75,22 +102,46 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
         <Problem error={list.error} again={list.again} />
       ) : !list.loading && list.rows.length === 0 ? (
         narrowed ? (
-          <EmptyState title="Nothing matches these filters"><button type="button" className="button" onClick={view?.clear}>Clear the filters</button></EmptyState>
-        ) : empty
+          <EmptyState title="Nothing matches these filters">
+            <button type="button" className="button" onClick={view?.clear}>
+              Clear the filters
+            </button>
+          </EmptyState>
+        ) : (
+          empty
+        )
       ) : (
-        <div className={list.busy ? "table-scroll table-busy" : "table-scroll"} aria-busy={list.loading || list.busy} {...(to === undefined && detail === undefined ? { tabIndex: 0, role: "group", "aria-label": `${label}, the table` } : {})}>
+        <div
+          className={list.busy ? "table-scroll table-busy" : "table-scroll"}
+          aria-busy={list.loading || list.busy}
+          {...(to === undefined && detail === undefined
+            ? { tabIndex: 0, role: "group", "aria-label": `${label}, the table` }
+            : {})}
+        >
           <table className="table">
             <caption className="sr-only">{label}</caption>
             <thead>
               <tr>
-                {detail !== undefined && <th scope="col" className="fold"><span className="sr-only">More</span></th>}
-                {columns.map((column) => <Head key={column.id} column={column} view={view} />)}
+                {detail !== undefined && (
+                  <th scope="col" className="fold">
+                    <span className="sr-only">More</span>
+                  </th>
+                )}
+                {columns.map((column) => (
+                  <Head key={column.id} column={column} view={view} />
+                ))}
               </tr>
             </thead>
             <tbody onKeyDown={moveByArrows}>
               {list.loading
                 ? Array.from({ length: 6 }, (_, row) => (
-                    <tr key={row} className="skeleton">{Array.from({ length: span }, (_, cell) => <td key={cell}><i className={`w${(row + cell) % 4}`} /></td>)}</tr>
+                    <tr key={row} className="skeleton">
+                      {Array.from({ length: span }, (_, cell) => (
+                        <td key={cell}>
+                          <i className={`w${(row + cell) % 4}`} />
+                        </td>
+                      ))}
+                    </tr>
                   ))
                 : list.rows.map((row) => {
                     const key = id(row);
@@ -98,15 +149,35 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
                       <Fragment key={key}>
                         <tr className={to === undefined ? undefined : "row-link"}>
                           {detail !== undefined && (
-                            <td className="fold"><button type="button" className="fold-button" aria-expanded={isOpen(key)} aria-label={`More on ${key}`} onClick={() => toggle(key)}>›</button></td>
+                            <td className="fold">
+                              <button
+                                type="button"
+                                className="fold-button"
+                                aria-expanded={isOpen(key)}
+                                aria-label={`More on ${key}`}
+                                onClick={() => toggle(key)}
+                              >
+                                ›
+                              </button>
+                            </td>
                           )}
                           {columns.map((column, index) => (
                             <td key={column.id} data-label={column.header} className={classOf(column)}>
-                              {index === 0 && to !== undefined ? <Link to={to(row)} className="row-to">{column.cell(row)}</Link> : column.cell(row)}
+                              {index === 0 && to !== undefined ? (
+                                <Link to={to(row)} className="row-to">
+                                  {column.cell(row)}
+                                </Link>
+                              ) : (
+                                column.cell(row)
+                              )}
                             </td>
                           ))}
                         </tr>
-                        {detail !== undefined && isOpen(key) && <tr className="row-detail"><td colSpan={span}>{detail(row)}</td></tr>}
+                        {detail !== undefined && isOpen(key) && (
+                          <tr className="row-detail">
+                            <td colSpan={span}>{detail(row)}</td>
+                          </tr>
+                        )}
                       </Fragment>
                     );
                   })}
@@ -116,7 +187,11 @@ export function DataTable<Row extends object>({ label, list, columns: all, id, t
       )}
       {list.error !== null && list.rows.length > 0 && <Problem error={list.error} again={list.again} />}
       {list.hasMore && list.error === null && (
-        <div className="table-more"><button type="button" className="button" onClick={list.more} disabled={list.busy}>{list.busy ? "Loading…" : "Load more"}</button></div>
+        <div className="table-more">
+          <button type="button" className="button" onClick={list.more} disabled={list.busy}>
+            {list.busy ? "Loading…" : "Load more"}
+          </button>
+        </div>
       )}
     </div>
   );
@@ -133,19 +208,45 @@ function SaveList<Row>({ label, list, columns }: { label: string; list: List<Row
     const { signal } = (stop.current = new AbortController());
     setRead(0);
     try {
-      const rows = await saveCsvOf(label.toLowerCase().replaceAll(/\W+/g, "-"), shown.map((column) => column.csvHeader ?? column.header), list.all(signal), (row) => shown.map((column) => column.csv?.(row)), setRead);
+      const rows = await saveCsvOf(
+        label.toLowerCase().replaceAll(/\W+/g, "-"),
+        shown.map((column) => column.csvHeader ?? column.header),
+        list.all(signal),
+        (row) => shown.map((column) => column.csv?.(row)),
+        setRead,
+      );
       toast(`The CSV has ${count(rows)} ${rows === 1 ? "row" : "rows"}: the whole list.`);
     } catch (thrown) {
-      toast(signal.aborted ? "The CSV was stopped; nothing is saved." : `No CSV was saved: ${thrown instanceof Error ? thrown.message : String(thrown)}`, !signal.aborted);
+      toast(
+        signal.aborted
+          ? "The CSV was stopped; nothing is saved."
+          : `No CSV was saved: ${thrown instanceof Error ? thrown.message : String(thrown)}`,
+        !signal.aborted,
+      );
     } finally {
       setRead(null);
     }
   };
-  if (read === null) return <button type="button" className="button" onClick={() => void save()} disabled={list.rows.length === 0} title="Saves every row that matches the filters, also the rows that are not loaded yet">CSV</button>;
+  if (read === null)
+    return (
+      <button
+        type="button"
+        className="button"
+        onClick={() => void save()}
+        disabled={list.rows.length === 0}
+        title="Saves every row that matches the filters, also the rows that are not loaded yet"
+      >
+        CSV
+      </button>
+    );
   return (
     <span className="row csv-progress">
-      <span className="num" role="status">{count(read)} rows read…</span>
-      <button type="button" className="button" onClick={() => stop.current?.abort()}>Stop the CSV</button>
+      <span className="num" role="status">
+        {count(read)} rows read…
+      </span>
+      <button type="button" className="button" onClick={() => stop.current?.abort()}>
+        Stop the CSV
+      </button>
     </span>
   );
 }
@@ -156,12 +257,24 @@ function classOf<Row>(column: Column<Row>): string | undefined {
 
 function Head<Row>({ column, view }: { column: Column<Row>; view: Props<Row>["view"] }) {
   const { sort } = column;
-  if (sort === undefined || view?.values.sort === undefined) return <th scope="col" className={classOf(column)}>{column.header}</th>;
+  if (sort === undefined || view?.values.sort === undefined)
+    return (
+      <th scope="col" className={classOf(column)}>
+        {column.header}
+      </th>
+    );
   const now = view.values.sort === sort ? "ascending" : view.values.sort === `-${sort}` ? "descending" : "none";
   return (
     <th scope="col" className={classOf(column)} aria-sort={now}>
-      <button type="button" className="sorter" onClick={() => view.set({ sort: now === "ascending" ? `-${sort}` : sort })}>
-        {column.header}<span className="sort-mark" aria-hidden="true">{now === "ascending" ? "↑" : now === "descending" ? "↓" : "↕"}</span>
+      <button
+        type="button"
+        className="sorter"
+        onClick={() => view.set({ sort: now === "ascending" ? `-${sort}` : sort })}
+      >
+        {column.header}
+        <span className="sort-mark" aria-hidden="true">
+          {now === "ascending" ? "↑" : now === "descending" ? "↓" : "↕"}
+        </span>
       </button>
     </th>
   );
@@ -170,7 +283,9 @@ function Head<Row>({ column, view }: { column: Column<Row>; view: Props<Row>["vi
 /** Arrow keys go from row to row. */
 function moveByArrows(event: KeyboardEvent<HTMLTableSectionElement>): void {
   if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
-  const kind = (event.target as HTMLElement).closest(".row-to, .fold-button")?.classList.contains("row-to") ? ".row-to" : ".fold-button";
+  const kind = (event.target as HTMLElement).closest(".row-to, .fold-button")?.classList.contains("row-to")
+    ? ".row-to"
+    : ".fold-button";
   const all = [...event.currentTarget.querySelectorAll<HTMLElement>(kind)];
   const at = all.indexOf(event.target as HTMLElement);
   const next = all[at + (event.key === "ArrowDown" ? 1 : -1)];
@@ -180,7 +295,17 @@ function moveByArrows(event: KeyboardEvent<HTMLTableSectionElement>): void {
 }
 
 /** The search of a list; `/` goes to it from anywhere. It asks once one rests. */
-export function SearchBox({ label, hint, value, onChange }: { label: string; hint: string; value: string; onChange: (text: string) => void }) {
+export function SearchBox({
+  label,
+  hint,
+  value,
+  onChange,
+}: {
+  label: string;
+  hint: string;
+  value: string;
+  onChange: (text: string) => void;
+}) {
   const [text, setText] = useState(value);
   const late = useLate(text, 250);
   const told = useRef(value);
@@ -194,26 +319,64 @@ export function SearchBox({ label, hint, value, onChange }: { label: string; hin
     told.current = value;
     setText(value);
   }, [value]);
-  return <input type="search" className="search" aria-label={label} placeholder={`${hint}…  /`} value={text} onChange={(event) => setText(event.target.value)} spellCheck={false} data-search />;
+  return (
+    <input
+      type="search"
+      className="search"
+      aria-label={label}
+      placeholder={`${hint}…  /`}
+      value={text}
+      onChange={(event) => setText(event.target.value)}
+      spellCheck={false}
+      data-search
+    />
+  );
 }
 
 /** A choice among few, as a filter: `<SelectFilter label="Status" view={view} name="status" options={[["", "Any"], "active"]} />`. */
-export function SelectFilter<V extends Record<string, string>>({ label, view, name, options }: { label: string; view: View<V>; name: keyof V & string; options: readonly Option[] }) {
+export function SelectFilter<V extends Record<string, string>>({
+  label,
+  view,
+  name,
+  options,
+}: {
+  label: string;
+  view: View<V>;
+  name: keyof V & string;
+  options: readonly Option[];
+}) {
   return (
     <label className="filter">
       <span>{label}</span>
-      <select value={view.values[name]} onChange={(event) => view.set({ [name]: event.target.value } as Partial<V>)}><Options options={options} /></select>
+      <select value={view.values[name]} onChange={(event) => view.set({ [name]: event.target.value } as Partial<V>)}>
+        <Options options={options} />
+      </select>
     </label>
   );
 }
 
 /** A lookup (it names itself) among the filters, with its name above it. */
 export function LookupFilter({ label, children }: { label: string; children: ReactNode }) {
-  return <div className="filter"><span aria-hidden="true">{label}</span>{children}</div>;
+  return (
+    <div className="filter">
+      <span aria-hidden="true">{label}</span>
+      {children}
+    </div>
+  );
 }
 
 /** A text that must match, as a filter. */
-export function TextFilter<V extends Record<string, string>>({ label, view, name, type = "text" }: { label: string; view: View<V>; name: keyof V & string; type?: "text" | "date" }) {
+export function TextFilter<V extends Record<string, string>>({
+  label,
+  view,
+  name,
+  type = "text",
+}: {
+  label: string;
+  view: View<V>;
+  name: keyof V & string;
+  type?: "text" | "date";
+}) {
   const value = view.values[name] ?? "";
   const [text, setText] = useState(value);
   useEffect(() => setText(value), [value]);
@@ -221,7 +384,16 @@ export function TextFilter<V extends Record<string, string>>({ label, view, name
   return (
     <label className="filter">
       <span>{label}</span>
-      <input type={type} value={text} spellCheck={false} onChange={(event) => (type === "date" ? view.set({ [name]: event.target.value } as Partial<V>) : setText(event.target.value))} onBlur={put} onKeyDown={(event) => event.key === "Enter" && put()} />
+      <input
+        type={type}
+        value={text}
+        spellCheck={false}
+        onChange={(event) =>
+          type === "date" ? view.set({ [name]: event.target.value } as Partial<V>) : setText(event.target.value)
+        }
+        onBlur={put}
+        onKeyDown={(event) => event.key === "Enter" && put()}
+      />
     </label>
   );
 }
@@ -231,5 +403,14 @@ export function wholeList<Row>(rows: readonly Row[]): List<Row> {
   const all = async function* () {
     yield rows;
   };
-  return { rows, loading: false, busy: false, error: null, hasMore: false, more: () => undefined, again: () => undefined, all };
+  return {
+    rows,
+    loading: false,
+    busy: false,
+    error: null,
+    hasMore: false,
+    more: () => undefined,
+    again: () => undefined,
+    all,
+  };
 }

@@ -16,12 +16,32 @@ export function Tabs({ label, tabs }: { label: string; tabs: readonly Tab[] }) {
     <div className="tabs">
       <div className="tabs-list" role="tablist" aria-label={label} onKeyDown={moveByArrows}>
         {tabs.map((tab) => (
-          <button key={tab.id} type="button" role="tab" id={`${own}-${tab.id}`} className="tab" aria-selected={tab === open} {...(tab === open ? { "aria-controls": own } : { tabIndex: -1 })} onClick={() => view.set({ tab: tab.id })}>
+          <button
+            key={tab.id}
+            type="button"
+            role="tab"
+            id={`${own}-${tab.id}`}
+            className="tab"
+            aria-selected={tab === open}
+            {...(tab === open ? { "aria-controls": own } : { tabIndex: -1 })}
+            onClick={() => view.set({ tab: tab.id })}
+          >
             {tab.label}
           </button>
         ))}
       </div>
-      {open !== undefined && <div key={open.id} className="tab-content" role="tabpanel" id={own} aria-labelledby={`${own}-${open.id}`} tabIndex={0}>{open.content()}</div>}
+      {open !== undefined && (
+        <div
+          key={open.id}
+          className="tab-content"
+          role="tabpanel"
+          id={own}
+          aria-labelledby={`${own}-${open.id}`}
+          tabIndex={0}
+        >
+          {open.content()}
+        </div>
+      )}
     </div>
   );
 }

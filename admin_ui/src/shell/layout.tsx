@@ -1,12 +1,12 @@
 // Around every page: the navigation, who is signed in, the switches, and what comes over the page.
 import { Outlet, useRouterState } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
-import { signOut, useMay, useSession } from "../api/session";
+import { signOut, useSession } from "../api/session";
 import { Toasts } from "../kit/dialog";
 import { Link } from "../kit/links";
 import { type Theme, setSetting, useTheme, useZone } from "../kit/settings";
-import { GROUPS, PAGES, type Page } from "../routes";
-import { Palette } from "./palette";
+import { GROUPS, type Page } from "../routes";
+import { Palette, usePages } from "./palette";
 import { Mark } from "./signIn";
 
 export function Layout() {
@@ -34,21 +34,39 @@ export function Layout() {
   }, []);
   return (
     <div className={drawer ? "shell drawer-open" : "shell"}>
-      <a className="skip" href="#content">Skip to the content</a>
+      <a className="skip" href="#content">
+        Skip to the content
+      </a>
       <Side path={path} />
-      <button type="button" className="drawer-shade" aria-label="Close the navigation" onClick={() => setDrawer(false)} hidden={!drawer} />
+      <button
+        type="button"
+        className="drawer-shade"
+        aria-label="Close the navigation"
+        onClick={() => setDrawer(false)}
+        hidden={!drawer}
+      />
       <div className="right">
         <header className="top">
-          <button type="button" className="button button-quiet drawer-button" aria-expanded={drawer} aria-controls="navigation" onClick={() => setDrawer(!drawer)}>
-            <span aria-hidden="true">☰</span><span className="sr-only">Navigation</span>
+          <button
+            type="button"
+            className="button button-quiet drawer-button"
+            aria-expanded={drawer}
+            aria-controls="navigation"
+            onClick={() => setDrawer(!drawer)}
+          >
+            <span aria-hidden="true">☰</span>
+            <span className="sr-only">Navigation</span>
           </button>
           <button type="button" className="button palette-button" onClick={() => setPalette(true)}>
-            <span>Go to…</span><kbd>⌘K</kbd>
+            <span>Go to…</span>
+            <kbd>⌘K</kbd>
           </button>
           <Switches />
           <Who />
         </header>
-        <main id="content" tabIndex={-1}><Outlet /></main>
+        <main id="content" tabIndex={-1}>
+          <Outlet />
+        </main>
       </div>
       <Palette open={palette} onClose={() => setPalette(false)} />
       <Toasts />
@@ -56,25 +74,29 @@ export function Layout() {
   );
 }
 
-/** The pages that one may see. */
-export function usePages(): Page[] {
-  const may = useMay();
-  return PAGES.filter((page) => page.group !== undefined && (page.needs === undefined || may(page.needs)));
-}
-
 function Side({ path }: { path: string }) {
   const pages = usePages();
-  const here = (page: Page) => (page.path === "/" ? path === "/" : path === page.path || path.startsWith(`${page.path}/`));
+  const here = (page: Page) =>
+    page.path === "/" ? path === "/" : path === page.path || path.startsWith(`${page.path}/`);
   return (
     <nav className="side" id="navigation" aria-label="Pages">
-      <Link to="/" className="brand"><Mark />Laneway</Link>
+      <Link to="/" className="brand">
+        <Mark />
+        Laneway
+      </Link>
       {GROUPS.map((group) => {
         const inside = pages.filter((page) => page.group === group);
         if (inside.length === 0) return null;
         return (
           <div key={group} className="side-group" role="group" aria-label={group}>
-            <div className="side-title" aria-hidden="true">{group}</div>
-            {inside.map((page) => <Link key={page.path} to={page.path} className="side-link" aria-current={here(page) ? "page" : undefined}>{page.title}</Link>)}
+            <div className="side-title" aria-hidden="true">
+              {group}
+            </div>
+            {inside.map((page) => (
+              <Link key={page.path} to={page.path} className="side-link" aria-current={here(page) ? "page" : undefined}>
+                {page.title}
+              </Link>
+            ))}
           </div>
         );
       })}
@@ -87,13 +109,15 @@ function Switches() {
   const zone = useZone();
   return (
     <div className="switches">
-      <label><span className="sr-only">Clock</span>
+      <label>
+        <span className="sr-only">Clock</span>
         <select value={zone} onChange={(event) => setSetting("zone", event.target.value as "utc" | "local")}>
           <option value="utc">UTC</option>
           <option value="local">Local time</option>
         </select>
       </label>
-      <label><span className="sr-only">Theme</span>
+      <label>
+        <span className="sr-only">Theme</span>
         <select value={theme} onChange={(event) => setSetting("theme", event.target.value as Theme)}>
           <option value="system">System</option>
           <option value="light">Light</option>
@@ -109,10 +133,16 @@ function Who() {
   return (
     <div className="who">
       <span className="who-words">
-        <b>{role.replace("_", " ")}</b>{tenant !== null && <> of {tenant.slug}</>}
-        <span className="faint"> {key.name} …{key.last_four}</span>
+        <b>{role.replace("_", " ")}</b>
+        {tenant !== null && <> of {tenant.slug}</>}
+        <span className="faint">
+          {" "}
+          {key.name} …{key.last_four}
+        </span>
       </span>
-      <button type="button" className="button button-quiet" onClick={() => void signOut()}>Sign out</button>
+      <button type="button" className="button button-quiet" onClick={() => void signOut()}>
+        Sign out
+      </button>
     </div>
   );
 }

@@ -1,15 +1,21 @@
 // ⌘K: every page and switch by typing.
 import { type KeyboardEvent, useState } from "react";
-import { signOut } from "../api/session";
+import { signOut, useMay } from "../api/session";
 import { Dialog } from "../kit/dialog";
 import { useGo } from "../kit/links";
 import { setSetting } from "../kit/settings";
-import { usePages } from "./layout";
+import { PAGES, type Page } from "../routes";
 
 interface Command {
   name: string;
   note: string;
   run: () => void;
+}
+
+/** The pages that one may see. */
+export function usePages(): Page[] {
+  const may = useMay();
+  return PAGES.filter((page) => page.group !== undefined && (page.needs === undefined || may(page.needs)));
 }
 
 export function Palette({ open, onClose }: { open: boolean; onClose: () => void }) {
@@ -19,7 +25,11 @@ export function Palette({ open, onClose }: { open: boolean; onClose: () => void 
   const go = useGo();
   const all: Command[] = [
     ...pages.map((page) => ({ name: page.title, note: page.group ?? "", run: () => go(page.path) })),
-    ...(["dark", "light", "system"] as const).map((theme) => ({ name: `Theme: ${theme}`, note: "Look", run: () => setSetting("theme", theme) })),
+    ...(["dark", "light", "system"] as const).map((theme) => ({
+      name: `Theme: ${theme}`,
+      note: "Look",
+      run: () => setSetting("theme", theme),
+    })),
     { name: "Times in UTC", note: "Look", run: () => setSetting("zone", "utc") },
     { name: "Times by the local clock", note: "Look", run: () => setSetting("zone", "local") },
     { name: "Sign out", note: "Session", run: () => void signOut() },
@@ -62,8 +72,15 @@ export function Palette({ open, onClose }: { open: boolean; onClose: () => void 
       />
       <ul id="palette-list" role="listbox" aria-label="Found" className="palette-list">
         {found.map((one, index) => (
-          <li key={one.name} id={`palette-${index}`} role="option" aria-selected={index === at} onClick={() => run(one)}>
-            <span>{one.name}</span><span className="faint">{one.note}</span>
+          <li
+            key={one.name}
+            id={`palette-${index}`}
+            role="option"
+            aria-selected={index === at}
+            onClick={() => run(one)}
+          >
+            <span>{one.name}</span>
+            <span className="faint">{one.note}</span>
           </li>
         ))}
       </ul>

@@ -18,7 +18,22 @@ function KeyForm() {
         }
       }}
     >
-      <TextField form={form} name="key" label="Admin key" type="password" placeholder="lw_admin_…" mono autoFocus autoComplete="current-password" hint={<>It is exchanged for a session of this browser, and not kept. <code>laneway keys create --kind admin</code> makes one.</>} />
+      <TextField
+        form={form}
+        name="key"
+        label="Admin key"
+        type="password"
+        placeholder="lw_admin_…"
+        mono
+        autoFocus
+        autoComplete="current-password"
+        hint={
+          <>
+            It is exchanged for a session of this browser, and not kept. <code>laneway keys create --kind admin</code>{" "}
+            makes one.
+          </>
+        }
+      />
     </Form>
   );
 }
@@ -39,7 +54,18 @@ export function SignInPage() {
 export function SignInAgain({ open }: { open: boolean }) {
   const { session } = useStanding();
   return (
-    <Dialog open={open} onClose={stayExpired} keep title="Your session has ended" note={<>Sign in again to go on where you were. You were here with the key <b>{session?.key.name}</b>, …{session?.key.last_four}.</>}>
+    <Dialog
+      open={open}
+      onClose={stayExpired}
+      keep
+      title="Your session has ended"
+      note={
+        <>
+          Sign in again to go on where you were. You were here with the key <b>{session?.key.name}</b>, …
+          {session?.key.last_four}.
+        </>
+      }
+    >
       <KeyForm />
     </Dialog>
   );

@@ -1,0 +1,235 @@
+// Budgets as a table: what is posted, held and left of each, where it leads at its present pace, and what to do.
+import { type ReactNode, useState } from "react";
+import { api, useList, useMay, useSession, useWrite } from "../../api";
+import {
+  Badge,
+  type Column,
+  ConfirmDialog,
+  DataTable,
+  Dialog,
+  Meter,
+  Time,
+  type View,
+  count,
+  decimal,
+  exact,
+  iso,
+  percent,
+  toast,
+  useNow,
+} from "../../kit";
+import { BudgetForm } from "./budgetForms";
+import { BUDGETS, type Budget, ScopeOf, useSay } from "./budgetParts";
+
+const DAY_S = 86_400;
+
+/** Where it leads, as the API projects it: the same as the overview says. */
+export function Outlook({ of: budget }: { of: Budget }) {
+  const now = useNow();
+  const say = useSay();
+  if (exact(budget.left) <= 0n)
+    return (
+      <Badge tone={budget.kind === "hard" ? "bad" : "warn"}>
+        {budget.kind === "hard" ? "used up: refuses" : "over"}
+      </Badge>
+    );
+  const { run_out_at, projected } = budget;
+  if (run_out_at !== null) {
+    const soon = run_out_at - now < 7 * DAY_S;
+    return budget.resets_at === null && !soon ? (
+      <span>
+        lasts until <Time at={run_out_at} absolute detail="day" />
+      </span>
+    ) : (
+      <span className="warn-word">
+        runs out <Time at={run_out_at} />
+      </span>
+    );
+  }
+  if (projected === null) return <span className="faint">no end in sight</span>;
+  return (
+    <span className="num">
+      {say(budget, projected)}{" "}
+      <span className="faint">by its end, {Math.round(percent(projected, budget.limit_amount))} %</span>
+    </span>
+  );
+}
+
+/** The meter; its title has the amounts to the last place. */
+function Standing({ of: budget }: { of: Budget }) {
+  const say = useSay();
+  const whole = budget.unit === "money" ? decimal : count;
+  return (
+    <div
+      className="standing"
+      title={`posted ${whole(budget.used)}, held ${whole(budget.held)}, left ${whole(budget.left)} of ${whole(budget.limit_amount)}`}
+    >
+      <Meter
+        posted={budget.used}
+        held={budget.held}
+        limit={budget.limit_amount}
+        say={(amount) => say(budget, amount, true)}
+        label={`The ${budget.period} budget`}
+      />
+    </div>
+  );
+}
+
+export function BudgetTable({
+  label,
+  query,
+  view,
+  search,
+  filters,
+  empty,
+}: {
+  label: string;
+  query: Record<string, string>;
+  view?: View<Record<string, string>>;
+  search?: string;
+  filters?: ReactNode;
+  empty: ReactNode;
+}) {
+  const list = useList("/v1/admin/budgets", { query: { ...query } }, { everyMs: 10_000 });
+  const may = useMay()("money:write");
+  const own = useSession().tenant;
+  const say = useSay();
+  const [edited, setEdited] = useState<Budget | null>(null);
+  const [removed, setRemoved] = useState<Budget | null>(null);
+  const remove = useWrite(
+    (budget_id: string) => api.delete("/v1/admin/budgets/{budget_id}", { path: { budget_id } }),
+    BUDGETS,
+  );
+  const sorted = view !== undefined;
+  const columns: Column<Budget>[] = [
+    {
+      id: "of",
+      header: "Of",
+      ...(sorted ? { sort: "scope" } : {}),
+      cell: (budget) => <ScopeOf of={budget} />,
+      csv: (budget) => budget.scope_id,
+    },
+    {
+      id: "period",
+      header: "Each",
+      ...(sorted ? { sort: "period" } : {}),
+      cell: (budget) => (
+        <span>
+          {budget.period === "total" ? "in total" : budget.period} <span className="faint">{budget.unit}</span>
+        </span>
+      ),
+      csv: (budget) => budget.period,
+    },
+    { id: "unit", header: "Unit", hidden: true, cell: () => null, csv: (budget) => budget.unit },
+    {
+      id: "kind",
+      header: "Kind",
+      ...(sorted ? { sort: "kind" } : {}),
+      cell: (budget) => <Badge tone={budget.kind === "hard" ? "accent" : "plain"}>{budget.kind}</Badge>,
+      csv: (budget) => budget.kind,
+    },
+    {
+      id: "meter",
+      header: "Standing",
+      cell: (budget) => <Standing of={budget} />,
+      csv: (budget) => budget.limit_amount,
+    },
+    ...(["used", "held", "left"] as const).map((name) => ({
+      id: name,
+      header: name,
+      hidden: true,
+      cell: () => null,
+      csv: (budget: Budget) => budget[name],
+    })),
+    { id: "outlook", header: "At this pace", cell: (budget) => <Outlook of={budget} /> },
+    {
+      id: "alerts",
+      header: "Alerts at",
+      wide: true,
+      cell: (budget) =>
+        budget.thresholds.length === 0 ? (
+          <span className="faint">–</span>
+        ) : (
+          <span className="num">{budget.thresholds.join(", ")} %</span>
+        ),
+      csv: (budget) => budget.thresholds.join(" "),
+    },
+    {
+      id: "resets",
+      header: "Begins afresh",
+      wide: true,
+      cell: (budget) => <Time at={budget.resets_at} />,
+      csv: (budget) => iso(budget.resets_at),
+    },
+  ];
+  if (may) {
+    columns.push({
+      id: "do",
+      header: "Change",
+      end: true,
+      // What bounds a whole tenant is set by whoever sells to it.
+      cell: (budget) =>
+        (own === null || budget.scope !== "tenant") && (
+          <span className="row-deeds">
+            <button
+              type="button"
+              className="button button-quiet"
+              aria-label={`Edit ${nameOf(budget)}`}
+              onClick={() => setEdited(budget)}
+            >
+              Edit
+            </button>
+            <button
+              type="button"
+              className="button button-quiet"
+              aria-label={`Remove ${nameOf(budget)}`}
+              onClick={() => setRemoved(budget)}
+            >
+              Remove
+            </button>
+          </span>
+        ),
+    });
+  }
+  return (
+    <>
+      <DataTable
+        label={label}
+        list={list}
+        columns={columns}
+        id={(budget) => budget.id}
+        {...(view === undefined ? {} : { view })}
+        {...(search === undefined ? {} : { search })}
+        filters={filters}
+        csv={sorted}
+        empty={empty}
+      />
+      <Dialog open={edited !== null} onClose={() => setEdited(null)} title="Edit the budget" keep>
+        {edited !== null && <BudgetForm of={edited} onDone={() => setEdited(null)} />}
+      </Dialog>
+      <ConfirmDialog
+        open={removed !== null}
+        onClose={() => setRemoved(null)}
+        title="Remove this budget?"
+        verb="Remove"
+        deed={async () => {
+          if (removed === null) return;
+          await remove.mutateAsync(removed.id);
+          toast("The budget is removed.");
+        }}
+      >
+        {removed !== null && (
+          <>
+            The {nameOf(removed)} of <ScopeOf of={removed} />, {say(removed, removed.limit_amount)}, is enforced no
+            longer, from the next request on. What was used stays in the books.
+          </>
+        )}
+      </ConfirmDialog>
+    </>
+  );
+}
+
+function nameOf(budget: Budget): string {
+  const each = budget.period === "total" ? "total" : `${budget.period}'s`;
+  return `${each} budget in ${budget.unit}`;
+}

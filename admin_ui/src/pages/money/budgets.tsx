@@ -1,0 +1,80 @@
+// What bounds use: budgets, rate limits, the alerts that budgets raised, and who is told.
+import { useState } from "react";
+import { useMay, useSession } from "../../api";
+import { Dialog, EmptyState, LookupFilter, PageHead, Tabs, TenantLookup, useView } from "../../kit";
+import { BudgetForm } from "./budgetForms";
+import { BudgetTable } from "./budgetTable";
+import { Alerts, Webhooks } from "./alerts";
+import { RateLimits } from "./rateLimits";
+
+export default function BudgetsAndLimits() {
+  const may = useMay();
+  return (
+    <>
+      <PageHead
+        title="Budgets and limits"
+        note="What tenants, projects and keys may use in a window, and in a minute. A hard budget is never overshot: what a request may cost is held before it runs."
+      />
+      <Tabs
+        label="What bounds use"
+        tabs={[
+          { id: "budgets", label: "Budgets", content: () => <Budgets /> },
+          ...(may("limits:read") ? [{ id: "limits", label: "Rate limits", content: () => <RateLimits /> }] : []),
+          ...(may("alerts:read")
+            ? [
+                { id: "alerts", label: "Alerts", content: () => <Alerts /> },
+                { id: "webhooks", label: "Webhooks", content: () => <Webhooks /> },
+              ]
+            : []),
+        ]}
+      />
+    </>
+  );
+}
+
+function Budgets() {
+  const view = useView({ search: "", sort: "-created_at", tenant: "" });
+  const may = useMay()("money:write");
+  const own = useSession().tenant;
+  const [creating, setCreating] = useState(false);
+  const { tenant } = view.values;
+  const create = may && (
+    <button type="button" className="button button-main" onClick={() => setCreating(true)}>
+      New budget
+    </button>
+  );
+  return (
+    <>
+      <BudgetTable
+        label="Budgets"
+        query={view.values}
+        view={view}
+        search="Tenant, project or id"
+        filters={
+          <>
+            {own === null && (
+              <LookupFilter label="Tenant">
+                <TenantLookup value={tenant} onChange={(value) => view.set({ tenant: value })} />
+              </LookupFilter>
+            )}
+            {create}
+          </>
+        }
+        empty={
+          <EmptyState title="No budget yet">
+            <p>What tenants may use is bounded by nothing but their rate limits.</p>
+          </EmptyState>
+        }
+      />
+      <Dialog
+        open={creating}
+        onClose={() => setCreating(false)}
+        title="New budget"
+        note="There is one for each unit and period of a tenant, a project or a key: to set it again changes it."
+        keep
+      >
+        <BudgetForm tenant={tenant} onDone={() => setCreating(false)} />
+      </Dialog>
+    </>
+  );
+}

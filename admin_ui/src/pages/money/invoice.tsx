@@ -1,0 +1,241 @@
+// One invoice: its lines, exact to the last place, and that they add up to its total. It prints as a sheet of paper.
+import { type AnswerOf, useGet, useList } from "../../api";
+import {
+  Badge,
+  Count,
+  type Exact,
+  Facts,
+  Id,
+  Link,
+  Loaded,
+  Money,
+  PageHead,
+  ShortId,
+  Time,
+  decimal,
+  exact,
+  moment,
+  saveCsv,
+  sum,
+  useParam,
+} from "../../kit";
+import { alike } from "../parts/alike";
+import "./billing.css";
+import { TenantName, useNames } from "../parts/names";
+import { ReconcileBadge } from "./reconcile";
+
+type Invoice = AnswerOf<"/v1/admin/invoices/{invoice_id}">;
+type Line = Invoice["lines"][number];
+
+const METERS: Record<string, string> = { input: "Input", cached_input: "Cached input", output: "Output" };
+const PER = 1_000_000n;
+
+export default function InvoicePage() {
+  const invoice_id = useParam("invoice");
+  const found = useGet("/v1/admin/invoices/{invoice_id}", { path: { invoice_id } });
+  return (
+    <Loaded of={found} lines={10}>
+      {(invoice) => <Whole invoice={invoice} />}
+    </Loaded>
+  );
+}
+
+function Whole({ invoice }: { invoice: Invoice }) {
+  const { period, currency } = invoice;
+  const name = useNames("tenant", [invoice.tenant_id]).get(invoice.tenant_id) ?? "…";
+  const lines = sum(invoice.lines.map((line) => line.picos));
+  const same = lines === exact(invoice.total_picos);
+  const save = () =>
+    saveCsv(
+      `invoice-${invoice.id}`,
+      [
+        "line",
+        "kind",
+        "model",
+        "adapter",
+        "tier",
+        "meter",
+        "tokens",
+        `unit price, ${currency}`,
+        `amount, ${currency}`,
+        "correction",
+      ],
+      [
+        ...invoice.lines.map((line) => [
+          line.line,
+          line.kind,
+          line.model,
+          line.adapter_name ?? line.adapter,
+          line.tier,
+          line.meter,
+          line.tokens,
+          line.unit_price_picos === null ? null : text(line.unit_price_picos),
+          text(line.picos),
+          line.correction_id,
+        ]),
+        ["total", null, null, null, null, null, null, null, text(invoice.total_picos), null],
+      ],
+    );
+  return (
+    <div className="invoice">
+      <PageHead
+        title={`Invoice of ${name}, ${period.month}`}
+        trail={
+          <Link to="/billing" query={{ tab: "invoices" }}>
+            Invoices
+          </Link>
+        }
+      >
+        <ReconcileBadge />
+        <button type="button" className="button" onClick={save}>
+          CSV
+        </button>
+        <button type="button" className="button" onClick={() => print()}>
+          Print
+        </button>
+      </PageHead>
+      <div className="columns">
+        <Facts
+          facts={[
+            ["Invoice", <Id value={invoice.id} />],
+            ["Tenant", <TenantName id={invoice.tenant_id} />],
+            ["From", <span className="num">{moment(period.start_at, "utc")}</span>],
+            ["To, without it", <span className="num">{moment(period.end_at, "utc")}</span>],
+            ["By the clock of", period.time_zone],
+            [
+              "Issued",
+              <>
+                <Time at={invoice.issued_at} absolute />{" "}
+                {period.closed_by !== null && (
+                  <span className="faint">
+                    by <ShortId value={period.closed_by} />
+                  </span>
+                )}
+              </>,
+            ],
+          ]}
+        />
+        <div className="panel invoice-total">
+          <div className="tile-label">Total</div>
+          <div className="tile-value num">
+            <Money picos={invoice.total_picos} currency={currency} />
+          </div>
+          <div className="note">
+            Usage <Money picos={invoice.usage_picos} /> and corrections <Money picos={invoice.correction_picos} />
+          </div>
+          <div>
+            <Badge tone={same ? "good" : "bad"}>
+              {same ? `its ${invoice.lines.length} lines add up to it` : `its lines add up to ${decimal(lines)}`}
+            </Badge>
+          </div>
+        </div>
+      </div>
+      <Lines invoice={invoice} />
+    </div>
+  );
+}
+
+function text(picos: number | bigint): string {
+  return decimal(picos, false).replace("−", "-");
+}
+
+function Lines({ invoice }: { invoice: Invoice }) {
+  const some = invoice.lines.some((line) => line.kind === "correction");
+  const corrections = useList(
+    "/v1/admin/corrections",
+    { query: { tenant: invoice.tenant_id } },
+    { limit: 500, enabled: some },
+  );
+  const reasons = new Map(corrections.rows.map((one) => [one.id, one.reason]));
+  const say = alike([...invoice.lines.map((line) => line.picos), invoice.usage_picos, invoice.correction_picos]);
+  return (
+    <section className="section" aria-label="Lines">
+      <div className="section-head">
+        <h2>Lines</h2>
+        <span className="note">Amount = tokens × price; nothing is rounded. Prices are of a million tokens.</span>
+      </div>
+      <div className="table-scroll invoice-lines" tabIndex={0} role="region" aria-label="The lines of the invoice">
+        <table className="table table-small">
+          <caption className="sr-only">The lines of the invoice</caption>
+          <thead>
+            <tr>
+              <th scope="col" className="end">
+                #
+              </th>
+              <th scope="col">Model or adapter</th>
+              <th scope="col">Tier</th>
+              <th scope="col">Meter</th>
+              <th scope="col" className="end">
+                Tokens
+              </th>
+              <th scope="col" className="end">
+                Price per 1M
+              </th>
+              <th scope="col" className="end">
+                Amount, {invoice.currency}
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {invoice.lines.map((line) => (
+              <LineRow key={line.line} line={line} say={say} reason={reasons.get(line.correction_id ?? "")} />
+            ))}
+          </tbody>
+          <tfoot>
+            <tr>
+              <th scope="row" colSpan={6}>
+                Usage
+              </th>
+              <td className="end num">{say(invoice.usage_picos)}</td>
+            </tr>
+            <tr>
+              <th scope="row" colSpan={6}>
+                Corrections
+              </th>
+              <td className="end num">{say(invoice.correction_picos)}</td>
+            </tr>
+            <tr className="grand">
+              <th scope="row" colSpan={6}>
+                Total
+              </th>
+              <td className="end num">{say(invoice.total_picos)}</td>
+            </tr>
+          </tfoot>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function LineRow({ line, say, reason }: { line: Line; say: (picos: Exact) => string; reason: string | undefined }) {
+  const correction = line.kind === "correction";
+  const what = line.adapter_name ?? line.adapter ?? line.model;
+  return (
+    <tr className={correction ? "correction" : undefined}>
+      <td className="end num faint">{line.line}</td>
+      <td>
+        {correction && (
+          <>
+            <Badge tone="warn">correction</Badge>{" "}
+          </>
+        )}
+        {what !== null && <b>{what}</b>}
+        {line.adapter !== null && line.model !== null && <span className="faint"> on {line.model}</span>}
+        {correction && reason !== undefined && <div className="note">{reason}</div>}
+      </td>
+      <td>{line.tier ?? <span className="faint">–</span>}</td>
+      <td>{line.meter === null ? <span className="faint">–</span> : (METERS[line.meter] ?? line.meter)}</td>
+      <td className="end">
+        {correction && line.tokens === 0 ? <span className="faint">–</span> : <Count value={line.tokens} />}
+      </td>
+      <td className="end">
+        {line.unit_price_picos === null ? (
+          <span className="faint">–</span>
+        ) : (
+          <Money picos={exact(line.unit_price_picos) * PER} />
+        )}
+      </td>
+      <td className="end num">{say(line.picos)}</td>
+    </tr>
+  );
+}

@@ -1,0 +1,125 @@
+// Invoices: what each tenant owes for each closed month.
+import { type RowOf, useList, useSession } from "../../api";
+import {
+  type Column,
+  DataTable,
+  EmptyState,
+  LookupFilter,
+  Money,
+  SelectFilter,
+  ShortId,
+  TenantLookup,
+  Time,
+  decimal,
+  exact,
+  iso,
+  place,
+  useNow,
+  useView,
+} from "../../kit";
+import { monthOptions } from "../parts/months";
+import { TenantText } from "../parts/names";
+
+type Invoice = RowOf<"/v1/admin/invoices">;
+
+const text = (picos: number | bigint) => decimal(picos, false).replace("−", "-");
+
+const COLUMNS: readonly Column<Invoice>[] = [
+  {
+    id: "tenant",
+    header: "Tenant",
+    cell: (invoice) => <TenantText id={invoice.tenant_id} />,
+    csv: (invoice) => invoice.tenant_id,
+  },
+  {
+    id: "month",
+    header: "Month",
+    cell: (invoice) => <span className="num">{invoice.period.month}</span>,
+    csv: (invoice) => invoice.period.month,
+  },
+  {
+    id: "usage",
+    header: "Usage",
+    end: true,
+    wide: true,
+    cell: (invoice) => <Money picos={invoice.usage_picos} short />,
+    csv: (invoice) => text(invoice.usage_picos),
+  },
+  {
+    id: "corrections",
+    header: "Corrections",
+    end: true,
+    wide: true,
+    cell: (invoice) =>
+      exact(invoice.correction_picos) === 0n ? (
+        <span className="faint">none</span>
+      ) : (
+        <Money picos={invoice.correction_picos} short />
+      ),
+    csv: (invoice) => text(invoice.correction_picos),
+  },
+  {
+    id: "total",
+    header: "Total",
+    end: true,
+    cell: (invoice) => (
+      <b>
+        <Money picos={invoice.total_picos} currency={invoice.currency} short />
+      </b>
+    ),
+    csv: (invoice) => text(invoice.total_picos),
+  },
+  {
+    id: "currency",
+    header: "Currency",
+    wide: true,
+    cell: (invoice) => invoice.currency,
+    csv: (invoice) => invoice.currency,
+  },
+  {
+    id: "issued",
+    header: "Issued",
+    cell: (invoice) => <Time at={invoice.issued_at} />,
+    csv: (invoice) => iso(invoice.issued_at),
+  },
+  {
+    id: "id",
+    header: "Invoice",
+    wide: true,
+    cell: (invoice) => <ShortId value={invoice.id} />,
+    csv: (invoice) => invoice.id,
+  },
+];
+
+export function Invoices() {
+  const view = useView({ tenant: "", month: "" });
+  const list = useList("/v1/admin/invoices", { query: view.values });
+  const bound = useSession().tenant !== null;
+  const now = useNow();
+  return (
+    <DataTable
+      label="Invoices"
+      list={list}
+      columns={COLUMNS}
+      id={(invoice) => invoice.id}
+      to={(invoice) => place("/billing/invoices", invoice.id)}
+      view={view}
+      csv
+      filters={
+        <>
+          {!bound && (
+            <LookupFilter label="Tenant">
+              <TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} />
+            </LookupFilter>
+          )}
+          <SelectFilter label="Month" view={view} name="month" options={monthOptions(now, "Any")} />
+        </>
+      }
+      empty={
+        <EmptyState title="No invoice yet">
+          <p>Closing a month makes its invoice.</p>
+        </EmptyState>
+      }
+    />
+  );
+}

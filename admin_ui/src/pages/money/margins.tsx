@@ -1,0 +1,202 @@
+// Margins: what each tier earned in a month, what its device time cost, and of that what its preemptions did to others.
+import { useGet } from "../../api";
+import {
+  Count,
+  EmptyState,
+  Loaded,
+  LookupFilter,
+  Money,
+  SelectFilter,
+  StatTile,
+  TenantLookup,
+  Tiles,
+  count,
+  decimal,
+  duration,
+  exact,
+  rounded,
+  saveCsv,
+  sum,
+  useNow,
+  useView,
+} from "../../kit";
+import type { AnswerOf } from "../../api";
+import { monthOptions } from "../parts/months";
+
+type Margins = AnswerOf<"/v1/admin/margins">;
+
+export function Margins() {
+  const view = useView({ tenant: "", month: "" });
+  const now = useNow();
+  const { tenant, month } = view.values;
+  const found = useGet("/v1/admin/margins", {
+    query: { ...(tenant === "" ? {} : { tenant }), ...(month === "" ? {} : { month }) },
+  });
+  return (
+    <>
+      <div className="table-bar margins-bar" role="search" aria-label="Filter margins">
+        <SelectFilter label="Month" view={view} name="month" options={monthOptions(now, "The last whole one")} />
+        <LookupFilter label="Tenant">
+          <TenantLookup value={tenant} onChange={(next) => view.set({ tenant: next })} />
+        </LookupFilter>
+      </div>
+      <Loaded of={found} lines={6}>
+        {(margins) => <Whole of={margins} />}
+      </Loaded>
+    </>
+  );
+}
+
+function Whole({ of }: { of: Margins }) {
+  const tiers = of.tiers;
+  const currencies = [...new Set(tiers.map((tier) => tier.currency))];
+  const free = exact(of.device_second_picos) === 0n;
+  if (tiers.length === 0)
+    return (
+      <EmptyState title={`Nothing was used in ${of.month}`}>
+        <p>Another month may have some.</p>
+      </EmptyState>
+    );
+  const save = () =>
+    saveCsv(
+      `margins-${of.month}`,
+      [
+        "tier",
+        "currency",
+        "requests",
+        "usage",
+        "corrections",
+        "device_s",
+        "preemption_s",
+        "preempted_tokens",
+        "cost",
+        "of it preemption",
+        "margin",
+      ],
+      tiers.map((tier) => [
+        tier.tier,
+        tier.currency,
+        tier.requests,
+        ...[tier.usage_picos, tier.correction_picos].map(text),
+        tier.device_s,
+        tier.preemption_s,
+        tier.preempted_tokens,
+        ...[tier.cost_picos, tier.preemption_picos, tier.margin_picos].map(text),
+      ]),
+    );
+  return (
+    <div className="stack">
+      {free && (
+        <p className="note">
+          A second of a device costs nothing here: <code>device_second_picos</code> of <code>[billing]</code> in
+          laneway.toml says what it does.
+        </p>
+      )}
+      <Tiles>
+        {currencies.map((currency) => {
+          const own = tiers.filter((tier) => tier.currency === currency);
+          const [margin, earned] = [
+            sum(own.map((tier) => tier.margin_picos)),
+            sum(own.map((tier) => exact(tier.usage_picos) + exact(tier.correction_picos))),
+          ];
+          return (
+            <StatTile
+              key={currency}
+              label={`Margin of ${of.month}, ${currency}`}
+              value={rounded(margin)}
+              note={`of ${rounded(earned)} earned`}
+              tone={margin < 0n ? "bad" : "plain"}
+            />
+          );
+        })}
+        <StatTile
+          label="Device time"
+          value={duration(tiers.reduce((all, tier) => all + tier.device_s + tier.preemption_s, 0))}
+          note={`${decimal(of.device_second_picos)} a second`}
+        />
+        <StatTile
+          label="Lost to preemption"
+          value={duration(tiers.reduce((all, tier) => all + tier.preemption_s, 0))}
+          note={`${count(sum(tiers.map((tier) => tier.preempted_tokens)))} tokens computed again`}
+        />
+      </Tiles>
+      <div className="row margins-head">
+        <h2>By tier, {of.month}</h2>
+        <button type="button" className="button" onClick={save}>
+          CSV
+        </button>
+      </div>
+      <div className="table-scroll" tabIndex={0} role="region" aria-label="Margins by tier">
+        <table className="table table-small">
+          <caption className="sr-only">Margins by tier</caption>
+          <thead>
+            <tr>
+              <th scope="col">Tier</th>
+              <th scope="col" className="end">
+                Requests
+              </th>
+              <th scope="col" className="end">
+                Usage
+              </th>
+              <th scope="col" className="end">
+                Corrections
+              </th>
+              <th scope="col" className="end">
+                Device-seconds
+              </th>
+              <th scope="col" className="end">
+                Its preemptions, s
+              </th>
+              <th scope="col" className="end">
+                Cost
+              </th>
+              <th scope="col" className="end">
+                of it preemption
+              </th>
+              <th scope="col" className="end">
+                Margin
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {tiers.map((tier) => (
+              <tr key={`${tier.tier} ${tier.currency}`}>
+                <th scope="row">{tier.tier ?? <span className="faint">no tier</span>}</th>
+                <td className="end">
+                  <Count value={tier.requests} />
+                </td>
+                <td className="end">
+                  <Money picos={tier.usage_picos} />
+                </td>
+                <td className="end">
+                  <Money picos={tier.correction_picos} />
+                </td>
+                <td className="end num">{tier.device_s.toFixed(3)}</td>
+                <td className="end num">{tier.preemption_s.toFixed(3)}</td>
+                <td className="end">
+                  <Money picos={tier.cost_picos} short />
+                </td>
+                <td className="end">
+                  <Money picos={tier.preemption_picos} short />
+                </td>
+                <td className="end">
+                  <b className={exact(tier.margin_picos) < 0n ? "was" : ""}>
+                    <Money picos={tier.margin_picos} currency={tier.currency} short />
+                  </b>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p className="note">
+        Device time that a preemption lost is the tier’s that caused it. Everything up to row {count(of.sequence)} of
+        the ledger is in it.
+      </p>
+    </div>
+  );
+}
+
+function text(picos: number | bigint): string {
+  return decimal(picos, false).replace("−", "-");
+}

@@ -1,0 +1,157 @@
+// Rate limits of a tenant's or a key's own; who has none is bounded by laneway.toml.
+import { useState } from "react";
+import { type RowOf, api, useList, useMay, useWrite } from "../../api";
+import {
+  type Column,
+  ConfirmDialog,
+  Count,
+  DataTable,
+  Dialog,
+  EmptyState,
+  LookupFilter,
+  TenantLookup,
+  toast,
+  useView,
+} from "../../kit";
+import { LIMITS, LimitsForm } from "./budgetForms";
+import { ScopeOf } from "./budgetParts";
+
+type Limits = RowOf<"/v1/admin/limits">;
+
+function own(value: number | null) {
+  return value === null ? <span className="faint">laneway.toml's</span> : <Count value={value} />;
+}
+
+export function RateLimits() {
+  const view = useView({ tenant: "" });
+  const list = useList("/v1/admin/limits", { query: view.values });
+  const may = useMay()("limits:write");
+  const [edited, setEdited] = useState<Limits | "new" | null>(null);
+  const [removed, setRemoved] = useState<Limits | null>(null);
+  const remove = useWrite(
+    (limits_id: string) => api.delete("/v1/admin/limits/{limits_id}", { path: { limits_id } }),
+    LIMITS,
+  );
+  const columns: Column<Limits>[] = [
+    {
+      id: "of",
+      header: "Of",
+      cell: (limits) => <ScopeOf of={{ ...limits, scope_id: limits.subject_id }} />,
+      csv: (limits) => limits.subject_id,
+    },
+    {
+      id: "requests",
+      header: "Requests per minute",
+      end: true,
+      cell: (limits) => own(limits.requests_per_minute),
+      csv: (limits) => limits.requests_per_minute,
+    },
+    {
+      id: "tokens",
+      header: "Tokens per minute",
+      end: true,
+      cell: (limits) => own(limits.tokens_per_minute),
+      csv: (limits) => limits.tokens_per_minute,
+    },
+    {
+      id: "concurrency",
+      header: "At once",
+      end: true,
+      cell: (limits) => own(limits.concurrency),
+      csv: (limits) => limits.concurrency,
+    },
+  ];
+  if (may) {
+    columns.push({
+      id: "do",
+      header: "Change",
+      end: true,
+      cell: (limits) => (
+        <span className="row-deeds">
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-label={`Edit the limits of ${limits.subject_id}`}
+            onClick={() => setEdited(limits)}
+          >
+            Edit
+          </button>
+          <button
+            type="button"
+            className="button button-quiet"
+            aria-label={`Remove the limits of ${limits.subject_id}`}
+            onClick={() => setRemoved(limits)}
+          >
+            Remove
+          </button>
+        </span>
+      ),
+    });
+  }
+  const close = () => setEdited(null);
+  return (
+    <>
+      <DataTable
+        label="Rate limits"
+        list={list}
+        columns={columns}
+        id={(limits) => limits.id}
+        view={view}
+        csv
+        filters={
+          <>
+            <LookupFilter label="Tenant">
+              <TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} />
+            </LookupFilter>
+            {may && (
+              <button type="button" className="button button-main" onClick={() => setEdited("new")}>
+                Set limits
+              </button>
+            )}
+          </>
+        }
+        empty={
+          <EmptyState title="Nobody has limits of their own">
+            <p>Each key is bounded by what laneway.toml says under [limits], each tenant by [tenant_limits].</p>
+          </EmptyState>
+        }
+      />
+      <Dialog
+        open={edited !== null}
+        onClose={close}
+        title={edited === "new" ? "Limits of a tenant or a key" : "Edit the limits"}
+        note={
+          edited !== null &&
+          edited !== "new" && (
+            <>
+              Of <ScopeOf of={{ ...edited, scope_id: edited.subject_id }} />.
+            </>
+          )
+        }
+        keep
+      >
+        {edited !== null && (
+          <LimitsForm {...(edited === "new" ? {} : { of: edited })} tenant={view.values.tenant} onDone={close} />
+        )}
+      </Dialog>
+      <ConfirmDialog
+        open={removed !== null}
+        onClose={() => setRemoved(null)}
+        title="Remove these limits?"
+        verb="Remove"
+        deed={async () => {
+          if (removed === null) return;
+          await remove.mutateAsync(removed.id);
+          toast("What laneway.toml says holds again.");
+        }}
+      >
+        {removed !== null && (
+          <>
+            What laneway.toml says holds again for <ScopeOf of={{ ...removed, scope_id: removed.subject_id }} />, within
+            a second.
+          </>
+        )}
+      </ConfirmDialog>
+    </>
+  );
+}

@@ -1,0 +1,351 @@
+// Usage and costs: what was used and what it costs, over time, by whom and by what, with the same numbers as tables.
+import { useMemo } from "react";
+import { useMay, useSession } from "../../api";
+import {
+  Chart,
+  EmptyState,
+  type Exact,
+  LookupFilter,
+  PageHead,
+  Problem,
+  SelectFilter,
+  Skeleton,
+  StatTile,
+  TenantLookup,
+  TextFilter,
+  Tiles,
+  type View,
+  brief,
+  count,
+  decimal,
+  moment,
+  rounded,
+  useNow,
+  useView,
+  useZone,
+} from "../../kit";
+import { KeyLookup, useNames } from "../parts/names";
+import { ReconcileBadge } from "./reconcile";
+import "./usage.css";
+import { BYS, type By, type Measure, NONE, type Usage, measured, summed, useUsage } from "./usageData";
+import { type Shown, SeriesTable, TimeTable } from "./usageTables";
+import { PRESETS, type Unit, rangeOf, unitOf } from "./usageTime";
+
+const MEASURES: readonly (readonly [Measure, string])[] = [
+  ["cost", "Cost of usage"],
+  ["owed", "Owed, with corrections"],
+  ["tokens", "All tokens"],
+  ["input", "Input tokens"],
+  ["cached", "Cached input tokens"],
+  ["output", "Output tokens"],
+  ["requests", "Requests"],
+];
+/** What a click into a series of these shows next. */
+const INTO: Record<By, By> = {
+  tenant: "project",
+  project: "key",
+  key: "model",
+  model: "adapter",
+  adapter: "key",
+  tier: "tenant",
+};
+const MISSING: Record<By, string> = {
+  tenant: "no tenant",
+  project: "no project",
+  key: "no key",
+  model: "no model",
+  adapter: "no adapter",
+  tier: "no tier",
+};
+const DEFAULTS = {
+  by: "tenant",
+  show: "cost",
+  range: "30d",
+  unit: "",
+  from: "",
+  to: "",
+  top: "7",
+  currency: "",
+  table: "series",
+  tenant: "",
+  project: "",
+  key: "",
+  model: "",
+  adapter: "",
+  tier: "",
+};
+
+type Values = typeof DEFAULTS;
+
+export default function UsagePage() {
+  const bound = useSession().tenant !== null;
+  const view = useView({ ...DEFAULTS, by: bound ? "project" : "tenant" });
+  const { values } = view;
+  const zone = useZone();
+  const now = useNow();
+  const range = rangeOf(values.range, values.from, values.to, now, zone);
+  const by = (BYS as string[]).includes(values.by) ? (values.by as By) : "tenant";
+  const measure = MEASURES.find(([name]) => name === values.show)?.[0] ?? "cost";
+  const unit = range === null ? "day" : unitOf(values.unit, range[0], range[1]);
+  const filters = Object.fromEntries(BYS.filter((one) => values[one] !== "").map((one) => [one, values[one]]));
+  const top = ["7", "15", "31"].includes(values.top) ? Number(values.top) : 7;
+  const found = useUsage(
+    range === null
+      ? null
+      : { by, measure, top, currency: values.currency, filters, start: range[0], end: range[1], unit, zone },
+  );
+  return (
+    <>
+      <PageHead
+        title="Usage and costs"
+        note="What was used and what it costs. The chart and the tables below it are the same numbers, exact to the last place."
+      >
+        <ReconcileBadge />
+      </PageHead>
+      <Bar view={view} usage={found.data} bound={bound} />
+      <Chips view={view} />
+      {range === null ? (
+        <EmptyState title="From which day to which?">
+          <p>Both days are part of it.</p>
+        </EmptyState>
+      ) : found.error !== null ? (
+        <Problem error={found.error} again={() => void found.refetch()} />
+      ) : found.data === undefined ? (
+        <Skeleton lines={12} />
+      ) : (
+        <div className={found.isPlaceholderData ? "stack table-busy" : "stack"} aria-busy={found.isPlaceholderData}>
+          <Whole usage={found.data} by={by} measure={measure} unit={unit} range={range} view={view} />
+        </div>
+      )}
+    </>
+  );
+}
+
+function Bar({ view, usage, bound }: { view: View<Values>; usage: Usage | undefined; bound: boolean }) {
+  const may = useMay();
+  const currencies = usage?.currencies ?? [];
+  return (
+    <div className="table-bar usage-bar" role="search" aria-label="What is shown">
+      <SelectFilter label="Show" view={view} name="show" options={MEASURES} />
+      <SelectFilter label="By" view={view} name="by" options={BYS.filter((one) => !(bound && one === "tenant"))} />
+      <SelectFilter label="Of" view={view} name="range" options={PRESETS} />
+      {view.values.range === "custom" && <TextFilter label="From" view={view} name="from" type="date" />}
+      {view.values.range === "custom" && <TextFilter label="To, with it" view={view} name="to" type="date" />}
+      <SelectFilter label="Each" view={view} name="unit" options={[["", "As fits"], "hour", "day", "month"]} />
+      <SelectFilter label="Largest" view={view} name="top" options={["7", "15", "31"]} />
+      {currencies.length > 1 && (
+        <SelectFilter
+          label="Currency"
+          view={view}
+          name="currency"
+          options={[["", currencies[0]!], ...currencies.slice(1)]}
+        />
+      )}
+      {!bound && may("people:read") && (
+        <LookupFilter label="Tenant">
+          <TenantLookup value={view.values.tenant} onChange={(tenant) => view.set({ tenant })} />
+        </LookupFilter>
+      )}
+      {may("keys:read") && (
+        <LookupFilter label="Key">
+          <KeyLookup
+            {...(view.values.tenant === "" ? {} : { tenant: view.values.tenant })}
+            value={view.values.key}
+            onChange={(key) => view.set({ key })}
+          />
+        </LookupFilter>
+      )}
+    </div>
+  );
+}
+
+/** What it is narrowed to, each with a way out. */
+function Chips({ view }: { view: View<Values> }) {
+  const named = {
+    tenant: useNames("tenant", [view.values.tenant].filter(isId)),
+    project: useNames("project", [view.values.project].filter(isId)),
+    key: useNames("key", [view.values.key].filter(isId)),
+    adapter: useNames("adapter", [view.values.adapter].filter(isId)),
+  } as Partial<Record<By, Map<string, string>>>;
+  const set = BYS.filter((one) => view.values[one] !== "");
+  if (set.length === 0) return null;
+  return (
+    <div className="row chips" role="group" aria-label="Narrowed to">
+      <span className="note">Narrowed to</span>
+      {set.map((one) => {
+        const value = view.values[one];
+        const said = value === NONE ? MISSING[one] : (named[one]?.get(value) ?? value);
+        return (
+          <button
+            key={one}
+            type="button"
+            className="chip"
+            onClick={() => view.set({ [one]: "" })}
+            aria-label={`No longer narrowed to the ${one} ${said}`}
+          >
+            <span className="faint">{one}</span> {said} <span aria-hidden="true">×</span>
+          </button>
+        );
+      })}
+      {set.length > 1 && (
+        <button
+          type="button"
+          className="button button-quiet"
+          onClick={() => view.set(Object.fromEntries(set.map((one) => [one, ""])))}
+        >
+          Clear all
+        </button>
+      )}
+    </div>
+  );
+}
+
+function isId(value: string): boolean {
+  return value !== "" && value !== NONE;
+}
+
+function Whole({
+  usage,
+  by,
+  measure,
+  unit,
+  range,
+  view,
+}: {
+  usage: Usage;
+  by: By;
+  measure: Measure;
+  unit: Unit;
+  range: readonly [number, number];
+  view: View<Values>;
+}) {
+  const zone = useZone();
+  const kind = by === "model" || by === "tier" ? "tenant" : by;
+  const names = useNames(kind, kind === by ? usage.series.map((one) => one.id) : []);
+  const money = measure === "cost" || measure === "owed";
+  const known = [...names.values()].join();
+  // eslint-disable-next-line react-hooks/exhaustive-deps -- `names` is a new map at every render; `known` is its content
+  const shown = useMemo(() => seriesOf(usage, by, names), [usage, by, known]);
+  const series = useMemo(
+    () => shown.map((one) => ({ name: one.name, values: one.cells.map((cell) => measured(cell, measure)) })),
+    [shown, measure],
+  );
+  const say = (value: Exact) => (money ? decimal(value) : count(value));
+  const whole = summed(shown.flatMap((one) => one.cells));
+  const title = `${MEASURES.find(([name]) => name === measure)![1]} by ${by}${money ? `, ${usage.currency}` : ""}`;
+  if (shown.length === 0)
+    return (
+      <EmptyState title="Nothing was used in this time">
+        <p>
+          {moment(range[0], zone, "day")} to {moment(range[1] - 1, zone, "day")}. Another time, or fewer filters, may
+          have some.
+        </p>
+      </EmptyState>
+    );
+  const into = (id: string | null) =>
+    view.set({
+      [by]: id === null ? NONE : (by === "tenant" && names.get(id)) || id,
+      by: view.values[by] === "" ? INTO[by] : view.values.by,
+    });
+  const bySeries = view.values.table !== "time";
+  return (
+    <>
+      <Totals cell={whole} measure={measure} currency={usage.currency} />
+      <Chart
+        title={title}
+        kind="bars"
+        at={usage.at}
+        series={series}
+        say={say}
+        brief={money ? axisOf(series) : brief}
+        detail={unit === "hour" ? "minute" : "day"}
+        height={280}
+      />
+      <section className="stack usage-tables" aria-label="The same numbers">
+        <div className="row">
+          <div className="row" role="group" aria-label="Rows of the table">
+            <button
+              type="button"
+              className="button button-quiet"
+              aria-pressed={bySeries}
+              onClick={() => view.set({ table: "series" })}
+            >
+              By {by}
+            </button>
+            <button
+              type="button"
+              className="button button-quiet"
+              aria-pressed={!bySeries}
+              onClick={() => view.set({ table: "time" })}
+            >
+              By {unit}
+            </button>
+          </div>
+          {usage.others !== null && (
+            <span className="note">
+              The largest {usage.series.length} of {usage.series.length + usage.others.number}; “others” is the rest, so
+              that the sum is of all.
+            </span>
+          )}
+        </div>
+        {bySeries ? (
+          <SeriesTable title={title} by={by} shown={shown} measure={measure} currency={usage.currency} into={into} />
+        ) : (
+          <TimeTable title={title} at={usage.at} unit={unit} shown={shown} measure={measure} say={say} />
+        )}
+      </section>
+    </>
+  );
+}
+
+function Totals({ cell, measure, currency }: { cell: ReturnType<typeof summed>; measure: Measure; currency: string }) {
+  const tokens = cell.input + cell.cached + cell.output;
+  if (measure === "owed") {
+    return (
+      <Tiles>
+        <StatTile
+          label={`Owed in this time, ${currency}`}
+          value={decimal(cell.picos)}
+          note="Usage and corrections, exact."
+        />
+      </Tiles>
+    );
+  }
+  return (
+    <Tiles>
+      <StatTile label={`Cost, ${currency}`} value={rounded(cell.picos)} note={decimal(cell.picos)} />
+      <StatTile label="Requests" value={count(cell.requests)} />
+      <StatTile label="Tokens" value={brief(tokens)} note={count(tokens)} />
+      <StatTile
+        label="Input from the cache"
+        value={`${cell.input + cell.cached === 0n ? 0 : (Number((cell.cached * 1000n) / (cell.input + cell.cached)) / 10).toFixed(1)} %`}
+        note={`${count(cell.cached)} of ${count(cell.input + cell.cached)}`}
+      />
+    </Tiles>
+  );
+}
+
+/** Money at the axis: as many places as the highest of it needs. */
+function axisOf(series: readonly { values: readonly bigint[] }[]): (value: number) => string {
+  const highest = Math.max(
+    0,
+    ...(series[0]?.values ?? []).map((_, row) => series.reduce((all, one) => all + Number(one.values[row]), 0)),
+  );
+  const places = highest >= 10e12 ? 0 : highest >= 1e12 ? 1 : highest >= 1e11 ? 2 : highest >= 1e9 ? 3 : 6;
+  return (value) => rounded(BigInt(Math.round(value)), places);
+}
+
+/** The series by their names, which are unique: two keys may be called the same. */
+function seriesOf(usage: Usage, by: By, names: Map<string, string>): Shown[] {
+  const seen = new Map<string, number>();
+  const shown: Shown[] = usage.series.map(({ id, cells }) => {
+    const name =
+      id === null ? MISSING[by] : (names.get(id) ?? (id.length > 24 ? `${id.slice(0, 9)}…${id.slice(-4)}` : id));
+    const times = (seen.get(name) ?? 0) + 1;
+    seen.set(name, times);
+    return { id, name: times > 1 ? `${name} (${id?.slice(-4) ?? times})` : name, cells, others: false };
+  });
+  if (usage.others !== null)
+    shown.push({ id: null, name: `others (${count(usage.others.number)})`, cells: usage.others.cells, others: true });
+  return shown;
+}

@@ -1,0 +1,174 @@
+// The engine, each second: whose each page is, who waits and runs, who gives way, where adapters are.
+import { useEffect, useState } from "react";
+import { useMay } from "../../api";
+import {
+  Badge,
+  Link,
+  PageHead,
+  Section,
+  Skeleton,
+  StatTile,
+  Tiles,
+  count,
+  duration,
+  moment,
+  useView,
+  useZone,
+} from "../../kit";
+import type { EngineEvent } from "./liveArena";
+import { type Feed, Listening, grown, useFeed } from "./liveFeed";
+import { ArenaMap, useLook } from "./liveMap";
+import { Minutes } from "./liveMinutes";
+import { Adapters, Preemptions, Queues, Requests } from "./liveParts";
+import { WeightsBudget, useModels } from "../serve/modelParts";
+import "./live.css";
+
+const LATE_S = 5;
+
+export default function Live() {
+  const feed = useFeed();
+  const [paused, setPaused] = useState(false);
+  const late = useLateness(feed);
+  const { event, away } = feed;
+  return (
+    <>
+      {!paused && <Listening />}
+      <PageHead
+        title="Live engine"
+        note="Asked once a second while this page is looked at, and not while it is hidden."
+      >
+        <Standing feed={feed} paused={paused} late={late} />
+        <button type="button" className="button" aria-pressed={paused} onClick={() => setPaused(!paused)}>
+          {paused ? "Go on" : "Pause"}
+        </button>
+      </PageHead>
+      {away !== null && <Away away={away} event={event} />}
+      {event === null ? (
+        away === null && <Skeleton lines={10} />
+      ) : (
+        <Moment event={event} feed={feed} old={away !== null || late > LATE_S} />
+      )}
+    </>
+  );
+}
+
+/** How many seconds old what is shown is, by this page's clock: a stream that stopped is not silent about it. */
+function useLateness({ event }: Feed): number {
+  const [late, setLate] = useState(0);
+  useEffect(() => {
+    const came = performance.now();
+    setLate(0);
+    const timer = setInterval(() => setLate(Math.floor((performance.now() - came) / 1000)), 1000);
+    return () => clearInterval(timer);
+  }, [event]);
+  return late;
+}
+
+function Standing({ feed, paused, late }: { feed: Feed; paused: boolean; late: number }) {
+  const zone = useZone();
+  const [tone, words] = ((): ["good" | "warn" | "bad" | "plain", string] => {
+    if (paused) return ["plain", "Paused"];
+    if (feed.away !== null) return ["bad", "Away"];
+    if (feed.stream === "broken") return ["warn", "Connection lost, trying again"];
+    if (feed.event === null || feed.stream === "opening") return ["plain", "Opening"];
+    return late > LATE_S ? ["warn", `Nothing came for ${duration(late)}`] : ["good", "Live"];
+  })();
+  return (
+    <span className="live-standing">
+      <span role="status">
+        <Badge tone={tone}>{words}</Badge>
+      </span>
+      {feed.event !== null && <span className="faint num">as of {moment(feed.event.at, zone).slice(11)}</span>}
+    </span>
+  );
+}
+
+function Away({ away, event }: { away: NonNullable<Feed["away"]>; event: EngineEvent | null }) {
+  const zone = useZone();
+  return (
+    <div className="problem away" role="alert">
+      <p>
+        <b>No engine can be watched:</b> {away.reason}.
+      </p>
+      <p className="faint">
+        Since {moment(away.at, zone)}.{" "}
+        {event === null
+          ? "It is asked again each second."
+          : "Below is what was last seen; it is asked again each second."}{" "}
+        <Link to="/health">Health</Link> says what is down.
+      </p>
+    </div>
+  );
+}
+
+function Moment({ event, feed, old }: { event: EngineEvent; feed: Feed; old: boolean }) {
+  const view = useView({ tier: "", state: "", model: "", where: "" });
+  const models = useModels(useMay()("models:read")).data;
+  const look = useLook(event, models?.data);
+  return (
+    <div className={old ? "live live-old" : "live"}>
+      <Glance event={event} feed={feed} />
+      <ArenaMap event={event} look={look} />
+      {/* One model that always stays says nothing that the page does not say already. */}
+      {models !== undefined && (models.data.length > 1 || models.weights_bytes !== 0) && <WeightsBudget of={models} />}
+      <div className="live-two">
+        <Section title="Queues by tier" note="Below its floor nobody takes a tier's pages.">
+          <Queues event={event} palette={look.palette} />
+        </Section>
+        <Minutes event={event} samples={feed.samples} palette={look.palette} />
+      </div>
+      <div className="live-two">
+        <Section title="Preemptions, as they happen">
+          <Preemptions preemptions={feed.preemptions} />
+        </Section>
+        <Section title="Adapters, and where they are">
+          <Adapters event={event} view={view} />
+        </Section>
+      </div>
+      <Section title="Requests in flight">
+        <Requests event={event} view={view} />
+      </Section>
+      <p className="faint">
+        Engine <code>{event.epoch}</code>, step {count(event.steps)}.
+      </p>
+    </div>
+  );
+}
+
+function Glance({ event, feed }: { event: EngineEvent; feed: Feed }) {
+  const total = (name: "waiting" | "running") => event.tiers.reduce((sum, tier) => sum + tier[name], 0);
+  const free = event.arena.owners
+    .filter((one) => one.kind === "free" || one.kind === "cached")
+    .reduce((sum, one) => sum + one.pages, 0);
+  const steps = grown(feed.samples, "steps", 10);
+  const gave = grown(feed.samples, "preempted", 60);
+  const oldest = event.requests
+    .filter((one) => one.state === "waiting")
+    .reduce((most, one) => Math.max(most, one.age_s), 0);
+  return (
+    <Tiles>
+      <StatTile
+        label="Running"
+        value={count(total("running"))}
+        note={steps.over > 0 ? `${(steps.by / steps.over).toFixed(1)} steps a second` : "steps are being counted"}
+      />
+      <StatTile
+        label="Waiting"
+        value={count(total("waiting"))}
+        tone={total("waiting") > 0 ? "warn" : "plain"}
+        note={total("waiting") > 0 && oldest > 0 ? `the oldest for ${duration(oldest)}` : "nobody"}
+      />
+      <StatTile
+        label="Pages to be had"
+        value={`${event.arena.pages === 0 ? 0 : Math.round((100 * free) / event.arena.pages)} %`}
+        note={`${count(free)} free or cached of ${count(event.arena.pages)}`}
+      />
+      <StatTile
+        label="Gave way"
+        value={count(gave.by)}
+        tone={gave.by > 0 ? "warn" : "plain"}
+        note={gave.over < 59 ? `in the ${Math.round(gave.over)} s that one looks` : "in the last minute"}
+      />
+    </Tiles>
+  );
+}

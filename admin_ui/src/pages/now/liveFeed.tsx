@@ -1,0 +1,91 @@
+// What the engine said since one looks: the latest moment, the minutes before it, who gave way. It is kept while one is
+// on another page, so that the minutes are there when one comes back; nothing is asked meanwhile.
+import { useEffect, useSyncExternalStore } from "react";
+import { useEvents } from "../../api";
+import type { components } from "../../api/schema";
+import { type EngineEvent, ownerKey } from "./liveArena";
+
+export type Preemption = components["schemas"]["LivePreemption"];
+
+/** One second: pages by owner, and the counts that are differenced. */
+export interface Sample {
+  at: number;
+  pages: number;
+  owners: ReadonlyMap<string, number>;
+  steps: number;
+  preempted: number;
+}
+
+export interface Feed {
+  event: EngineEvent | null;
+  /** Why no engine can be watched, since when. */
+  away: { at: number; reason: string } | null;
+  samples: readonly Sample[];
+  /** The newest first. */
+  preemptions: readonly Preemption[];
+  stream: "opening" | "open" | "broken";
+}
+
+export const MINUTES = 5;
+const PREEMPTIONS_MAX = 100;
+const NOTHING: Feed = { event: null, away: null, samples: [], preemptions: [], stream: "opening" };
+
+let feed: Feed = NOTHING;
+const watchers = new Set<() => void>();
+
+function become(change: Partial<Feed>): void {
+  feed = { ...feed, ...change };
+  for (const watcher of watchers) watcher();
+}
+
+function sampleOf(event: EngineEvent): Sample {
+  const owners = new Map<string, number>();
+  for (const owner of event.arena.owners) owners.set(ownerKey(owner), (owners.get(ownerKey(owner)) ?? 0) + owner.pages);
+  const preempted = event.tiers.reduce((sum, tier) => sum + tier.preempted_total, 0);
+  return { at: event.at, pages: event.arena.pages, owners, steps: event.steps, preempted };
+}
+
+function take(event: EngineEvent): void {
+  const same = feed.event?.epoch === event.epoch; // another engine counts anew
+  const samples = same ? feed.samples.filter((one) => one.at > event.at - MINUTES * 60) : [];
+  const known = new Set(same ? feed.preemptions.map((one) => one.number) : []);
+  const fresh = event.preemptions.filter((one) => !known.has(one.number)).sort((a, b) => b.number - a.number);
+  become({
+    event,
+    away: null,
+    samples: [...samples, sampleOf(event)],
+    preemptions: [...fresh, ...(same ? feed.preemptions : [])].slice(0, PREEMPTIONS_MAX),
+  });
+}
+
+/** Listens for as long as it is there. */
+export function Listening() {
+  const stream = useEvents("/v1/admin/engine/live", {
+    engine: (data) => take(data as EngineEvent),
+    away: (data) => become({ away: data as Feed["away"] }),
+  });
+  useEffect(() => become({ stream }), [stream]);
+  return null;
+}
+
+export function useFeed(): Feed {
+  return useSyncExternalStore(
+    (watcher) => {
+      watchers.add(watcher);
+      return () => watchers.delete(watcher);
+    },
+    () => feed,
+  );
+}
+
+/** How much `count` grew in the last `seconds` that were seen, and over how many seconds that was. */
+export function grown(
+  samples: readonly Sample[],
+  count: "steps" | "preempted",
+  seconds: number,
+): { by: number; over: number } {
+  const last = samples.at(-1);
+  const first = samples.find((one) => last !== undefined && one.at >= last.at - seconds - 0.5);
+  if (last === undefined || first === undefined) return { by: 0, over: 0 };
+  return { by: last[count] - first[count], over: last.at - first.at };
+}

@@ -1,0 +1,307 @@
+// One request: how it went in time, what was held for it and what it came to, line by line of the ledger.
+import { type AnswerOf, useGet } from "../../api";
+import {
+  type Column,
+  Count,
+  DataTable,
+  EmptyState,
+  Facts,
+  Id,
+  Link,
+  Loaded,
+  Money,
+  PageHead,
+  Section,
+  ShortId,
+  Time,
+  count,
+  duration,
+  place,
+  sum,
+  useParam,
+  wholeList,
+} from "../../kit";
+import { AnsweredBy, TenantName } from "../parts/names";
+import { Standing } from "./requests";
+import "./requests.css";
+
+type Whole = AnswerOf<"/v1/admin/requests/{request_id}">;
+type Entry = Whole["entries"][number];
+type Correction = Whole["corrections"][number];
+const RUNS_MS = 2_000;
+
+export default function RequestPage() {
+  const request_id = useParam("request");
+  const found = useGet("/v1/admin/requests/{request_id}", { path: { request_id } });
+  const runs = found.data?.status === "held";
+  useGet(
+    "/v1/admin/requests/{request_id}",
+    { path: { request_id } },
+    { enabled: runs, ...(runs ? { everyMs: RUNS_MS } : {}) },
+  );
+  return (
+    <>
+      <PageHead
+        title="Request"
+        trail={<Link to="/requests">Requests</Link>}
+        note={
+          <>
+            <Id value={request_id} /> {found.data !== undefined && <Standing of={found.data} />}
+          </>
+        }
+      />
+      <Loaded of={found} lines={10}>
+        {(whole) => <Parts whole={whole} />}
+      </Loaded>
+    </>
+  );
+}
+
+function Parts({ whole }: { whole: Whole }) {
+  const { hold, usage } = whole;
+  const currency = whole.currency ?? undefined;
+  return (
+    <>
+      <Timings whole={whole} />
+      <div className="columns request-columns">
+        <Section title="What it was">
+          <Facts
+            facts={[
+              ["Tenant", <TenantName id={whole.tenant_id} />],
+              [
+                "Key",
+                <Link to={place("/keys", whole.key_id)}>
+                  <code>{whole.key_id}</code>
+                </Link>,
+              ],
+              ["Model or adapter", <AnsweredBy model={whole.model} adapter={whole.adapter} />],
+              ["Tier", <Link to="/tiers">{whole.tier}</Link>],
+              [
+                "Prompt",
+                <>
+                  <Count value={whole.prompt_tokens} /> tokens
+                  {whole.cached_tokens !== null && whole.cached_tokens > 0 && (
+                    <span className="faint">, {count(whole.cached_tokens)} of them cached</span>
+                  )}
+                </>,
+              ],
+              [
+                "Answer",
+                whole.completion_tokens === null ? (
+                  <span className="faint">not counted yet</span>
+                ) : (
+                  <>
+                    <Count value={whole.completion_tokens} /> tokens of at most {count(hold.max_tokens)}
+                  </>
+                ),
+              ],
+              ["Began", <Time at={whole.started_at} absolute />],
+              [
+                "Ended",
+                whole.ended_at === null ? (
+                  <span className="faint">it runs</span>
+                ) : (
+                  <Time at={whole.ended_at} absolute />
+                ),
+              ],
+              [
+                "Its text",
+                <span className="faint">is not kept: neither the prompt nor the answer is stored anywhere.</span>,
+              ],
+            ]}
+          />
+        </Section>
+        <Section title="What it came to">
+          <Facts
+            facts={[
+              [
+                "Cost",
+                whole.cost_picos === null ? (
+                  <span className="faint">{whole.status === "held" ? "known when it ends" : "nothing"}</span>
+                ) : (
+                  <b>
+                    <Money picos={whole.cost_picos} currency={currency} />
+                  </b>
+                ),
+              ],
+              ["Held before it ran", <Money picos={hold.hold_picos} currency={currency} />],
+              ["Settled of that", <Money picos={hold.settled_picos} currency={currency} />],
+              ["Price version", <ShortId value={hold.price_version_id} />],
+              [
+                "Counted in",
+                hold.windows.length === 0 ? (
+                  <span className="faint">no budget</span>
+                ) : (
+                  <ul>
+                    {hold.windows.map((one) => (
+                      <li key={one.budget_id}>
+                        <Link to="/budgets" query={{ search: one.budget_id }}>
+                          {one.budget_id}
+                        </Link>
+                      </li>
+                    ))}
+                  </ul>
+                ),
+              ],
+              ...(usage === null
+                ? []
+                : ([
+                    [
+                      "Made by the engine",
+                      <>
+                        <Count value={usage.made_tokens} /> tokens
+                        {usage.discarded_tokens > 0 && (
+                          <span className="faint">
+                            , {count(usage.discarded_tokens)} discarded ({usage.discard_reason})
+                          </span>
+                        )}
+                      </>,
+                    ],
+                    [
+                      "Gave way",
+                      usage.preemptions === 0 ? (
+                        <span className="faint">never</span>
+                      ) : (
+                        `${count(usage.preemptions)} times; ${count(usage.recomputed_tokens)} tokens computed again, ${count(usage.swapped_tokens)} swapped`
+                      ),
+                    ],
+                    ["Device time", duration(usage.device_s)],
+                  ] as const)),
+              ["Gateway", <ShortId value={hold.gateway_id} />],
+            ]}
+          />
+        </Section>
+      </div>
+      <Section title="Ledger" note="The lines of one transaction add up to 0.">
+        <Ledger entries={whole.entries} corrections={whole.corrections} />
+      </Section>
+    </>
+  );
+}
+
+/** Where its time went, from its arrival at the gateway: in the queue, until the first token, and making the rest. */
+function Timings({ whole }: { whole: Whole }) {
+  const { queue_s, ttft_s, duration_s } = whole;
+  if (queue_s === null || ttft_s === null) {
+    return (
+      <p className="note">
+        {whole.status === "held"
+          ? "It runs: its timings are known when it ends."
+          : "It was not settled, so nothing was timed."}
+      </p>
+    );
+  }
+  const whole_s = Math.max(ttft_s, duration_s ?? 0);
+  const parts = [
+    { name: "waited in the queue", seconds: queue_s, kind: "c7" },
+    { name: "until its first token", seconds: Math.max(0, ttft_s - queue_s), kind: "c0" },
+    { name: "making the rest", seconds: Math.max(0, whole_s - ttft_s), kind: "c2" },
+  ];
+  const total = Math.max(0.001, sumOf(parts.map((part) => part.seconds)));
+  let x = 0;
+  return (
+    <figure className="timings panel">
+      <figcaption>
+        First token after <b className="num">{duration(ttft_s)}</b>
+        {whole_s > ttft_s && (
+          <>
+            , ended after <b className="num">{duration(whole_s)}</b>
+          </>
+        )}{" "}
+        <span className="faint">since it arrived at the gateway</span>
+      </figcaption>
+      <svg
+        viewBox="0 0 100 6"
+        preserveAspectRatio="none"
+        role="img"
+        aria-label={parts.map((part) => `${part.name}: ${duration(part.seconds)}`).join(", ")}
+      >
+        {parts.map((part) => {
+          const width = (100 * part.seconds) / total;
+          x += width;
+          return <rect key={part.name} className={part.kind} x={x - width} width={width} height="6" />;
+        })}
+      </svg>
+      <ul>
+        {parts.map((part) => (
+          <li key={part.name}>
+            <svg viewBox="0 0 10 10" aria-hidden="true">
+              <rect className={part.kind} width="10" height="10" rx="2" />
+            </svg>
+            <span className="num">{duration(part.seconds)}</span> <span className="faint">{part.name}</span>
+          </li>
+        ))}
+      </ul>
+    </figure>
+  );
+}
+
+function sumOf(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}
+
+const ENTRIES: readonly Column<Entry>[] = [
+  { id: "account", header: "Account", cell: (one) => <b>{one.account}</b>, csv: (one) => one.account },
+  {
+    id: "meter",
+    header: "Meter",
+    cell: (one) => one.meter ?? <span className="faint">–</span>,
+    csv: (one) => one.meter,
+  },
+  {
+    id: "amount",
+    header: "Amount",
+    end: true,
+    cell: (one) => <Money picos={one.amount_picos} currency={one.currency} />,
+    csv: (one) => one.amount_picos,
+  },
+  {
+    id: "transaction",
+    header: "Transaction",
+    wide: true,
+    cell: (one) => <ShortId value={one.transaction_id} />,
+    csv: (one) => one.transaction_id,
+  },
+  { id: "at", header: "Recorded", cell: (one) => <Time at={one.recorded_at} absolute /> },
+];
+
+const CORRECTIONS: readonly Column<Correction>[] = [
+  { id: "id", header: "Correction", cell: (one) => <ShortId value={one.id} /> },
+  { id: "reason", header: "Why", cell: (one) => one.reason },
+  { id: "tokens", header: "Tokens", end: true, cell: (one) => <Count value={one.tokens} /> },
+  { id: "amount", header: "Amount", end: true, cell: (one) => <Money picos={one.picos} currency={one.currency} /> },
+  { id: "actor", header: "By", cell: (one) => <ShortId value={one.actor} /> },
+  { id: "at", header: "Made", cell: (one) => <Time at={one.created_at} absolute /> },
+];
+
+function Ledger({ entries, corrections }: { entries: readonly Entry[]; corrections: readonly Correction[] }) {
+  return (
+    <div className="stack">
+      <DataTable
+        label="Ledger lines"
+        list={wholeList(entries)}
+        columns={ENTRIES}
+        id={(one) => `${one.transaction_id}/${one.account}/${one.meter}`}
+        empty={
+          <EmptyState title="No line">
+            <p>Lines are written when a request is settled.</p>
+          </EmptyState>
+        }
+      />
+      {entries.length > 0 && (
+        <p className="faint">
+          Together: <Money picos={sum(entries.map((one) => one.amount_picos))} currency={entries[0]?.currency} />
+        </p>
+      )}
+      {corrections.length > 0 && (
+        <DataTable
+          label="Corrections"
+          list={wholeList(corrections)}
+          columns={CORRECTIONS}
+          id={(one) => one.id}
+          empty={null}
+        />
+      )}
+    </div>
+  );
+}

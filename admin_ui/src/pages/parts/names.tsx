@@ -1,0 +1,170 @@
+// Whose something is, by name: rows of the API carry identifiers, and people know slugs.
+import { useQueries, useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { type RowOf, api, useGet, useList, useMay } from "../../api";
+import { Link, Lookup, ShortId, place } from "../../kit";
+
+const KEPT_MS = 300_000;
+const FIRST = 500;
+
+type Kind = "tenant" | "project" | "key" | "adapter";
+const PATHS = {
+  tenant: "/v1/admin/tenants",
+  project: "/v1/admin/projects",
+  key: "/v1/admin/keys",
+  adapter: "/v1/admin/adapters",
+} as const;
+const NEEDS = { tenant: "people:read", project: "people:read", key: "keys:read", adapter: "adapters:read" } as const;
+
+interface Named {
+  id: string;
+  name: string;
+  slug?: string;
+  last4?: string;
+}
+
+function said(kind: Kind, row: Named): string {
+  if (kind === "tenant") return row.slug ?? row.name;
+  return kind === "key" && row.last4 !== undefined ? `${row.name} …${row.last4}` : row.name;
+}
+
+/** The names of these, by id; one that is not known (yet) is missing. Each is asked for by itself, once; projects have no
+ * address of their own, so their first five hundred are asked for at once. */
+export function useNames(kind: Kind, ids: readonly (string | null)[]): Map<string, string> {
+  const may = useMay()(NEEDS[kind]);
+  const wanted = [...new Set(ids)].filter((id): id is string => id !== null && id !== "");
+  const whole = kind === "project";
+  const list = useQuery({
+    queryKey: [PATHS[kind], "names"],
+    queryFn: () => api.get(PATHS[kind] as "/v1/admin/projects", { query: { limit: FIRST } }),
+    enabled: may && whole && wanted.length > 0,
+    staleTime: KEPT_MS,
+  });
+  const single = useQueries({
+    queries: (whole ? [] : wanted).map((id) => ({
+      queryKey: [PATHS[kind], "name", id],
+      queryFn: () => api.get(`${PATHS[kind]}/{id}` as never, { path: { id } } as never) as Promise<Named>,
+      enabled: may,
+      staleTime: KEPT_MS,
+      retry: false,
+    })),
+    combine: (all) => all.map((one) => one.data),
+  });
+  const found = new Map<string, string>();
+  for (const row of list.data?.data ?? []) found.set(row.id, said(kind, row));
+  single.forEach((row, index) => row !== undefined && found.set(wanted[index]!, said(kind, row)));
+  return found;
+}
+
+type Tenant = RowOf<"/v1/admin/tenants">;
+type Project = RowOf<"/v1/admin/projects">;
+
+/** Tenants by id, as far as the first 500 go; one beyond them is asked for by itself where its name is shown. */
+export function useTenants(): ReadonlyMap<string, Tenant> {
+  const { rows } = useList("/v1/admin/tenants", {}, { limit: FIRST });
+  return useMemo(() => new Map(rows.map((tenant) => [tenant.id, tenant])), [rows]);
+}
+
+export function useProjects(): ReadonlyMap<string, Project> {
+  const { rows } = useList("/v1/admin/projects", {}, { limit: FIRST });
+  return useMemo(() => new Map(rows.map((project) => [project.id, project])), [rows]);
+}
+
+/** Adapters by id, as far as the first 500 go. */
+export function useAdapters(): ReadonlyMap<string, RowOf<"/v1/admin/adapters">> {
+  const { rows } = useList("/v1/admin/adapters", {}, { limit: FIRST });
+  return useMemo(() => new Map(rows.map((adapter) => [adapter.id, adapter])), [rows]);
+}
+
+export function TenantName({ id }: { id: string }) {
+  const tenants = useTenants();
+  const known = tenants.get(id);
+  const asked = useGet(
+    "/v1/admin/tenants/{tenant_id}",
+    { path: { tenant_id: id } },
+    { enabled: known === undefined && tenants.size > 0 },
+  );
+  const tenant = known ?? asked.data;
+  return tenant === undefined ? (
+    <ShortId value={id} />
+  ) : (
+    <Link to={place("/tenants", tenant.slug)} title={tenant.name}>
+      {tenant.slug}
+    </Link>
+  );
+}
+
+export function ProjectName({ id }: { id: string }) {
+  const project = useProjects().get(id);
+  return project === undefined ? <ShortId value={id} /> : <>{project.name}</>;
+}
+
+/** A key's name, asked for by itself: few rows of a page have one. */
+export function KeyName({ id }: { id: string }) {
+  const may = useMay()("keys:read");
+  const { data } = useGet("/v1/admin/keys/{key_id}", { path: { key_id: id } }, { enabled: may });
+  return data === undefined ? (
+    <ShortId value={id} />
+  ) : (
+    <Link to={place("/keys", id)} title={id}>
+      {data.name}
+    </Link>
+  );
+}
+
+interface Control {
+  id?: string;
+  label?: string;
+  value: string;
+  onChange: (value: string) => void;
+  placeholder?: string;
+}
+
+/** A project of the tenant, by id. */
+export function ProjectLookup({ tenant, ...control }: Control & { tenant: string }) {
+  return (
+    <Lookup
+      label="Project"
+      placeholder="All projects"
+      {...control}
+      path="/v1/admin/projects"
+      query={{ tenant }}
+      choice={(project) => ({ value: project.id, said: project.name })}
+    />
+  );
+}
+
+/** A key, by id; those of a tenant, and those that still work (`status`), alone. */
+export function KeyLookup({ tenant, status, ...control }: Control & { tenant?: string; status?: "active" }) {
+  const query = { ...(tenant === undefined ? {} : { tenant }), ...(status === undefined ? {} : { status }) };
+  const known = useNames("key", [control.value]).get(control.value);
+  const choice = (key: RowOf<"/v1/admin/keys">) => ({ value: key.id, said: `${key.name} …${key.last4}`, note: key.id });
+  return (
+    <Lookup
+      label="Key"
+      placeholder="All keys"
+      {...control}
+      {...(known === undefined ? {} : { said: known })}
+      path="/v1/admin/keys"
+      query={query}
+      choice={choice}
+    />
+  );
+}
+
+/** A tenant's slug where the whole row is a link already. */
+export function TenantText({ id }: { id: string }) {
+  const name = useNames("tenant", [id]).get(id);
+  return <b>{name ?? `${id.slice(0, 9)}…${id.slice(-4)}`}</b>;
+}
+
+/** The adapter, or the base model that answered alone. */
+export function AnsweredBy({ model, adapter }: { model: string; adapter: string | null }) {
+  const known = useAdapters();
+  if (adapter === null) return <>{model}</>;
+  return (
+    <Link to={place("/adapters", adapter)}>
+      <b>{known.get(adapter)?.name ?? <ShortId value={adapter} />}</b>
+    </Link>
+  );
+}

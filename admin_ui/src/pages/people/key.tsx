@@ -1,0 +1,236 @@
+// One key: whether it works, what it used, what bounds it, and who changed it.
+import { useMemo, useState } from "react";
+import { type AnswerOf, api, useGet, useMay, useSession, useWrite } from "../../api";
+import {
+  Chart,
+  ConfirmDialog,
+  Count,
+  Dialog,
+  EmptyState,
+  Facts,
+  Id,
+  Link,
+  Loaded,
+  PageHead,
+  Problem,
+  Section,
+  Skeleton,
+  Tabs,
+  Time,
+  brief,
+  count,
+  toast,
+  useNow,
+  useParam,
+} from "../../kit";
+import { AuditTable } from "../parts/auditTable";
+import { BudgetTable } from "../money/budgetTable";
+import { KeyForm, RotateForm } from "./keyForms";
+import { KeyState, KindOf, stateOf } from "./keys";
+import { KeyName, ProjectName, TenantName } from "../parts/names";
+import { SecretDialog, type Shown } from "../parts/secret";
+
+type Key = AnswerOf<"/v1/admin/keys/{key_id}">;
+
+export default function KeyPage() {
+  const key_id = useParam("key");
+  const found = useGet("/v1/admin/keys/{key_id}", { path: { key_id } });
+  return (
+    <Loaded of={found} lines={8}>
+      {(key) => <Whole of={key} key={key.id} />}
+    </Loaded>
+  );
+}
+
+function Whole({ of: key }: { of: Key }) {
+  const may = useMay();
+  const session = useSession();
+  const [open, setOpen] = useState<"edit" | "rotate" | "revoke" | null>(null);
+  const [shown, setShown] = useState<Shown | null>(null);
+  const close = () => setOpen(null);
+  const revoke = useWrite(
+    () => api.post("/v1/admin/keys/{key_id}/revoke", { path: { key_id: key.id } }),
+    ["/v1/admin/keys", "/v1/admin/audit_log"],
+  );
+  const ended = stateOf(key, useNow()) !== "active";
+  return (
+    <>
+      <PageHead
+        title={key.name}
+        trail={<Link to="/keys">Keys</Link>}
+        note={
+          <>
+            <code>
+              {key.prefix}…{key.last4}
+            </code>{" "}
+            <KeyState of={key} />
+          </>
+        }
+      >
+        {may("keys:write") && !ended && (
+          <>
+            <button type="button" className="button" onClick={() => setOpen("revoke")}>
+              Revoke
+            </button>
+            {key.rotated_to === null && (
+              <button type="button" className="button" onClick={() => setOpen("rotate")}>
+                Rotate
+              </button>
+            )}
+            {key.kind !== "admin" && (
+              <button type="button" className="button button-main" onClick={() => setOpen("edit")}>
+                Edit
+              </button>
+            )}
+          </>
+        )}
+      </PageHead>
+      <Tabs
+        label={`Of ${key.name}`}
+        tabs={[
+          { id: "about", label: "About", content: () => <About of={key} /> },
+          ...(may("money:read") && key.kind !== "admin" && key.tenant_id !== null
+            ? [
+                {
+                  id: "budgets",
+                  label: "Budgets",
+                  content: () => (
+                    <BudgetTable
+                      label={`Budgets of ${key.name}`}
+                      query={{ search: key.id }}
+                      empty={
+                        <EmptyState title="No budget of its own">
+                          <p>Those of its project and tenant bound it.</p>
+                        </EmptyState>
+                      }
+                    />
+                  ),
+                },
+              ]
+            : []),
+          ...(may("audit:read")
+            ? [{ id: "changes", label: "Changes", content: () => <AuditTable object={key.id} /> }]
+            : []),
+        ]}
+      />
+      <Dialog open={open === "edit"} onClose={close} title={`Edit ${key.name}`} keep>
+        <KeyForm of={key} tenant={key.tenant_id ?? ""} onDone={close} />
+      </Dialog>
+      <Dialog
+        open={open === "rotate"}
+        onClose={close}
+        title={`Rotate ${key.name}`}
+        note="A new key like this one, with a secret of its own."
+        keep
+      >
+        <RotateForm
+          of={key}
+          onCancel={close}
+          onDone={(made) => {
+            close();
+            setShown(made);
+          }}
+        />
+      </Dialog>
+      <ConfirmDialog
+        open={open === "revoke"}
+        onClose={close}
+        title={`Revoke ${key.name}?`}
+        verb="Revoke"
+        name={key.name}
+        deed={async () => {
+          await revoke.mutateAsync();
+          toast(`${key.name} is revoked.`);
+        }}
+      >
+        Every gateway refuses it within a second. It cannot be taken back; its usage and invoices stay.
+        {key.id === session.key.id && <b> You are signed in with it: this ends your session.</b>}
+      </ConfirmDialog>
+      <SecretDialog shown={shown} onStored={() => setShown(null)} />
+    </>
+  );
+}
+
+function About({ of: key }: { of: Key }) {
+  const may = useMay();
+  return (
+    <>
+      <Facts
+        facts={[
+          ["Id", <Id value={key.id} />],
+          [
+            "Tenant",
+            key.tenant_id === null ? <span className="faint">the operator</span> : <TenantName id={key.tenant_id} />,
+          ],
+          ...(key.project_id === null ? [] : [["Project", <ProjectName id={key.project_id} />] as const]),
+          ["Kind", <KindOf of={key} />],
+          ...(key.kind === "admin"
+            ? []
+            : [
+                ["Tier", key.tier ?? <span className="faint">the tenant's</span>] as const,
+                [
+                  "Default max_tokens",
+                  key.default_max_tokens === null ? (
+                    <span className="faint">the project's, the tenant's or the model's</span>
+                  ) : (
+                    <Count value={key.default_max_tokens} />
+                  ),
+                ] as const,
+              ]),
+          ["Created", <Time at={key.created_at} absolute />],
+          ["Last used", <Time at={key.last_used_at} absolute />],
+          ["Expires", <Time at={key.expires_at} absolute />],
+          ...(key.revoked_at === null ? [] : [["Revoked", <Time at={key.revoked_at} absolute />] as const]),
+          ...(key.rotated_to === null ? [] : [["Rotated to", <KeyName id={key.rotated_to} />] as const]),
+        ]}
+      />
+      {key.kind !== "admin" && may("usage:read") && (
+        <Section
+          title="Use"
+          actions={
+            <Link to="/requests" query={{ key_id: key.id }}>
+              Its requests
+            </Link>
+          }
+        >
+          <DailyTokens of={key} />
+        </Section>
+      )}
+    </>
+  );
+}
+
+const DAYS = 30;
+
+function DailyTokens({ of: key }: { of: Key }) {
+  const start = useMemo(() => Math.floor(Date.now() / 86_400_000 - DAYS + 1) * 86_400, []);
+  const found = useGet("/v1/organization/usage/completions", {
+    query: { start_time: start, bucket_width: "1d", limit: DAYS, api_key_ids: [key.id] },
+  });
+  const drawn = useMemo(() => {
+    const buckets = found.data?.data ?? [];
+    const of = (pick: (row: (typeof buckets)[number]["results"][number]) => number) =>
+      buckets.map((bucket) => bucket.results.reduce((all, row) => all + pick(row), 0));
+    return {
+      at: buckets.map((bucket) => bucket.start_time),
+      series: [
+        { name: "Prompt", values: of((row) => row.input_tokens - row.input_cached_tokens) },
+        { name: "Cached prompt", values: of((row) => row.input_cached_tokens) },
+        { name: "Completion", values: of((row) => row.output_tokens) },
+      ],
+    };
+  }, [found.data]);
+  if (found.error !== null) return <Problem error={found.error} again={() => void found.refetch()} />;
+  if (found.data === undefined) return <Skeleton lines={6} />;
+  return (
+    <Chart
+      title="Tokens each day"
+      kind="bars"
+      at={drawn.at}
+      series={drawn.series}
+      detail="day"
+      say={count}
+      brief={brief}
+    />
+  );
+}

@@ -1,0 +1,332 @@
+// The forms of keys: a new one, a change, a rotation. Each new secret is handed on to be shown once.
+import { type AnswerOf, type RowOf, api, useGet, useMay, useSession, useWrite } from "../../api";
+import {
+  Form,
+  LookupField,
+  SelectField,
+  TenantLookup,
+  TextField,
+  moment,
+  numberOf,
+  toast,
+  useForm,
+  useNow,
+  useZone,
+  wrong,
+} from "../../kit";
+import { ProjectLookup } from "../parts/names";
+import { type Shown, curlOf } from "../parts/secret";
+
+export type Key = RowOf<"/v1/admin/keys">;
+type Made = AnswerOf<"/v1/admin/keys", "post">;
+type Role = NonNullable<Key["role"]>;
+const KEYS = ["/v1/admin/keys", "/v1/admin/audit_log", "/v1/admin/budgets"];
+
+const ROLES_SAID: readonly (readonly [Role, string])[] = [
+  ["read_only", "Read only: sees everything"],
+  ["finance", "Finance: prices, budgets, billing, exports"],
+  ["operator", "Operator: all but prices and billing"],
+  ["tenant_admin", "Tenant admin: one tenant's own things"],
+  ["owner", "Owner: everything"],
+];
+/** What each role may make keys of; the API decides, this spares a refusal. */
+const GRANTS: Record<Role, readonly Role[]> = {
+  owner: ["owner", "operator", "finance", "tenant_admin", "read_only"],
+  operator: ["operator", "tenant_admin", "read_only"],
+  finance: [],
+  tenant_admin: ["tenant_admin"],
+  read_only: [],
+};
+const MAX_TOKENS_HINT = "For a request that names none. Blank: the project's, the tenant's or the model's.";
+
+/** The base model that an example calls, where one may see it. */
+export function useExampleModel(): string | undefined {
+  const may = useMay()("engine:read");
+  return useGet("/v1/admin/models", undefined, { enabled: may }).data?.data.find((model) => model.state === "serving")
+    ?.name;
+}
+
+function shownOf(made: Made, model: string | undefined): Shown {
+  return {
+    title: `The secret of ${made.name}`,
+    secret: made.secret,
+    note: "It is shown this once. What is kept of it is a hash, so nobody can read it again: not you, not Laneway.",
+    example: {
+      label: made.kind === "admin" ? "Sign in with it" : "Call with it",
+      text: curlOf(made.kind, made.secret, model),
+    },
+  };
+}
+
+export function NewKeyForm({
+  tenant,
+  onDone,
+  onCancel,
+}: {
+  tenant: string;
+  onDone: (shown: Shown) => void;
+  onCancel: () => void;
+}) {
+  const session = useSession();
+  const may = useMay();
+  const model = useExampleModel();
+  const tiers = useGet("/v1/admin/tiers", undefined, { enabled: may("engine:read") }).data?.data;
+  const own = session.tenant?.slug;
+  const form = useForm({
+    name: "",
+    kind: "live",
+    role: "read_only",
+    tenant: own ?? tenant,
+    project: "",
+    tier: "",
+    expires_at: "",
+    default_max_tokens: "",
+  });
+  const create = useWrite(
+    (body: Parameters<typeof api.post<"/v1/admin/keys">>[1]["body"]) => api.post("/v1/admin/keys", { body }),
+    KEYS,
+  );
+  const { values } = form;
+  const roles = GRANTS[session.role];
+  const admin = values.kind === "admin";
+  const role = admin ? ((roles.includes(values.role as Role) ? values.role : (roles[0] ?? "")) as Role) : null;
+  const ofTenant = !admin || role === "tenant_admin";
+  const inDays = (days: number) =>
+    form.set("expires_at", new Date(Date.now() + days * 86_400_000).toISOString().slice(0, 10));
+  return (
+    <Form
+      form={form}
+      verb="Create key"
+      onCancel={onCancel}
+      save={async () => {
+        if (values.name.trim() === "") throw wrong("name", "A key needs a name: who or what holds it.");
+        if (ofTenant && values.tenant === "") throw wrong("tenant", "Whose key it is must be said.");
+        const made = await create.mutateAsync({
+          name: values.name.trim(),
+          kind: values.kind as "live",
+          role,
+          tenant: ofTenant ? values.tenant : null,
+          project: ofTenant && values.project !== "" ? values.project : null,
+          tier: admin || values.tier.trim() === "" ? null : values.tier.trim(),
+          expires_at: endOf(values.expires_at),
+          default_max_tokens: admin ? null : numberOf(values.default_max_tokens, "default_max_tokens"),
+        });
+        onDone(shownOf(made, model));
+      }}
+    >
+      <div className="field-row">
+        <TextField
+          form={form}
+          name="name"
+          label="Name"
+          autoFocus
+          placeholder="search production"
+          hint="Who or what holds it."
+        />
+        <SelectField
+          form={form}
+          name="kind"
+          label="Kind"
+          options={[
+            ["live", "live: calls models"],
+            ["test", "test: calls models"],
+            ...(roles.length > 0 ? [["admin", "admin: administers"] as const] : []),
+          ]}
+        />
+      </div>
+      {admin && (
+        <SelectField
+          form={{ ...form, values: { ...values, role: role ?? "" } }}
+          name="role"
+          label="Role"
+          options={ROLES_SAID.filter(([one]) => roles.includes(one))}
+          hint="At most what your own key may."
+        />
+      )}
+      {ofTenant && (
+        <div className="field-row">
+          {own === undefined && (
+            <LookupField
+              form={form}
+              name="tenant"
+              label="Tenant"
+              control={(props) => (
+                <TenantLookup
+                  {...props}
+                  onChange={(slug) => {
+                    form.set("tenant", slug);
+                    form.set("project", "");
+                  }}
+                />
+              )}
+            />
+          )}
+          {values.tenant !== "" && (
+            <LookupField
+              form={form}
+              name="project"
+              label="Project"
+              optional
+              hint="Blank: the default one."
+              control={(props) => <ProjectLookup {...props} tenant={values.tenant} />}
+            />
+          )}
+        </div>
+      )}
+      {!admin && (
+        <div className="field-row">
+          {tiers === undefined ? (
+            <TextField
+              form={form}
+              name="tier"
+              label="Tier"
+              optional
+              hint="Blank: the tenant's. It can only be lower."
+            />
+          ) : (
+            <SelectField
+              form={form}
+              name="tier"
+              label="Tier"
+              options={[["", "the tenant's"], ...tiers.map((tier) => tier.name)]}
+              hint="At most the tenant's."
+            />
+          )}
+          <TextField
+            form={form}
+            name="default_max_tokens"
+            label="Default max_tokens"
+            type="number"
+            unit="tokens"
+            optional
+            hint={MAX_TOKENS_HINT}
+          />
+        </div>
+      )}
+      <TextField
+        form={form}
+        name="expires_at"
+        label="Expires"
+        type="date"
+        optional
+        hint={
+          <>
+            At the end of that day in UTC.{" "}
+            {(
+              [
+                [30, "30 days"],
+                [90, "90 days"],
+                [365, "a year"],
+              ] as const
+            ).map(([days, said]) => (
+              <button key={days} type="button" className="copy" onClick={() => inDays(days)}>
+                {said}
+              </button>
+            ))}
+          </>
+        }
+      />
+    </Form>
+  );
+}
+
+/** The last second of a day in UTC; null for none. */
+function endOf(day: string): number | null {
+  if (day === "") return null;
+  const begin = Date.parse(`${day}T00:00:00Z`) / 1000;
+  if (Number.isNaN(begin)) throw wrong("expires_at", `'${day}' is no day.`);
+  return begin + 86_399;
+}
+
+export function KeyForm({ of: key, tenant, onDone }: { of: Key; tenant: string; onDone: () => void }) {
+  const form = useForm({ project: key.project_id ?? "", default_max_tokens: key.default_max_tokens?.toString() ?? "" });
+  const change = useWrite(
+    (body: Parameters<typeof api.patch<"/v1/admin/keys/{key_id}">>[1]["body"]) =>
+      api.patch("/v1/admin/keys/{key_id}", { path: { key_id: key.id }, body }),
+    KEYS,
+  );
+  return (
+    <Form
+      form={form}
+      verb="Save"
+      onCancel={onDone}
+      save={async (values) => {
+        await change.mutateAsync({
+          ...(values.project !== "" && values.project !== key.project_id ? { project: values.project } : {}),
+          default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+        });
+        toast("Saved. Every gateway goes by it within a second.");
+        onDone();
+      }}
+    >
+      <LookupField
+        form={form}
+        name="project"
+        label="Project"
+        hint="Its requests count in that project's budgets from then on."
+        control={(props) => <ProjectLookup {...props} tenant={tenant} />}
+      />
+      <TextField
+        form={form}
+        name="default_max_tokens"
+        label="Default max_tokens"
+        type="number"
+        unit="tokens"
+        optional
+        hint={MAX_TOKENS_HINT}
+      />
+    </Form>
+  );
+}
+
+const OVERLAPS = [
+  ["86400", "a day"],
+  ["0", "not at all: it ends at once"],
+  ["3600", "an hour"],
+  ["604800", "7 days"],
+  ["2592000", "30 days"],
+] as const;
+
+export function RotateForm({
+  of: key,
+  onDone,
+  onCancel,
+}: {
+  of: Key;
+  onDone: (shown: Shown) => void;
+  onCancel: () => void;
+}) {
+  const form = useForm({ overlap_s: "86400" });
+  const model = useExampleModel();
+  const now = useNow();
+  const zone = useZone();
+  const rotate = useWrite(
+    (overlap_s: number) =>
+      api.post("/v1/admin/keys/{key_id}/rotate", { path: { key_id: key.id }, body: { overlap_s } }),
+    KEYS,
+  );
+  const overlap = Number(form.values.overlap_s);
+  const ends = Math.min(now + overlap, key.expires_at ?? Infinity);
+  return (
+    <Form
+      form={form}
+      verb="Rotate"
+      onCancel={onCancel}
+      save={async () => onDone(shownOf(await rotate.mutateAsync(overlap), model))}
+    >
+      <SelectField
+        form={form}
+        name="overlap_s"
+        label="The old secret still works for"
+        options={OVERLAPS}
+        hint={
+          overlap === 0 ? (
+            "Whoever still uses it is refused within a second."
+          ) : (
+            <>Until {moment(ends, zone, "minute")}. Both keys count in the budgets and rate limits that this key has.</>
+          )
+        }
+      />
+    </Form>
+  );
+}

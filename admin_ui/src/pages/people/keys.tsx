@@ -1,0 +1,213 @@
+// Keys of all tenants: who holds one, whether it works, and when it was used last.
+import { useState } from "react";
+import { useList, useMay, useSession } from "../../api";
+import {
+  Badge,
+  type Column,
+  DataTable,
+  Dialog,
+  EmptyState,
+  LookupFilter,
+  PageHead,
+  SelectFilter,
+  TenantLookup,
+  Time,
+  iso,
+  moment,
+  place,
+  useNow,
+  useView,
+  useZone,
+} from "../../kit";
+import { type Key, NewKeyForm } from "./keyForms";
+import { ProjectLookup, ProjectName, TenantName, useTenants } from "../parts/names";
+import { SecretDialog, type Shown } from "../parts/secret";
+
+const SOON_S = 14 * 86_400;
+export const ROLES = ["owner", "operator", "finance", "tenant_admin", "read_only"] as const;
+
+/** As the list's filter names it. */
+export function stateOf({ revoked_at, expires_at }: Key, now: number): "revoked" | "expired" | "active" {
+  if (revoked_at !== null) return "revoked";
+  return expires_at !== null && expires_at <= now ? "expired" : "active";
+}
+
+/** Whether a key works, and whether it will not for long. */
+export function KeyState({ of: key }: { of: Key }) {
+  const now = useNow();
+  const zone = useZone();
+  const state = stateOf(key, now);
+  if (state !== "active") return <Badge>{state}</Badge>;
+  if (key.expires_at !== null && key.expires_at - now < SOON_S) {
+    return (
+      <span title={moment(key.expires_at, zone)}>
+        <Badge tone="warn">{key.rotated_to === null ? "expires soon" : "rotated, ends soon"}</Badge>
+      </span>
+    );
+  }
+  return <Badge tone="good">active</Badge>;
+}
+
+export function KindOf({ of: key }: { of: Key }) {
+  return key.kind === "admin" ? <Badge tone="accent">{key.role?.replace("_", " ") ?? "admin"}</Badge> : <>{key.kind}</>;
+}
+
+/** The tier that its requests run in; faint where it is the tenant's. */
+function TierOf({ of: key }: { of: Key }) {
+  const tenants = useTenants();
+  if (key.kind === "admin") return <span className="faint">–</span>;
+  return key.tier !== null ? (
+    <>{key.tier}</>
+  ) : (
+    <span className="faint" title="the tenant's">
+      {tenants.get(key.tenant_id ?? "")?.tier ?? "the tenant's"}
+    </span>
+  );
+}
+
+const COLUMNS: readonly Column<Key>[] = [
+  { id: "name", header: "Key", sort: "name", cell: (key) => <b>{key.name}</b>, csv: (key) => key.name },
+  {
+    id: "secret",
+    header: "Secret",
+    cell: (key) => (
+      <code className="no-break">
+        {key.prefix}…{key.last4}
+      </code>
+    ),
+    csv: (key) => `${key.prefix}…${key.last4}`,
+  },
+  {
+    id: "tenant",
+    header: "Tenant",
+    cell: (key) =>
+      key.tenant_id === null ? <span className="faint">operator</span> : <TenantName id={key.tenant_id} />,
+    csv: (key) => key.tenant_id,
+  },
+  {
+    id: "project",
+    header: "Project",
+    cell: (key) => (key.project_id === null ? <span className="faint">–</span> : <ProjectName id={key.project_id} />),
+    csv: (key) => key.project_id,
+  },
+  { id: "kind", header: "Kind", sort: "kind", cell: (key) => <KindOf of={key} />, csv: (key) => key.role ?? key.kind },
+  { id: "tier", header: "Tier", sort: "tier", wide: true, cell: (key) => <TierOf of={key} />, csv: (key) => key.tier },
+  { id: "state", header: "State", cell: (key) => <KeyState of={key} />, csv: (key) => stateOf(key, Date.now() / 1000) },
+  {
+    id: "used",
+    header: "Last used",
+    sort: "last_used_at",
+    cell: (key) => <Time at={key.last_used_at} />,
+    csv: (key) => iso(key.last_used_at),
+  },
+  {
+    id: "expires",
+    header: "Expires",
+    sort: "expires_at",
+    wide: true,
+    cell: (key) => <Time at={key.expires_at} />,
+    csv: (key) => iso(key.expires_at),
+  },
+  {
+    id: "created",
+    header: "Created",
+    sort: "created_at",
+    wide: true,
+    cell: (key) => <Time at={key.created_at} />,
+    csv: (key) => iso(key.created_at),
+  },
+];
+
+export default function Keys() {
+  const view = useView({
+    search: "",
+    sort: "-created_at",
+    tenant: "",
+    project: "",
+    status: "active",
+    kind: "",
+    role: "",
+  });
+  const list = useList("/v1/admin/keys", { query: view.values });
+  const may = useMay()("keys:write");
+  const [creating, setCreating] = useState(false);
+  const [shown, setShown] = useState<Shown | null>(null);
+  const own = useSession().tenant?.slug;
+  const { tenant, project } = view.values;
+  const create = may && (
+    <button type="button" className="button button-main" onClick={() => setCreating(true)}>
+      New key
+    </button>
+  );
+  const filters = (
+    <>
+      {own === undefined && (
+        <LookupFilter label="Tenant">
+          <TenantLookup value={tenant} onChange={(value) => view.set({ tenant: value, project: "" })} />
+        </LookupFilter>
+      )}
+      {(own ?? tenant) !== "" && (
+        <LookupFilter label="Project">
+          <ProjectLookup tenant={own ?? tenant} value={project} onChange={(value) => view.set({ project: value })} />
+        </LookupFilter>
+      )}
+      <SelectFilter
+        label="State"
+        view={view}
+        name="status"
+        options={[
+          ["active", "Active"],
+          ["expiring", "Expires soon"],
+          ["expired", "Expired"],
+          ["revoked", "Revoked"],
+          ["", "Any"],
+        ]}
+      />
+      <SelectFilter label="Kind" view={view} name="kind" options={[["", "Any"], "live", "test", "admin"]} />
+      <SelectFilter
+        label="Role"
+        view={view}
+        name="role"
+        options={[["", "Any"], ...ROLES.map((role) => [role, role.replace("_", " ")] as const)]}
+      />
+    </>
+  );
+  return (
+    <>
+      <PageHead
+        title="Keys"
+        note="What calls and administers Laneway. A secret is shown once, when its key is made; from then on it is known by its last four."
+      >
+        {create}
+      </PageHead>
+      <DataTable
+        label="Keys"
+        list={list}
+        columns={COLUMNS}
+        id={(key) => key.id}
+        to={(key) => place("/keys", key.id)}
+        view={view}
+        search="Name, id or last four"
+        filters={filters}
+        csv
+        empty={
+          <EmptyState title="No key works now">
+            <p>Without one nobody can call.</p>
+            {create}
+          </EmptyState>
+        }
+      />
+      <Dialog open={creating} onClose={() => setCreating(false)} title="New key" keep>
+        <NewKeyForm
+          tenant={tenant}
+          onDone={(made) => {
+            setCreating(false);
+            setShown(made);
+          }}
+          onCancel={() => setCreating(false)}
+        />
+      </Dialog>
+      <SecretDialog shown={shown} onStored={() => setShown(null)} />
+    </>
+  );
+}

@@ -1,0 +1,207 @@
+// The forms of tenants and their projects.
+import { type AnswerOf, type RowOf, api, useGet, useMay, useWrite } from "../../api";
+import { CheckField, Form, type FormState, SelectField, TextField, numberOf, toast, useForm } from "../../kit";
+
+const TENANTS = ["/v1/admin/tenants", "/v1/admin/audit_log"];
+const PROJECTS = ["/v1/admin/projects", "/v1/admin/audit_log"];
+type Tenant = AnswerOf<"/v1/admin/tenants/{tenant_id}">;
+type Project = RowOf<"/v1/admin/projects">;
+
+const MAX_TOKENS_HINT = "For a request that names none, where its key and project have none. Blank: the model's.";
+const WEIGHT_HINT = "Of two tenants that wait in a tier, one with twice the weight is served twice as much.";
+const ZONE_HINT = "An IANA name, as Europe/Berlin: days and months of its budgets begin at midnight there.";
+const CHEAPEST_HINT =
+  "Of an alias that allows it, the cheapest model that can serve a request does, whatever the weights.";
+const TIER_HINT = "The highest that its keys may have.";
+
+/** Of either form here: what a field of a tier needs of it. */
+type TierForm = FormState<{ tier: string }>;
+
+/** Of the tiers that there are, where one may see them. */
+function TierField({ form }: { form: TierForm }) {
+  const tiers = useGet("/v1/admin/tiers", undefined, { enabled: useMay()("engine:read") }).data?.data;
+  if (tiers === undefined) return <TextField form={form} name="tier" label="Tier" hint={TIER_HINT} />;
+  return (
+    <SelectField
+      form={form}
+      name="tier"
+      label="Tier"
+      options={[...(form.values.tier === "" ? [["", "Choose…"] as const] : []), ...tiers.map((tier) => tier.name)]}
+      hint={TIER_HINT}
+    />
+  );
+}
+
+export function NewTenantForm({ onDone, onCancel }: { onDone: (slug: string) => void; onCancel: () => void }) {
+  const form = useForm({
+    slug: "",
+    name: "",
+    tier: "",
+    currency: "USD",
+    time_zone: "UTC",
+    share_weight: "1",
+    default_max_tokens: "",
+  });
+  const create = useWrite(
+    (body: Parameters<typeof api.post<"/v1/admin/tenants">>[1]["body"]) => api.post("/v1/admin/tenants", { body }),
+    TENANTS,
+  );
+  return (
+    <Form
+      form={form}
+      verb="Create tenant"
+      onCancel={onCancel}
+      save={async (values) => {
+        const made = await create.mutateAsync({
+          slug: values.slug.trim(),
+          name: values.name.trim() || null,
+          tier: values.tier.trim(),
+          currency: values.currency.trim(),
+          time_zone: values.time_zone.trim(),
+          share_weight: numberOf(values.share_weight, "share_weight") ?? 1,
+          default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+        });
+        toast(`Tenant ${made.slug} is made.`);
+        onDone(made.slug);
+      }}
+    >
+      <div className="field-row">
+        <TextField form={form} name="slug" label="Slug" mono autoFocus hint="Names it in /t/<slug>/v1; it stays." />
+        <TextField form={form} name="name" label="Name" optional />
+      </div>
+      <div className="field-row">
+        <TierField form={form as unknown as TierForm} />
+        <TextField form={form} name="currency" label="Currency" mono hint="For ever: invoices are in it." />
+      </div>
+      <div className="field-row">
+        <TextField form={form} name="time_zone" label="Time zone" hint={ZONE_HINT} />
+        <TextField form={form} name="share_weight" label="Share weight" type="number" hint={WEIGHT_HINT} />
+      </div>
+      <TextField
+        form={form}
+        name="default_max_tokens"
+        label="Default max_tokens"
+        type="number"
+        unit="tokens"
+        optional
+        hint={MAX_TOKENS_HINT}
+      />
+    </Form>
+  );
+}
+
+export function TenantForm({ tenant, onDone }: { tenant: Tenant; onDone: () => void }) {
+  const form = useForm({
+    name: tenant.name,
+    tier: tenant.tier,
+    time_zone: tenant.time_zone,
+    share_weight: String(tenant.share_weight),
+    default_max_tokens: tenant.default_max_tokens === null ? "" : String(tenant.default_max_tokens),
+    cheapest: tenant.cheapest,
+  });
+  const change = useTenantChange(tenant.id);
+  return (
+    <Form
+      form={form}
+      verb="Save"
+      onCancel={onDone}
+      save={async (values) => {
+        await change.mutateAsync({
+          name: values.name.trim(),
+          tier: values.tier.trim(),
+          time_zone: values.time_zone.trim(),
+          share_weight: numberOf(values.share_weight, "share_weight"),
+          default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+          cheapest: values.cheapest,
+        });
+        toast("Saved.");
+        onDone();
+      }}
+    >
+      <div className="field-row">
+        <TextField form={form} name="name" label="Name" autoFocus />
+        <TierField form={form as unknown as TierForm} />
+      </div>
+      <div className="field-row">
+        <TextField
+          form={form}
+          name="time_zone"
+          label="Time zone"
+          hint={<>{ZONE_HINT} Another zone begins the windows afresh.</>}
+        />
+        <TextField form={form} name="share_weight" label="Share weight" type="number" hint={WEIGHT_HINT} />
+      </div>
+      <TextField
+        form={form}
+        name="default_max_tokens"
+        label="Default max_tokens"
+        type="number"
+        unit="tokens"
+        optional
+        hint={MAX_TOKENS_HINT}
+      />
+      <CheckField
+        form={form}
+        name="cheapest"
+        label="The cheapest model, where an alias allows it"
+        hint={CHEAPEST_HINT}
+      />
+    </Form>
+  );
+}
+
+/** Changes a tenant; what is given changes. */
+export function useTenantChange(tenant_id: string) {
+  return useWrite(
+    (body: Parameters<typeof api.patch<"/v1/admin/tenants/{tenant_id}">>[1]["body"]) =>
+      api.patch("/v1/admin/tenants/{tenant_id}", { path: { tenant_id }, body }),
+    TENANTS,
+  );
+}
+
+/** Makes a project, or changes the one given. */
+export function ProjectForm({
+  tenant,
+  project,
+  onDone,
+}: {
+  tenant: string;
+  project: Project | null;
+  onDone: () => void;
+}) {
+  const form = useForm({
+    name: project?.name ?? "",
+    default_max_tokens: project?.default_max_tokens?.toString() ?? "",
+  });
+  const write = useWrite((body: { name: string; default_max_tokens: number | null }) => {
+    if (project === null) return api.post("/v1/admin/projects", { body: { tenant, ...body } });
+    const change = body.name === project.name ? { default_max_tokens: body.default_max_tokens } : body;
+    return api.patch("/v1/admin/projects/{project_id}", { path: { project_id: project.id }, body: change });
+  }, PROJECTS);
+  return (
+    <Form
+      form={form}
+      verb={project === null ? "Create project" : "Save"}
+      onCancel={onDone}
+      save={async (values) => {
+        await write.mutateAsync({
+          name: values.name.trim(),
+          default_max_tokens: numberOf(values.default_max_tokens, "default_max_tokens"),
+        });
+        toast(project === null ? `Project ${values.name.trim()} is made.` : "Saved.");
+        onDone();
+      }}
+    >
+      <TextField form={form} name="name" label="Name" autoFocus />
+      <TextField
+        form={form}
+        name="default_max_tokens"
+        label="Default max_tokens"
+        type="number"
+        unit="tokens"
+        optional
+        hint="For a request that names none, where its key has none."
+      />
+    </Form>
+  );
+}

@@ -1,0 +1,98 @@
+// Tenants: who may use Laneway.
+import { useState } from "react";
+import { type RowOf, useList, useMay } from "../../api";
+import {
+  Badge,
+  type Column,
+  DataTable,
+  Dialog,
+  EmptyState,
+  PageHead,
+  Time,
+  iso,
+  place,
+  useGo,
+  useView,
+} from "../../kit";
+import { NewTenantForm } from "./tenantForms";
+
+type Tenant = RowOf<"/v1/admin/tenants">;
+
+const COLUMNS: readonly Column<Tenant>[] = [
+  { id: "slug", header: "Tenant", sort: "slug", cell: (tenant) => <b>{tenant.slug}</b>, csv: (tenant) => tenant.slug },
+  { id: "name", header: "Name", sort: "name", cell: (tenant) => tenant.name, csv: (tenant) => tenant.name },
+  { id: "status", header: "Status", cell: (tenant) => <Status of={tenant} />, csv: (tenant) => tenant.status },
+  { id: "tier", header: "Highest tier", cell: (tenant) => tenant.tier, csv: (tenant) => tenant.tier },
+  {
+    id: "weight",
+    header: "Share weight",
+    end: true,
+    wide: true,
+    cell: (tenant) => <span className="num">{tenant.share_weight}</span>,
+    csv: (tenant) => tenant.share_weight,
+  },
+  {
+    id: "currency",
+    header: "Currency",
+    wide: true,
+    cell: (tenant) => tenant.currency,
+    csv: (tenant) => tenant.currency,
+  },
+  {
+    id: "zone",
+    header: "Time zone",
+    wide: true,
+    cell: (tenant) => tenant.time_zone,
+    csv: (tenant) => tenant.time_zone,
+  },
+  {
+    id: "created",
+    header: "Created",
+    sort: "created_at",
+    cell: (tenant) => <Time at={tenant.created_at} />,
+    csv: (tenant) => iso(tenant.created_at),
+  },
+];
+
+export function Status({ of }: { of: { status: Tenant["status"] } }) {
+  return <Badge tone={of.status === "active" ? "good" : "warn"}>{of.status}</Badge>;
+}
+
+export default function Tenants() {
+  const view = useView({ search: "", sort: "slug" });
+  const list = useList("/v1/admin/tenants", { query: view.values });
+  const may = useMay();
+  const go = useGo();
+  const [creating, setCreating] = useState(false);
+  const create = may("people:write") && (
+    <button type="button" className="button button-main" onClick={() => setCreating(true)}>
+      New tenant
+    </button>
+  );
+  return (
+    <>
+      <PageHead title="Tenants" note="Who may use Laneway, up to which tier, and how they share what they wait for.">
+        {create}
+      </PageHead>
+      <DataTable
+        label="Tenants"
+        list={list}
+        columns={COLUMNS}
+        id={(tenant) => tenant.id}
+        to={(tenant) => place("/tenants", tenant.slug)}
+        view={view}
+        search="Name or slug"
+        csv
+        empty={
+          <EmptyState title="No tenant yet">
+            <p>A tenant has projects, keys and budgets. Its keys come after it.</p>
+            {create}
+          </EmptyState>
+        }
+      />
+      <Dialog open={creating} onClose={() => setCreating(false)} title="New tenant" keep>
+        <NewTenantForm onDone={(slug) => go(place("/tenants", slug))} onCancel={() => setCreating(false)} />
+      </Dialog>
+    </>
+  );
+}

@@ -1,0 +1,33 @@
+// Aliases as they hold, and their shares as they are drawn.
+import { type RowOf, useList, useMay } from "../../api";
+import { type Part, ShareBar } from "../parts/shares";
+
+export type Alias = RowOf<"/v1/admin/aliases">;
+export const ALIASES = ["/v1/admin/aliases", "/v1/admin/audit_log", "/v1/models"];
+const FIRST = 500;
+
+/** As far as the first 500 go. */
+export function useAliases(): readonly Alias[] {
+  return useList("/v1/admin/aliases", {}, { enabled: useMay()("models:read"), limit: FIRST }).rows;
+}
+
+/** `hues` by model, as on every page; one that is not there any more has the last. */
+export function Shares({
+  name,
+  targets,
+  hues,
+  legend = true,
+}: {
+  name: string;
+  targets: readonly { model: string; weight: number }[];
+  hues: ReadonlyMap<string, number>;
+  legend?: boolean;
+}) {
+  const parts: Part[] = targets.map((target) => ({
+    key: target.model,
+    value: target.weight,
+    hue: hues.get(target.model) ?? 7,
+    ...(hues.has(target.model) ? {} : { note: "not served" }),
+  }));
+  return <ShareBar label={`Requests for ${name || "it"}`} parts={parts} legend={legend} />;
+}

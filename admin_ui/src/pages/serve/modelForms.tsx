@@ -1,0 +1,262 @@
+// The forms of base models: one that is added while everything serves, and what may be changed of one.
+import { useEffect, useRef, useState } from "react";
+import { api, apiError, useMay, useWrite } from "../../api";
+import {
+  CheckField,
+  Dialog,
+  Form,
+  SelectField,
+  TextField,
+  duration,
+  numberOf,
+  toast,
+  useForm,
+  useLate,
+  wrong,
+} from "../../kit";
+import { MODELS, type Model } from "./modelParts";
+import { ModelsField, TenantsFields, type TenantsForm, listed, tenantsOf, useTenantsValues } from "../parts/picked";
+import { PriceForm } from "./priceForm";
+import { usePrices } from "./prices";
+
+const FALLBACKS_HINT = "Serve in its place, tried in order, when its tier's queue is full.";
+const MAX_TOKENS_HINT =
+  "For a request that names none, where its key, project and tenant have none. Blank: the gateway's.";
+const PINNED_HINT = "Its weights never leave the device for another model's.";
+
+/** How long it has been `busy`, in seconds: what an engine does with a model's files may take a while. */
+function useElapsed(busy: boolean): number {
+  const [seconds, setSeconds] = useState(0);
+  useEffect(() => {
+    setSeconds(0);
+    if (!busy) return;
+    const timer = setInterval(() => setSeconds((now) => now + 1), 1000);
+    return () => clearInterval(timer);
+  }, [busy]);
+  return seconds;
+}
+
+export function AddModelForm({ models, onDone }: { models: readonly Model[]; onDone: () => void }) {
+  const form = useForm({
+    name: "",
+    path: "",
+    dtype: "",
+    context_tokens: "",
+    pinned: false,
+    who: "all",
+    tenants: "",
+    fallbacks: "",
+    max_tokens_default: "",
+  });
+  const add = useWrite(
+    (body: Parameters<typeof api.post<"/v1/admin/models">>[1]["body"]) => api.post("/v1/admin/models", { body }),
+    MODELS,
+  );
+  const elapsed = useElapsed(form.busy);
+  const there = useRef(true);
+  useEffect(() => {
+    there.current = true;
+    return () => void (there.current = false);
+  }, []);
+  const { values } = form;
+  return (
+    <Form
+      form={form}
+      verb="Add the model"
+      onCancel={onDone}
+      save={async () => {
+        const name = values.name.trim();
+        if (name === "") throw wrong("name", "A model has a name: what callers write as model.");
+        try {
+          const made = await add.mutateAsync({
+            name,
+            path: values.path.trim() || null,
+            dtype: values.dtype === "" ? null : (values.dtype as "float32"),
+            context_tokens: numberOf(values.context_tokens, "context_tokens"),
+            pinned: values.pinned,
+            tenants: tenantsOf(values),
+            fallbacks: listed(values.fallbacks),
+            max_tokens_default: numberOf(values.max_tokens_default, "max_tokens_default"),
+          });
+          toast(
+            made.state === "refused" ? `${name} is refused: ${made.reason}` : `${name} is served.`,
+            made.state === "refused",
+          );
+          if (there.current) onDone();
+        } catch (thrown) {
+          if (!there.current) toast(`${name} was not added: ${apiError(thrown).message}`, true);
+          throw thrown;
+        }
+      }}
+    >
+      <div className="field-row">
+        <TextField
+          form={form}
+          name="name"
+          label="Name"
+          mono
+          autoFocus
+          placeholder="llama-3.1-8b"
+          hint="What callers write as model."
+        />
+        <TextField
+          form={form}
+          name="path"
+          label="Directory"
+          mono
+          optional
+          hint="Inside the models' folder. Blank: its name."
+        />
+      </div>
+      <Priced name={values.name.trim()} />
+      <div className="field-row">
+        <SelectField
+          form={form}
+          name="dtype"
+          label="Type"
+          options={[["", "that of the others"], "float32", "bfloat16", "float16"]}
+        />
+        <TextField
+          form={form}
+          name="context_tokens"
+          label="Context"
+          type="number"
+          unit="tokens"
+          optional
+          hint="Blank: as its config.json says."
+        />
+        <TextField
+          form={form}
+          name="max_tokens_default"
+          label="Default max_tokens"
+          type="number"
+          unit="tokens"
+          optional
+          hint={MAX_TOKENS_HINT}
+        />
+      </div>
+      <div className="field-row">
+        <TenantsFields form={form as unknown as TenantsForm} />
+      </div>
+      <ModelsField
+        form={form}
+        name="fallbacks"
+        label="Fallbacks"
+        optional
+        hint={FALLBACKS_HINT}
+        choices={models
+          .filter((one) => one.state !== "removed" && one.name !== values.name.trim())
+          .map((one) => one.name)}
+      />
+      <CheckField form={form} name="pinned" label="Pin it on the device" hint={PINNED_HINT} />
+      {form.busy && (
+        <p className="note" role="status">
+          The engine checks its files
+          {elapsed > 0 && (
+            <>
+              , for <span className="num">{duration(elapsed)}</span>
+            </>
+          )}
+          . What is served goes on meanwhile; so may you, and it is told when it is done.
+        </p>
+      )}
+    </Form>
+  );
+}
+
+/** A model without a price is not added: it could not be billed. */
+function Priced({ name }: { name: string }) {
+  const late = useLate(name, 400);
+  const may = useMay();
+  const { standing, known } = usePrices(late);
+  const [publishing, setPublishing] = useState(false);
+  if (late === "" || !may("prices:read") || !known || standing.some((one) => one.now !== null)) return null;
+  return (
+    <div className="row" role="status">
+      <span className="warn-word">{late} has no price in force, and needs one before it is added.</span>
+      {may("prices:write") ? (
+        <button type="button" className="button" onClick={() => setPublishing(true)}>
+          Publish its price…
+        </button>
+      ) : (
+        <span className="faint">Your role publishes none.</span>
+      )}
+      <Dialog
+        open={publishing}
+        onClose={() => setPublishing(false)}
+        title={`A price of ${late}`}
+        note="Per million tokens, ahead of the model."
+        keep
+        wide
+      >
+        <PriceForm model={late} standing={standing} ahead onDone={() => setPublishing(false)} />
+      </Dialog>
+    </div>
+  );
+}
+
+export function ChangeModelForm({
+  of: model,
+  models,
+  onDone,
+}: {
+  of: Model;
+  models: readonly Model[];
+  onDone: () => void;
+}) {
+  const before = useTenantsValues(model.tenants);
+  const form = useForm({
+    ...before,
+    pinned: model.pinned,
+    fallbacks: model.fallbacks.join(","),
+    max_tokens_default: String(model.max_tokens_default),
+  });
+  const change = useModelChange(model.name);
+  return (
+    <Form
+      form={form}
+      verb="Save"
+      onCancel={onDone}
+      save={async (values) => {
+        const tokens = numberOf(values.max_tokens_default, "max_tokens_default");
+        await change.mutateAsync({
+          pinned: values.pinned,
+          tenants: tenantsOf(values),
+          fallbacks: listed(values.fallbacks),
+          // What stands there unchanged may be the gateway's own: it is not made the model's.
+          ...(tokens === model.max_tokens_default ? {} : { max_tokens_default: tokens }),
+        });
+        toast("Saved.");
+        onDone();
+      }}
+    >
+      <TenantsFields form={form as unknown as TenantsForm} />
+      <ModelsField
+        form={form}
+        name="fallbacks"
+        label="Fallbacks"
+        optional
+        hint={FALLBACKS_HINT}
+        choices={models.filter((one) => one.state !== "removed" && one.name !== model.name).map((one) => one.name)}
+      />
+      <TextField
+        form={form}
+        name="max_tokens_default"
+        label="Default max_tokens"
+        type="number"
+        unit="tokens"
+        hint={MAX_TOKENS_HINT}
+      />
+      <CheckField form={form} name="pinned" label="Pin it on the device" hint={PINNED_HINT} />
+    </Form>
+  );
+}
+
+/** Changes a model; what is given changes. */
+export function useModelChange(model: string) {
+  return useWrite(
+    (body: Parameters<typeof api.patch<"/v1/admin/models/{model}">>[1]["body"]) =>
+      api.patch("/v1/admin/models/{model}", { path: { model }, body }),
+    MODELS,
+  );
+}

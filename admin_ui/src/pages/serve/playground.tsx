@@ -1,0 +1,305 @@
+// The playground: a tenant's own call, as its keys would make it, to models, adapters or aliases side by side.
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useState } from "react";
+import { type ApiError, apiError, useSession } from "../../api";
+import { errorOf } from "../../api/errors";
+import type { components } from "../../api/schema";
+import {
+  ConfirmDialog,
+  EmptyState,
+  Form,
+  Link,
+  Money,
+  PageHead,
+  Problem,
+  SelectField,
+  TenantLookup,
+  TextArea,
+  TextField,
+  Time,
+  count,
+  duration,
+  numberOf,
+  place,
+  useForm,
+} from "../../kit";
+import { type PlaygroundKey, usePlaygroundKey } from "./playgroundKey";
+import { type Run, useRun } from "./playgroundRun";
+import "./playground.css";
+
+type Card = components["schemas"]["ModelCard"];
+const TIERS = [
+  ["auto", "the key's own"],
+  ["priority", "premium (priority)"],
+  ["default", "standard (default)"],
+  ["flex", "batch (flex)"],
+] as const;
+const SAYS: Record<Run["state"], string> = {
+  idle: "",
+  waiting: "waiting for its first token",
+  answering: "answering",
+  done: "done",
+  stopped: "stopped",
+  refused: "refused",
+};
+
+export default function Playground() {
+  const session = useSession();
+  const [tenant, setTenant] = useState(session.tenant?.slug ?? "");
+  const [asking, setAsking] = useState(false);
+  const { key, make, revoke } = usePlaygroundKey(session);
+  const choose = (next: string) => {
+    if (key !== null) void revoke();
+    setTenant(next);
+  };
+  return (
+    <>
+      <PageHead
+        title="Playground"
+        note="Calls as a tenant: its limits, its budgets and its prices apply, and it pays."
+      />
+      <div className="panel playground-who">
+        <div className="field">
+          <label htmlFor="playground-tenant">Call as</label>
+          <TenantLookup
+            id="playground-tenant"
+            value={key?.tenant ?? tenant}
+            onChange={choose}
+            placeholder="Choose a tenant"
+            label="Call as"
+          />
+        </div>
+        {key === null ? (
+          <button type="button" className="button button-main" disabled={tenant === ""} onClick={() => setAsking(true)}>
+            Make a key for it…
+          </button>
+        ) : (
+          <>
+            <p>
+              With the key{" "}
+              <Link to={place("/keys", key.id)}>
+                <code>{key.id.slice(0, 12)}…</code>
+              </Link>
+              , known to this page alone, which expires <Time at={key.expires_at} absolute />.
+            </p>
+            <button type="button" className="button" onClick={() => void revoke()}>
+              Revoke it now
+            </button>
+          </>
+        )}
+      </div>
+      {key === null ? (
+        <EmptyState title="No key to call with">
+          <p>Choose a tenant, and a short-lived key of it is made.</p>
+        </EmptyState>
+      ) : (
+        <Bench key={key.id} with_={key} />
+      )}
+      <ConfirmDialog
+        open={asking}
+        onClose={() => setAsking(false)}
+        title={`Make a key of ${tenant}?`}
+        verb="Make the key"
+        tone="plain"
+        deed={() => make(tenant)}
+      >
+        What is called with it is {tenant}'s: it counts in its limits and budgets, and is on its invoice. The key
+        expires within the hour, is kept in this page's memory only, is revoked when you leave, and the audit log says
+        that you made it.
+      </ConfirmDialog>
+    </>
+  );
+}
+
+/** What the tenant may call, asked with its own key. */
+function useModels(key: PlaygroundKey) {
+  return useQuery<readonly Card[], ApiError>({
+    queryKey: ["/v1/models", key.id],
+    queryFn: async () => {
+      const answer = await fetch("/v1/models", {
+        headers: { authorization: `Bearer ${key.secret}` },
+        credentials: "omit",
+      });
+      const body: unknown = await answer.json();
+      if (!answer.ok) throw errorOf(answer.status, body, answer.headers.get("x-request-id"));
+      return (body as { data: Card[] }).data;
+    },
+  });
+}
+
+function Bench({ with_: key }: { with_: PlaygroundKey }) {
+  const models = useModels(key);
+  const form = useForm({
+    left: "",
+    right: "",
+    system: "",
+    prompt: "",
+    max_tokens: "200",
+    temperature: "",
+    top_p: "",
+    seed: "",
+    service_tier: "auto",
+  });
+  const [left, right] = [useRun(), useRun()];
+  const { data } = models;
+  useEffect(() => {
+    if (data === undefined) return;
+    const base = data.find((one) => one.parent == null)?.id ?? "";
+    form.set("left", base);
+    form.set("right", data.find((one) => one.parent === base)?.id ?? "");
+    // eslint-disable-next-line react-hooks/exhaustive-deps -- only the first answer fills the form
+  }, [data]);
+  if (models.error !== null) return <Problem error={apiError(models.error)} again={() => void models.refetch()} />;
+  const names =
+    data?.map((one) => [one.id, one.parent == null ? one.id : `${one.id} (of ${one.parent})`] as const) ?? [];
+  const busy = [left, right].some(({ run }) => run.state === "waiting" || run.state === "answering");
+  const send = async (values: typeof form.values) => {
+    if (busy) return;
+    const body = bodyOf(values);
+    const calls = [left.start({ ...body, model: values.left }, key.secret)];
+    if (values.right === "") right.clear();
+    else calls.push(right.start({ ...body, model: values.right }, key.secret));
+    void Promise.all(calls);
+  };
+  return (
+    <div className="playground">
+      <Form form={form} verb={form.values.right === "" ? "Send" : "Send to both"} save={send}>
+        <TextArea form={form} name="prompt" label="Prompt" rows={5} placeholder="What the user says" />
+        <TextArea form={form} name="system" label="System message" optional rows={2} />
+        <div className="field-row">
+          <SelectField form={form} name="left" label="Model" options={names} />
+          <SelectField form={form} name="right" label="Beside it" options={[["", "nothing"], ...names]} />
+          <SelectField form={form} name="service_tier" label="Tier" options={TIERS} />
+        </div>
+        <div className="field-row playground-sampling">
+          <TextField form={form} name="max_tokens" label="max_tokens" type="number" />
+          <TextField form={form} name="temperature" label="temperature" type="number" placeholder="1" />
+          <TextField form={form} name="top_p" label="top_p" type="number" placeholder="1" />
+          <TextField form={form} name="seed" label="seed" type="number" />
+        </div>
+        {busy && (
+          <div className="row">
+            <button
+              type="button"
+              className="button button-bad"
+              onClick={() => {
+                left.stop();
+                right.stop();
+              }}
+            >
+              Stop
+            </button>
+            <span className="faint">What was made until then is paid.</span>
+          </div>
+        )}
+      </Form>
+      <div className="playground-answers">
+        <Answer name={form.values.left} run={left.run} />
+        {form.values.right !== "" && <Answer name={form.values.right} run={right.run} />}
+      </div>
+    </div>
+  );
+}
+
+/** The API says what is wrong with a value; what is left blank is left out. */
+function bodyOf(values: {
+  prompt: string;
+  system: string;
+  max_tokens: string;
+  temperature: string;
+  top_p: string;
+  seed: string;
+  service_tier: string;
+}): Record<string, unknown> {
+  const messages = [
+    ...(values.system.trim() === "" ? [] : [{ role: "system", content: values.system }]),
+    { role: "user", content: values.prompt },
+  ];
+  const body: Record<string, unknown> = {
+    messages,
+    service_tier: values.service_tier,
+    stream: true,
+    stream_options: { include_usage: true },
+  };
+  for (const name of ["max_tokens", "temperature", "top_p", "seed"] as const) {
+    const value = numberOf(values[name], name);
+    if (value !== null) body[name] = value;
+  }
+  return body;
+}
+
+function Answer({ name, run }: { name: string; run: Run }) {
+  const { settled } = run;
+  const completion = settled?.completion_tokens ?? run.completion_tokens;
+  return (
+    <section
+      className="panel answer"
+      aria-label={`Answer of ${name}`}
+      aria-busy={run.state === "waiting" || run.state === "answering"}
+    >
+      <div className="answer-head">
+        <h2>{name}</h2>
+        <span className="faint" role="status">
+          {SAYS[run.state]}
+          {run.finish !== null && run.state === "done" ? `: ${run.finish}` : ""}
+        </span>
+      </div>
+      {run.error !== null ? (
+        <Problem error={run.error} />
+      ) : (
+        <p className="answer-text">
+          {run.text === "" ? (
+            <span className="faint">{run.state === "idle" ? "Nothing was sent yet." : "…"}</span>
+          ) : (
+            run.text
+          )}
+        </p>
+      )}
+      <dl className="answer-facts num">
+        <div>
+          <dt>Served by</dt>
+          <dd>{run.model ?? "–"}</dd>
+        </div>
+        <div>
+          <dt>First token</dt>
+          <dd>{run.ttft_s === null ? "–" : duration(run.ttft_s)}</dd>
+        </div>
+        <div>
+          <dt>Tokens a second</dt>
+          <dd>{run.tokens_s === null ? "–" : run.tokens_s.toFixed(1)}</dd>
+        </div>
+        <div>
+          <dt>Prompt</dt>
+          <dd>
+            {run.prompt_tokens === null && settled === null
+              ? "–"
+              : count(settled?.prompt_tokens ?? run.prompt_tokens ?? 0)}
+          </dd>
+        </div>
+        <div>
+          <dt>Answer</dt>
+          <dd>{completion === null ? "–" : count(completion)}</dd>
+        </div>
+        <div>
+          <dt>Tier</dt>
+          <dd>{settled?.tier ?? run.tier ?? "–"}</dd>
+        </div>
+        <div>
+          <dt>Cost</dt>
+          <dd>
+            {settled?.cost_picos == null ? (
+              "–"
+            ) : (
+              <Money picos={settled.cost_picos} currency={settled.currency ?? undefined} />
+            )}
+          </dd>
+        </div>
+      </dl>
+      {run.request_id !== null && (
+        <p>
+          <Link to={place("/requests", run.request_id)}>The request</Link>
+        </p>
+      )}
+    </section>
+  );
+}

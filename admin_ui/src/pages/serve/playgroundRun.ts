@@ -1,0 +1,118 @@
+// One answer as it is made, timed from here, and what it cost, asked of the request afterwards.
+import { useEffect, useRef, useState } from "react";
+import { type ApiError, type AnswerOf, api, apiError, streamed } from "../../api";
+
+type Whole = AnswerOf<"/v1/admin/requests/{request_id}">;
+
+export interface Run {
+  text: string;
+  state: "idle" | "waiting" | "answering" | "done" | "stopped" | "refused";
+  error: ApiError | null;
+  finish: string | null;
+  tier: string | null;
+  /** Who served it, as the answer says: behind an alias, or in the place of one that was saturated. */
+  model: string | null;
+  request_id: string | null;
+  /** From sending to the first text, as seen here. */
+  ttft_s: number | null;
+  /** Tokens after the first, over the time they took. */
+  tokens_s: number | null;
+  prompt_tokens: number | null;
+  completion_tokens: number | null;
+  /** Once the request is settled. */
+  settled: Whole | null;
+}
+
+interface Chunk {
+  id: string;
+  model?: string;
+  service_tier?: string | null;
+  choices: { delta: { content?: string | null }; finish_reason: string | null }[];
+  usage?: { prompt_tokens: number; completion_tokens: number } | null;
+}
+
+export const IDLE: Run = {
+  text: "",
+  state: "idle",
+  error: null,
+  finish: null,
+  tier: null,
+  model: null,
+  request_id: null,
+  ttft_s: null,
+  tokens_s: null,
+  prompt_tokens: null,
+  completion_tokens: null,
+  settled: null,
+};
+const SETTLED_TRIES = 8;
+const SETTLED_MS = 250;
+
+export function useRun() {
+  const [run, setRun] = useState(IDLE);
+  const stopper = useRef<AbortController | null>(null);
+  useEffect(() => () => stopper.current?.abort(), []); // nobody reads it any more, and it would be paid
+  const start = async (body: Record<string, unknown>, secret: string) => {
+    const aborter = new AbortController();
+    stopper.current = aborter;
+    // What is still to be said of the run before this one is not said of this one.
+    const change = (part: Partial<Run>) => stopper.current === aborter && setRun((now) => ({ ...now, ...part }));
+    setRun({ ...IDLE, state: "waiting" });
+    const sent = performance.now();
+    let [first, last, text, request_id] = [0, 0, "", null as string | null];
+    try {
+      for await (const one of streamed("/v1/chat/completions", body, secret, aborter.signal)) {
+        const chunk = one as Chunk;
+        request_id = `req_${chunk.id.replace(/^chatcmpl-/, "")}`;
+        const piece = chunk.choices[0]?.delta.content ?? "";
+        if (piece !== "") {
+          last = performance.now();
+          first ||= last;
+          text += piece;
+        }
+        const finish = chunk.choices[0]?.finish_reason ?? null;
+        change({
+          text,
+          request_id,
+          state: text === "" ? "waiting" : "answering",
+          ...(finish === null ? {} : { finish }),
+          ...(chunk.service_tier == null ? {} : { tier: chunk.service_tier }),
+          ...(chunk.model === undefined ? {} : { model: chunk.model }),
+          ...(first === 0 ? {} : { ttft_s: (first - sent) / 1000 }),
+          ...counted(chunk.usage ?? null, first, last),
+        });
+      }
+      change({ state: "done" });
+    } catch (error) {
+      if (aborter.signal.aborted) change({ state: "stopped" });
+      else change({ state: "refused", error: apiError(error) });
+    }
+    if (request_id !== null) change({ settled: await settled(request_id) });
+  };
+  const clear = () => {
+    stopper.current = null;
+    setRun(IDLE);
+  };
+  return { run, start, stop: () => stopper.current?.abort(), clear };
+}
+
+function counted(usage: Chunk["usage"], first: number, last: number): Partial<Run> {
+  if (usage == null) return {};
+  const { prompt_tokens, completion_tokens } = usage;
+  const tokens_s = completion_tokens > 1 && last > first ? ((completion_tokens - 1) * 1000) / (last - first) : null;
+  return { prompt_tokens, completion_tokens, tokens_s };
+}
+
+/** The request once its cost is known; null when that takes long, or it is not for this role. */
+async function settled(request_id: string): Promise<Whole | null> {
+  for (let tries = 0; tries < SETTLED_TRIES; tries++) {
+    try {
+      const found = await api.get("/v1/admin/requests/{request_id}", { path: { request_id } });
+      if (found.status !== "held") return found;
+    } catch {
+      return null;
+    }
+    await new Promise((resolve) => setTimeout(resolve, SETTLED_MS));
+  }
+  return null;
+}

@@ -1,0 +1,63 @@
+// Prices as people read them, per million tokens, and as the API has them, in picos per token. Exact both ways.
+import { useMemo } from "react";
+import { type RowOf, useList, useMay } from "../../api";
+import { decimal, exact, picosOf, useNow, wrong } from "../../kit";
+
+export type Price = RowOf<"/v1/admin/prices">;
+export const METERS = ["input", "cached_input", "output"] as const;
+export const METERS_SAID: Record<(typeof METERS)[number], string> = {
+  input: "Input",
+  cached_input: "Cached input",
+  output: "Output",
+};
+
+const MILLION = 1_000_000n;
+
+export function perMillion(picosPerToken: number): string {
+  return decimal(exact(picosPerToken) * MILLION);
+}
+
+/** The other way; throws the refusal of what is no price. */
+export function perTokenOf(text: string, param: string): number {
+  const picos = picosOf(text);
+  if (picos === null) throw wrong(param, `'${text}' is no amount of money.`);
+  if (picos % MILLION !== 0n) throw wrong(param, `'${text}' per million tokens is finer than a pico per token.`);
+  return Number(picos / MILLION);
+}
+
+export interface Standing {
+  currency: string;
+  now: Price | null;
+  next: Price | null;
+}
+
+/** The price of a model in force, and the one that follows, by currency; with every version, the latest first. */
+export function usePrices(subject: string): {
+  standing: readonly Standing[];
+  versions: readonly Price[];
+  known: boolean;
+} {
+  const may = useMay()("prices:read");
+  const list = useList("/v1/admin/prices", { query: { subject } }, { enabled: may, limit: 500 });
+  const now = useNow();
+  return useMemo(() => {
+    const versions = list.rows.filter((one) => one.subject === subject);
+    const currencies = [...new Set(versions.map((one) => one.currency))].sort();
+    const standing = currencies.map((currency) => {
+      const own = versions
+        .filter((one) => one.currency === currency)
+        .sort((a, b) => b.effective_from - a.effective_from || b.created_at - a.created_at);
+      return {
+        currency,
+        now: own.find((one) => one.effective_from <= now) ?? null,
+        next: own.filter((one) => one.effective_from > now).at(-1) ?? null,
+      };
+    });
+    return { standing, versions, known: !list.loading };
+  }, [list.rows, subject, now, list.loading]);
+}
+
+/** The tier that prices are written for, before its multiplier: the one that says 1 of itself. */
+export function plainTier(price: Price): string {
+  return "standard" in price.tiers ? "standard" : (Object.keys(price.tiers)[0] ?? "");
+}
