@@ -28,7 +28,7 @@ test: CONSOLE_STEPS := 6/7 7/7
 CONSOLE_STEPS ?= 1/2 2/2
 
 .NOTPARALLEL:
-.PHONY: run test long check bench format constraints clean admin-ui console-if-npm client-packages client-packages-if-npm first-run-check check-console-if-npm
+.PHONY: run test long check bench format constraints clean admin-ui console-if-npm client-packages client-packages-if-npm first-run-check check-console check-console-if-npm
 
 run: $(VENV)/.runtime console-if-npm
 	@exec $(BIN)/laneway serve --demo
@@ -75,9 +75,11 @@ admin_ui/node_modules/.package-lock.json: admin_ui/package.json admin_ui/package
 	$(NPM) --prefix admin_ui ci --silent
 	@touch $@
 
+check-console: admin_ui/node_modules/.package-lock.json
+	$(NPM) --prefix admin_ui run check
+
 check-console-if-npm:
-	@if command -v $(NPM) >/dev/null; then \
-	$(MAKE) --no-print-directory -s admin_ui/node_modules/.package-lock.json && $(NPM) --prefix admin_ui run check; \
+	@if command -v $(NPM) >/dev/null; then $(MAKE) --no-print-directory -s check-console; \
 	else echo "==> LEFT OUT: the checks of admin_ui (types, lint, format): there is no npm here"; fi
 
 check: $(VENV)/.dev check-console-if-npm

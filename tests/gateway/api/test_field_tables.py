@@ -108,7 +108,7 @@ def body(endpoint: EndpointFields, path: str = "", value: Any = None, beside: di
 def asked(endpoint: EndpointFields, sent: bytes) -> tuple[GenerationRequest, bool]:
     """What the body asks for; whether it wants its stream to tell the usage. `sticky` is a hint's one effect."""
     request: Any = endpoint.parse(sent, UnknownFields())
-    found: GenerationRequest = request.asked()
+    found: GenerationRequest = request.to_generation()
     if "seed" not in BASE[endpoint.path]:
         found = msgspec.structs.replace(found, sampling=msgspec.structs.replace(found.sampling, seed=0))
     usage = request.wants_usage() if hasattr(request, "wants_usage") else False
