@@ -3,6 +3,7 @@ neither shown nor asked for, and axe finds no serious fault on any page. A new r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +55,11 @@ def opened(page: Page, path: str) -> None:
 def wrong_on(page: Page, route: Route) -> list[str]:
     """What a page that opened must not have."""
     problems = [one.inner_text() for one in page.locator("main .problem").all()]
-    broken = page.get_by_role("heading", name="This page failed").or_(page.get_by_role("heading", name="Page not found"))
+    failed = page.get_by_role("heading", name=re.compile("^(This page failed|Page not found)$"))
     sideways = page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
     return [
         f"{route.path}: {what}"
-        for what in [*problems, *(["broke"] if broken.count() else []), *(["scrolls sideways"] if sideways else [])]
+        for what in [*problems, *(["failed"] if failed.count() else []), *(["scrolls sideways"] if sideways else [])]
     ]
 
 

@@ -50,7 +50,7 @@ export function Outlook({ of: budget }: { of: Budget }) {
   return (
     <span className="num">
       {say(budget, projected)}{" "}
-      <span className="faint">{Math.round(percent(projected, budget.limit_amount))} % by the end of the window</span>
+      <span className="faint">{Math.round(percent(projected, budget.limit_amount))} % at window end</span>
     </span>
   );
 }

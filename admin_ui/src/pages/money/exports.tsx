@@ -299,7 +299,7 @@ function Totals({ of }: { of: Export }) {
                   <>
                     <Count value={manifest.rows} />{" "}
                     <span className="faint">
-                      of <Count value={manifest.ledger.usage_rows} /> requests and{" "}
+                      from <Count value={manifest.ledger.usage_rows} /> requests and{" "}
                       <Count value={manifest.ledger.corrections} /> corrections
                     </span>
                   </>,

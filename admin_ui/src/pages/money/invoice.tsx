@@ -125,7 +125,7 @@ function InvoiceSheet({ invoice }: { invoice: Invoice }) {
           </div>
           <div>
             <Badge tone={same ? "good" : "bad"}>
-              {same ? `the sum of its ${invoice.lines.length} lines` : `its lines add up to ${decimal(lines)}`}
+              {same ? `equals the sum of its ${invoice.lines.length} lines` : `its lines add up to ${decimal(lines)}`}
             </Badge>
           </div>
         </div>

@@ -18,6 +18,13 @@ const PARTS: Record<string, { title: string; what: string; remedy: string; to?: 
     remedy:
       "Check that it runs and that this host can reach it. While it is down, new requests are refused; running requests finish, and their settlements wait in the journal.",
   },
+  models: {
+    title: "Models",
+    what: "The base models that the engine serves.",
+    remedy:
+      "Read why the engine refuses the model. Correct its files or its settings; the engine retries automatically.",
+    to: ["/models", "Models"],
+  },
   redis: {
     title: "Redis",
     what: "Rate limits that all gateways share; no durable data.",

@@ -139,7 +139,7 @@ const COLUMNS: readonly Column<Model>[] = [
         <MayCall tenants={model.tenants} />
         {model.fallbacks.length > 0 && (
           <span className="faint">
-            else <InOrder models={model.fallbacks} />
+            fallback <InOrder models={model.fallbacks} />
           </span>
         )}
       </div>
