@@ -32,7 +32,7 @@ export interface Cell {
   picos: bigint;
 }
 
-export interface Asked {
+export interface UsageQuery {
   by: By;
   measure: Measure;
   top: number;
@@ -75,7 +75,7 @@ export function summed(cells: readonly Cell[]): Cell {
   return cells.reduce((sum, one) => added(sum, one), ZERO);
 }
 
-export function useUsage(asked: Asked | null) {
+export function useUsage(asked: UsageQuery | null) {
   return useQuery<Usage, ApiError>({
     queryKey: ["/v1/organization/usage/completions", "page", asked],
     queryFn: ({ signal }) => load(asked!, signal),
@@ -86,7 +86,7 @@ export function useUsage(asked: Asked | null) {
   });
 }
 
-async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
+async function load(asked: UsageQuery, signal: AbortSignal): Promise<Usage> {
   const at = edges(asked.start, asked.end, asked.unit, asked.zone);
   const parts = partsOf(at, asked.unit, asked.measure === "owed");
   if (parts === null)
@@ -136,7 +136,7 @@ async function load(asked: Asked, signal: AbortSignal): Promise<Usage> {
 
 /** All pages of one query. */
 async function rowsOf(
-  asked: Asked,
+  asked: UsageQuery,
   part: Part,
   grouped: boolean,
   ids: readonly (string | null)[] | null,

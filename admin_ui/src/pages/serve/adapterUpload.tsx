@@ -32,7 +32,7 @@ import { SHARES, sharesOf } from "./adapterForm";
 import { useTenants } from "../parts/names";
 import "./adapters.css";
 
-type Checked = AnswerOf<"/v1/admin/adapters/check", "post">;
+type CheckResult = AnswerOf<"/v1/admin/adapters/check", "post">;
 type Made = AnswerOf<"/v1/admin/adapters", "post">;
 
 type Adapter = AnswerOf<"/v1/admin/adapters/{adapter}">;
@@ -83,7 +83,7 @@ function UploadForm({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | nul
     notes: "",
   });
   const [files, setFiles] = useState<Record<Part, File | null>>({ [CONFIG]: null, [WEIGHTS]: null });
-  const [checked, setChecked] = useState<Checked | null>(null);
+  const [checked, setChecked] = useState<CheckResult | null>(null);
   const [going, setGoing] = useState<{ verb: string; share: number } | null>(null);
   const stop = useRef<AbortController | null>(null);
   useLeaveGuard(going !== null, () => toast("An upload is running. Stop it first.", true));
@@ -133,7 +133,7 @@ function UploadForm({ of }: { of: AnswerOf<"/v1/admin/adapters/{adapter}"> | nul
     const agreed = confirmed.current;
     confirmed.current = false;
     if (checked === null) {
-      setChecked((await send("/v1/admin/adapters/check", "Checking", { base: values.base })) as Checked);
+      setChecked((await send("/v1/admin/adapters/check", "Checking", { base: values.base })) as CheckResult);
       return;
     }
     const found = await existing(of, values.tenant, values.name.trim());
@@ -420,7 +420,7 @@ function Progress({ verb, share }: { verb: string; share: number }) {
   );
 }
 
-function CheckedFacts({ of: facts }: { of: Checked }) {
+function CheckedFacts({ of: facts }: { of: CheckResult }) {
   return (
     <div className="panel stack" role="status">
       <div className="row">

@@ -18,9 +18,9 @@ import "./tiers.css";
 
 type Answer = AnswerOf<"/v1/admin/tiers">;
 type Tier = Answer["data"][number];
-type Attained = Tier["attainment"][number];
+type Attainment = Tier["attainment"][number];
 
-const SAID: Record<Attained["window"], string> = { "5m": "5 min", "1h": "1 h", "24h": "24 h" };
+const SAID: Record<Attainment["window"], string> = { "5m": "5 min", "1h": "1 h", "24h": "24 h" };
 const ms = (value: number | null) => (value === null ? "–" : duration(value / 1000));
 
 export default function Tiers() {
@@ -105,7 +105,7 @@ function TierSection({ of: tier }: { of: Tier }) {
   );
 }
 
-function columnsOf(target: number, scale: number): readonly Column<Attained>[] {
+function columnsOf(target: number, scale: number): readonly Column<Attainment>[] {
   return [
     {
       id: "window",
@@ -117,12 +117,12 @@ function columnsOf(target: number, scale: number): readonly Column<Attained>[] {
       ),
     },
     { id: "share", header: "In target", end: true, cell: (one) => <Share of={one} /> },
-    { id: "drawn", header: "First token", cell: (one) => <Drawn of={one} target={target} scale={scale} /> },
+    { id: "drawn", header: "First token", cell: (one) => <AttainmentBar of={one} target={target} scale={scale} /> },
     ...(["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms"] as const).map((name) => ({
       id: name,
       header: name.slice(5, 8),
       end: true,
-      cell: (one: Attained) => <span className="num no-break">{ms(one[name])}</span>,
+      cell: (one: Attainment) => <span className="num no-break">{ms(one[name])}</span>,
     })),
     { id: "requests", header: "Requests", end: true, cell: (one) => <Count value={one.requests} /> },
     {
@@ -139,7 +139,7 @@ function columnsOf(target: number, scale: number): readonly Column<Attained>[] {
   ];
 }
 
-function Share({ of: one }: { of: Attained }) {
+function Share({ of: one }: { of: Attainment }) {
   if (one.share_within_target === null) return <span className="faint">–</span>;
   const share = one.share_within_target * 100;
   const tone = share >= 99 ? "good" : share >= 95 ? "warn" : "bad";
@@ -153,7 +153,7 @@ function Share({ of: one }: { of: Attained }) {
   );
 }
 
-function Drawn({ of: one, target, scale }: { of: Attained; target: number; scale: number }) {
+function AttainmentBar({ of: one, target, scale }: { of: Attainment; target: number; scale: number }) {
   const at = (value: number | null) => Math.min(100, ((value ?? 0) / scale) * 100);
   const over = (one.ttft_p99_ms ?? 0) > target;
   return (
